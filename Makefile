@@ -1,0 +1,66 @@
+# make demo    a fresh machine to a training run that explains itself
+# make test    a fresh machine to a green test run
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+UV = $(shell command -v uv || echo $(VENV)/bin/uv)
+STAMP := $(VENV)/.installed-dev
+DEMO_STAMP := $(VENV)/.installed-demo
+IMAGES := examples/resnet/images
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow matrix lint format types docs benchmarks acceptance check clean
+
+demo: $(DEMO_STAMP)
+	$(PY) examples/resnet/make_images.py
+	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
+
+test: $(STAMP)
+	$(PY) -m pytest -m "not slow"
+
+test-slow: $(STAMP)
+	$(PY) -m pytest -m slow
+
+matrix:
+	bash tests/matrix.sh
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+types: $(STAMP)
+	$(VENV)/bin/mypy
+
+docs: $(STAMP)
+	$(VENV)/bin/mkdocs build --strict --quiet --site-dir .cache/site
+
+benchmarks: $(STAMP)
+	$(PY) benchmarks/startup.py
+	$(PY) benchmarks/rates.py
+
+# Checks that are kept outside the repository; run where they are present.
+acceptance: $(STAMP)
+	bash tests/acceptance.sh
+
+check: lint types test test-slow docs acceptance
+
+clean:
+	rm -rf .cache voirkit-runs build dist
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "voirkit needs Python 3.10 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	command -v uv >/dev/null || $(PY) -m pip install --quiet uv
+
+$(DEMO_STAMP): $(PY) pyproject.toml
+	$(UV) pip install --quiet --python $(PY) -e '.[torch]'
+	touch $@
+
+$(STAMP): $(PY) pyproject.toml
+	$(UV) pip install --quiet --python $(PY) -e '.[dev,docs]'
+	touch $@ $(DEMO_STAMP)

@@ -1,0 +1,63 @@
+"""`--dash`: a live view of the run, below the script's output in a terminal, or as a line a second on any other standard error.
+
+Never touches the script's streams, and imports what draws only when the flag is on.
+"""
+
+from __future__ import annotations
+
+import os
+
+from voirkit.instrument import gated
+from voirkit.phases import StopProgram
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase
+
+
+def dash(ov: Overseer) -> Iterator[Phase]:
+    """Show the last value, units and count of every given key, progress bars and the elapsed time while the script runs.
+
+    Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i, total=n`` with an optional ``descr``, is a bar.
+    ``task`` groups the rows, ``units`` follows the numbers of the same event. Of tensors with one element the number is shown (read from an
+    accelerator at most once a redraw, without waiting for it), of all else the type and shape.
+
+    In a terminal the view takes its lowest rows and the script's output goes on above it, as it would without; ``input()`` and pdb work.
+    The last values stay below the output. A script that draws on the whole screen (curses, ``reset``) will disturb the view and be disturbed.
+    With several ranks only rank 0 shows a view.
+
+    For ``ov.require(dash)`` in a voirfile, or ``--dash``.
+    """
+    yield ov.phases.parse_args
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from .dash_board import Board
+    from .dash_live import view_for
+
+    board = Board()
+    ov.given.subscribe(board.update)
+    # Last of those that wait for the load, so that what they find wrong is printed on a terminal as it was.
+    yield ov.phases.load_script(priority=-1000)
+    view = view_for(board, ov.script or "voirkit", ov.warn)
+    view.start()
+    try:
+        # First of those that wait for the end of the script: what they print comes after the view.
+        yield ov.phases.run_script(priority=1000)
+    except GeneratorExit:
+        raise
+    except BaseException:  # the program's own, reported by whoever runs it
+        pass
+    finally:
+        view.stop()
+    # Last of all: what is given at the end of the streams is among the values that stay.
+    try:
+        yield ov.phases.finalize(priority=-1000)
+    except StopProgram:  # ov.stop() is thrown into all who wait, and only then are the streams ended
+        yield ov.phases.finalize(priority=-1000)
+    view.finish()
+
+
+instrument_dash = gated("--dash", dash, help="show a live view of the given values, rates and progress")

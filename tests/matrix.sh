@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs the tests on every Python from 3.10 to 3.13 that this machine has, each in an environment of its own.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+failed=0 found=0
+for minor in 10 11 12 13; do
+  python=$(command -v "python3.$minor" 2>/dev/null)
+  if ! "${python:-false}" -c '' 2>/dev/null; then
+    python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python3 2>/dev/null | tail -n 1)
+  fi
+  [ -n "$python" ] || { echo "== python 3.$minor: not found"; continue; }
+  found=$((found + 1))
+  echo "== python 3.$minor: $python"
+  make --no-print-directory PYTHON="$python" VENV=".cache/matrix/3.$minor" test || failed=$((failed + 1))
+done
+echo "$found interpreters, $failed failed"
+[ "$found" -gt 0 ] && [ "$failed" -eq 0 ]

@@ -1,0 +1,78 @@
+"""voirkit: what a training script does and why it is slow, with the script unchanged.
+
+The public names, by hand. Each is imported when it is first used, so that ``import voirkit`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from giving import give, given
+    from ptera import tag
+
+    from voirkit.errors import SelectorError, VoirkitError
+    from voirkit.helpers import iterate, log
+    from voirkit.instrument import configurable, gated, instrument_definition, parametrized
+    from voirkit.overseer import Overseer
+    from voirkit.phases import StopProgram
+    from voirkit.probes import Probe, global_probe, probing, refstring
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Overseer": "voirkit.overseer",
+    "Probe": "voirkit.probes",
+    "SelectorError": "voirkit.errors",
+    "StopProgram": "voirkit.phases",
+    "VoirkitError": "voirkit.errors",
+    "configurable": "voirkit.instrument",
+    "gated": "voirkit.instrument",
+    "give": "giving",
+    "given": "giving",
+    "global_probe": "voirkit.probes",
+    "instrument_definition": "voirkit.instrument",
+    "iterate": "voirkit.helpers",
+    "log": "voirkit.helpers",
+    "parametrized": "voirkit.instrument",
+    "probing": "voirkit.probes",
+    "refstring": "voirkit.probes",
+    "tag": "ptera",
+}
+
+__all__ = [
+    "Overseer",
+    "Probe",
+    "SelectorError",
+    "StopProgram",
+    "VoirkitError",
+    "__version__",
+    "configurable",
+    "gated",
+    "give",
+    "given",
+    "global_probe",
+    "instrument_definition",
+    "iterate",
+    "log",
+    "parametrized",
+    "probing",
+    "refstring",
+    "tag",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'voirkit' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,7 @@
+"""``python -m voirkit`` is the command ``voirkit``."""
+
+import sys
+
+from voirkit.cli import main
+
+sys.exit(main())

@@ -1,0 +1,122 @@
+"""``voirkit [options] SCRIPT [arguments]``: run a script under its instruments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from voirkit import voirfile
+from voirkit.errors import VoirfileError, VoirkitError
+from voirkit.overseer import Overseer
+from voirkit.runs.lines import listening
+from voirkit.script import enter_folder, folder_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run what the arguments name.
+
+    Returns:
+        The exit code. What the script raises is raised on, so that python ends as it would have without voirkit; only the traceback
+        is shown without voirkit's own frames.
+    """
+    overseer = Overseer(logfile=listening(), record=True)
+    plugins = voirfile.plugins(overseer.warn)
+    typed, module = overseer.argparser.guess_script(argv)
+    folder = folder_of(typed if module is None else None)
+    voirfiles = _voirfiles(folder)
+    enter_folder(folder)
+    overseer.require(*plugins)
+    for i, path in enumerate(voirfiles):
+        overseer.require(*voirfile.load(path, i))
+    try:
+        overseer(argv)
+    except SystemExit:
+        if overseer.exit_code != 3:
+            raise
+    except VoirkitError:
+        raise
+    except BaseException as exc:
+        _show_without_own_frames(exc, overseer)
+        raise
+    finally:
+        closing_words(overseer)
+    return overseer.exit_code
+
+
+def _voirfiles(folder: str) -> list[str]:
+    """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script and the current folder."""
+    named = os.environ.get("VOIRFILE")
+    if named is None:
+        return voirfile.find(folder, os.getcwd())
+    paths = [os.path.abspath(p) for p in named.split()]
+    for path in paths:
+        if not os.path.exists(path):
+            raise VoirfileError("there is no such voirfile.", where=f"VOIRFILE={named}", next=f"Looked for {path}.")
+    return paths
+
+
+def closing_words(overseer: Overseer) -> None:
+    """Tell, on stderr, what the run came to and where its record is."""
+    if overseer.run_dir is None or os.getpid() != overseer.summary.get("pid", os.getpid()):
+        return
+    for line in words(overseer.summary):
+        overseer.say(line)
+    for reason in overseer.failures:
+        overseer.say(f"check failed: {reason}")
+    here = os.getcwd() + os.sep
+    overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
+
+
+def words(summary: dict[str, Any]) -> list[str]:
+    """What a summary says, a line each."""
+    lines = []
+    loss = summary["loss"]
+    if loss:
+        lines.append(f"loss: {loss['first']:.4g} -> {loss['last']:.4g} ({loss['n']} values)")
+    for name, rate in summary["rates"].items():
+        spread = f" (p10 {rate['p10']:.4g}, p90 {rate['p90']:.4g})" if rate["n"] > 1 else ""
+        lines.append(f"{name}: {rate['median']:.4g} {rate['units']}{spread}")
+    silent = [f"{p['selector']} ({p['where']})" for p in summary["probes"] if not p["events"]]
+    if silent:
+        lines.append("probes that never fired: " + ", ".join(silent))
+    return lines
+
+
+def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
+    """Have python show the exception as it would without voirkit: beginning with the script's first frame."""
+    program = overseer.program
+    shown = exc.__traceback__
+    while shown is not None and not (program is not None and program.is_own_frame(shown.tb_frame)):
+        shown = shown.tb_next
+    if shown is None:
+        shown = _after_own(exc.__traceback__)
+    hook = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, tb: TracebackType | None) -> None:
+        if value is exc:
+            value.__traceback__ = tb = shown
+        with contextlib.suppress(AttributeError):
+            sys.last_traceback = tb
+        sys.excepthook = hook
+        hook(kind, value, tb)
+
+    sys.excepthook = excepthook
+
+
+def _after_own(tb: TracebackType | None) -> TracebackType | None:
+    """A traceback from behind the last of voirkit's frames at its beginning."""
+    while tb is not None:
+        name = tb.tb_frame.f_code.co_filename
+        if not name.startswith((_HERE, "<frozen ")) and os.path.basename(name) not in ("contextlib.py", "runpy.py"):
+            return tb
+        tb = tb.tb_next
+    return None

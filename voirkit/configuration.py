@@ -1,0 +1,279 @@
+"""Configuration files: finds them, reads them, and turns what they say into values of options.
+
+TOML, YAML and JSON; a parser is imported only if there is such a file. Every run loads this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from argparse import ONE_OR_MORE, OPTIONAL, ZERO_OR_MORE
+from collections.abc import Iterable, Sequence
+
+from voirkit.errors import CommandLineError, ConfigurationError, did_you_mean, nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Action
+    from typing import Any
+
+    from voirkit.options import ExtendedArgumentParser
+
+SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+
+
+class Setting:
+    """One thing that a file says.
+
+    Attributes:
+        path: The key, with those of the tables around it: ``("train-rate",)``, ``("model", "depth")``.
+        value: What it is set to.
+        where: The file and, if it can be told, the line: ``voirkit.toml:1``.
+    """
+
+    __slots__ = ("path", "value", "where")
+
+    def __init__(self, path: tuple[str, ...], value: Any, where: str) -> None:
+        self.path, self.value, self.where = path, value, where
+
+    def __repr__(self) -> str:
+        return f"<{self.where} {'.'.join(self.path)} = {self.value!r}>"
+
+    def table(self) -> dict[str, Any] | None:
+        """The setting in its tables, ``{"model": {"depth": 3}}``; None if it is in none."""
+        if len(self.path) == 1:
+            return {self.path[0]: {}} if self.value == {} else None
+        value = self.value
+        for key in reversed(self.path):
+            value = {key: value}
+        return value  # type: ignore[no-any-return]
+
+
+# finding and reading
+
+
+def find(script: str | None, cwd: str) -> list[str]:
+    """The files that may hold settings: beside the script, then in the current folder and its parents; nearest first, each once."""
+    folders = []
+    if script is not None:
+        path = os.path.join(cwd, script)
+        folders.append(os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path)))
+    folder = os.path.normpath(cwd)
+    while folder not in folders[1:]:
+        folders.append(folder)
+        folder = os.path.dirname(folder)
+    paths = [os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in ("voirkit.toml", "pyproject.toml")]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def collect(script: str | None, cwd: str, configs: Sequence[str] = ()) -> list[Setting]:
+    """All that configuration files say, each key once: the last of ``configs`` goes first, then the nearest file.
+
+    Args:
+        script: The script, as far as it is known: a file or a folder.
+        cwd: The current folder.
+        configs: The files of ``--config``, in their order.
+
+    Raises:
+        ConfigurationError: A file can not be read or understood.
+    """
+    found = {}
+    for path in [*reversed(configs), *find(script, cwd)]:
+        for setting in read(path, cwd):
+            found.setdefault(tuple(part.replace("-", "_") for part in setting.path), setting)
+    return list(found.values())
+
+
+def read(path: str, cwd: str = "") -> list[Setting]:
+    """What a file says; of a ``pyproject.toml``, what its ``[tool.voirkit]`` says.
+
+    Args:
+        path: The file; its suffix says what it is written in.
+        cwd: Files in this folder are called by their name alone in messages.
+
+    Raises:
+        ConfigurationError: It can not be read, is malformed, or holds no table of settings.
+    """
+    shown = os.path.relpath(path, cwd) if cwd and path.startswith(os.path.join(cwd, "")) else path
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise ConfigurationError("a configuration file is written in TOML, YAML or JSON.", where=shown,
+                                 next=f"Its name has to end in one of: {', '.join(SUFFIXES)}")  # fmt: skip
+    data = _bytes(os.path.join(cwd, path), shown)
+    is_pyproject = os.path.basename(path) == "pyproject.toml"
+    if is_pyproject and b"voirkit" not in data:
+        return []  # most of them; whether they are well-formed is none of voirkit's business
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise ConfigurationError("the file is not UTF-8 text.", where=f"{shown}:{line}") from None
+    document = _parse(text, suffix, shown)
+    around: tuple[str, ...] = ()
+    if is_pyproject:
+        around = ("tool", "voirkit")
+        tool = document.get("tool") if isinstance(document, dict) else None
+        document = tool.get("voirkit") if isinstance(tool, dict) else None
+    if document is None:
+        return []
+    if not isinstance(document, dict):
+        line = _line(text, around)
+        raise ConfigurationError(f"{'.'.join(around) or 'the file'} needs to be a table of settings, not {document!r:.60}.",
+                                 where=f"{shown}:{line}" if around and line else shown)  # fmt: skip
+    return list(_settings(document, (), text, around, shown))
+
+
+def _bytes(path: str, shown: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise ConfigurationError("there is no such file: its folder does not exist.", where=shown) from None
+        near = [os.path.join(os.path.dirname(shown), name) for name in nearest(os.path.basename(path), os.listdir(folder))]
+        raise ConfigurationError("there is no such file.", where=shown, next=f"There is: {', '.join(near)}" if near else "") from None
+    except OSError as exc:
+        raise ConfigurationError(f"the file can not be read: {(exc.strerror or str(exc)).lower()}.", where=shown) from None
+
+
+def _parse(text: str, suffix: str, shown: str) -> Any:
+    try:
+        if suffix == ".toml":
+            return __import__("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(text)
+        if suffix == ".json":
+            import json
+
+            return json.loads(text)
+        return _parse_yaml(text, shown)
+    except ValueError as exc:
+        # JSON's errors know their line; TOML's say "(at line 1, column 7)" or "(at end of document)"
+        at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(exc))
+        last = text.count("\n") + (not text.endswith("\n"))
+        line = getattr(exc, "lineno", None) or (int(at[1]) if at and at[1] else last if at else None)
+        what = getattr(exc, "msg", None) or (str(exc)[: at.start()] if at else str(exc))
+        name = suffix[1:].upper()
+        raise ConfigurationError(f"this is not {name}: {what.rstrip('.')}.", where=f"{shown}:{line}" if line else shown) from None
+    except RecursionError:
+        raise ConfigurationError("the file is nested too deep.", where=shown) from None
+
+
+def _parse_yaml(text: str, shown: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        mark = getattr(exc, "problem_mark", None)
+        what = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it can not be read"
+        line = mark.line + 1 if mark else text.count("\n", 0, getattr(exc, "position", 0) or 0) + 1
+        raise ConfigurationError(f"this is not YAML: {what}.", where=f"{shown}:{line}") from None
+
+
+def _settings(table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], shown: str) -> Iterable[Setting]:
+    for key, value in table.items():
+        if not isinstance(key, str):
+            raise ConfigurationError(f"the key {key!r} is no name of an option.", where=shown, next="Names can be put in quotes.")
+        here = (*path, key)
+        if isinstance(value, dict) and value:
+            yield from _settings(value, here, text, around, shown)
+        else:
+            line = _line(text, (*around, *here))
+            yield Setting(here, value, f"{shown}:{line}" if line else shown)
+
+
+def _line(text: str, path: tuple[str, ...]) -> int | None:
+    """The line of a key, by looking for its parts one after the other; None if one is not there."""
+    lines = text.splitlines()
+    at, column = 0, 0
+    for part in path:
+        key = re.compile(rf"""(?:^|[\s{{,.\["']){re.escape(part)}["']?\s*[]=:.]""")
+        while at < len(lines):
+            match = None if lines[at].lstrip().startswith("#") else key.search(lines[at], column)
+            if match:
+                column = match.end() - 1
+                break
+            at, column = at + 1, 0
+        else:
+            return None
+    return at + 1 if path else None
+
+
+# settings as values of options
+
+
+def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> dict[str, object]:
+    """What settings give to options: for each option's ``dest``, its value.
+
+    Raises:
+        ConfigurationError: There is no such option, or it does not take the value.
+    """
+    keys = parser.keys()
+    scratch = argparse.Namespace()
+    for setting in settings:
+        key = setting.path[0]
+        action, name = keys.get(key.replace("-", "_"), (None, ""))
+        if action is None or isinstance(action, (argparse._HelpAction, argparse._VersionAction)):
+            raise ConfigurationError(f"unknown key '{key}'.", where=setting.where, next=did_you_mean(key, [k.lstrip("-") for _, k in keys.values()]))
+        if name == "--config":
+            raise ConfigurationError("--config can stand only on the command line.", where=setting.where)
+        _give(parser, scratch, action, name, setting)
+    return vars(scratch)
+
+
+def _give(parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: Action, name: str, setting: Setting) -> None:
+    """Do to a namespace what the option on a command line would have done."""
+    value, key = setting.value, setting.path[0]
+    if isinstance(action, argparse._CountAction) and isinstance(value, int):
+        setattr(scratch, action.dest, int(value))
+        return
+    if isinstance(action, argparse._AppendAction) and action.nargs != 0:
+        for item in value if isinstance(value, list) else [value]:
+            action(parser, scratch, convert(parser, action, key, item, setting.where), name)  # type: ignore[arg-type]
+        return
+    if action.nargs == OPTIONAL and value is False:
+        return  # as if it had not been given
+    found = convert(parser, action, key, value, setting.where)
+    if action.nargs != 0 or found is True:
+        opposite = f"--no-{name[2:]}"
+        action(parser, scratch, [] if action.nargs == 0 else found, name)  # type: ignore[arg-type]
+    elif (opposite := f"--no-{name.lstrip('-')}") in action.option_strings:
+        action(parser, scratch, [], opposite)
+    elif isinstance(action.const, bool):
+        setattr(scratch, action.dest, not action.const)
+
+
+def convert(parser: ExtendedArgumentParser, action: Action, key: str, value: Any, where: str) -> Any:
+    """A setting's value as its option takes it: through the option's type, or true or false for a switch.
+
+    Raises:
+        ConfigurationError: The option does not take it.
+    """
+    needs = _needs(action)
+    if action.nargs == 0:
+        if isinstance(value, bool):
+            return value
+        raise ConfigurationError(f"{key} needs {needs}, not {value!r}.", where=where)
+    items = value if isinstance(value, list) and action.nargs not in (None, OPTIONAL) else [value]
+    if action.nargs == OPTIONAL and value is True:
+        items = []
+    least, most = (action.nargs,) * 2 if isinstance(action.nargs, int) else (1 if action.nargs == ONE_OR_MORE else 0, len(items))
+    if not all(isinstance(item, (str, int, float)) and not isinstance(item, bool) and item != "--" for item in items):
+        raise ConfigurationError(f"{key} needs {needs}, not {value!r}.", where=where)
+    if not least <= len(items) <= most:
+        raise ConfigurationError(f"{key} needs {needs}, not {len(items)}.", where=where)
+    try:
+        return parser._get_values(action, [str(item) for item in items])
+    except (CommandLineError, argparse.ArgumentError) as exc:
+        what, hint = (exc.what, exc.next) if isinstance(exc, CommandLineError) else (f"{exc}.", "")
+        raise ConfigurationError(f"{key} = {value!r}: {what}", where=where, next=hint) from None
+
+
+def _needs(action: Action) -> str:
+    if action.nargs == 0:
+        return "true or false"
+    if isinstance(action.nargs, int):
+        return f"a list of {action.nargs} values"
+    return "a list" if action.nargs in (ZERO_OR_MORE, ONE_OR_MORE) else "a number or a string"

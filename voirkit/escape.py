@@ -1,0 +1,145 @@
+"""Data hidden in terminal output: text becomes an escape sequence that terminals ignore; a decoder takes it out again.
+
+The format is voir's: each write is ``ESC [ <digits> z``, the digits being the text's UTF-8 bytes in base 16, written
+with the sixteen characters ``0`` to ``?`` that a control sequence may hold.  The decoder must never lose, alter or
+reorder a byte of what is not such a sequence: colours, cursor moves and broken UTF-8 come out as they went in.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import hexlify, unhexlify
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class TextStream(Protocol):
+        """What a :class:`SmuggleWriter` writes to, such as ``sys.stdout``."""
+
+        def write(self, text: str, /) -> object: ...
+        def flush(self) -> object: ...
+
+
+DEFAULT_LIMIT_BYTES = 16 << 20
+"""A sequence longer than this that is still open is given up as plain output; 8 MiB of text in one write fit."""
+
+_TO_WIRE = bytes.maketrans(b"0123456789abcdef", b"0123456789:;<=>?")
+_FROM_WIRE = bytes.maketrans(b"0123456789:;<=>?", b"0123456789abcdef")
+
+_ESCAPE = b"\x1b"
+_SEQUENCE = re.compile(rb"\x1b\[([0-?]*)z")
+_OPEN_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*)?\Z")
+_DIGITS = re.compile(rb"[0-?]*")
+
+
+def encode_as_escape_sequence(text: str) -> str:
+    """The escape sequence that carries a text, ASCII only and invisible on a terminal.
+
+    Lone surrogates survive (``surrogatepass``): a log must not fail over the text it carries.
+    """
+    digits = hexlify(text.encode("utf-8", "surrogatepass")).translate(_TO_WIRE)
+    return f"\x1b[{digits.decode('ascii')}z"
+
+
+def decode_escape_sequence(sequence: str) -> str:
+    """The text that :func:`encode_as_escape_sequence` made into this sequence.
+
+    Raises:
+        ValueError: The string is not exactly one such sequence, or its bytes are no UTF-8.
+    """
+    match = _SEQUENCE.fullmatch(sequence.encode("utf-8", "surrogatepass"))
+    if match is None or len(match[1]) % 2:
+        raise ValueError(f"not an escape sequence that carries text: {sequence[:60]!r}")
+    return unhexlify(match[1].translate(_FROM_WIRE)).decode("utf-8", "surrogatepass")
+
+
+class SmuggleWriter:
+    """A text stream that hides all that is written to it in another stream.
+
+    Each write becomes one sequence.  It has no ``close``: the stream below, mostly standard output, belongs to others.
+
+    Args:
+        stream: The stream to hide the data in, e.g. ``sys.stdout``.
+    """
+
+    def __init__(self, stream: TextStream) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, hidden; returns its length, as text streams do."""
+        self.stream.write(encode_as_escape_sequence(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream below."""
+        self.stream.flush()
+
+
+class Decoder:
+    """Parts a byte stream that comes in chunks, cut anywhere, into plain output and hidden data.
+
+    An escape sequence that may go on in the next chunk is held back; everything else comes out with the chunk that
+    brought it.  The work is done by compiled patterns, a chunk at a time.
+
+    Args:
+        limit: How many bytes of an open sequence are held back before it is given up as plain output.
+    """
+
+    def __init__(self, limit: int = DEFAULT_LIMIT_BYTES) -> None:
+        self._limit = limit
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def feed(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """What the next chunk of the stream holds.
+
+        Returns:
+            The plain output and the hidden data, each in the order in which it was written.
+        """
+        pieces = self.pieces(chunk)
+        return b"".join([p for hidden, p in pieces if not hidden]), b"".join([p for hidden, p in pieces if hidden])
+
+    def pieces(self, chunk: bytes) -> list[tuple[bool, bytes]]:
+        """The same as :meth:`feed`, for who needs the order between plain output and hidden data too.
+
+        Returns:
+            ``(hidden, bytes)`` in the order of the stream; a hidden piece is one write.
+        """
+        if self._held:
+            if self._held != [_ESCAPE]:
+                # Only the new bytes are looked at, so that a sequence of many chunks costs no more than its length.
+                digits = _DIGITS.match(chunk)
+                if digits is None or digits.end() == len(chunk):
+                    return self._hold(chunk)
+            chunk = self.flush() + chunk
+        last_escape = chunk.rfind(_ESCAPE)
+        if last_escape < 0:
+            return [(False, chunk)] if chunk else []
+        given_up: list[tuple[bool, bytes]] = []
+        if _OPEN_SEQUENCE.match(chunk, last_escape):
+            given_up = self._hold(chunk[last_escape:])
+            chunk = chunk[:last_escape]
+        pieces: list[tuple[bool, bytes]] = []
+        # The pattern has one group, so that split() gives plain and digits in turn.
+        for index, part in enumerate(_SEQUENCE.split(chunk)):
+            if index % 2 == 0:
+                if part:
+                    pieces.append((False, part))
+            elif len(part) % 2:
+                pieces.append((False, b"\x1b[" + part + b"z"))  # half a byte: a sequence of somebody else
+            else:
+                pieces.append((True, unhexlify(part.translate(_FROM_WIRE))))
+        return pieces + given_up
+
+    def flush(self) -> bytes:
+        """What is held back, as plain output: the stream has ended and the sequence with it."""
+        held = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        return held
+
+    def _hold(self, part: bytes) -> list[tuple[bool, bytes]]:
+        self._held.append(part)
+        self._held_bytes += len(part)
+        return [(False, self.flush())] if self._held_bytes > self._limit else []

@@ -1,0 +1,444 @@
+"""The Overseer: what an instrument sees as ``ov``, and what leads a run through its phases.
+
+The program comes first: what goes wrong in an instrument is told once and switched off; it never reaches the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from voirkit import __version__, configuration, helpers
+from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError
+from voirkit.imports import when_imported
+from voirkit.logstream import LogStream
+from voirkit.options import ExtendedArgumentParser
+from voirkit.phases import GivenOverseer, NotAPhase, Phase
+from voirkit.script import Program, enter_folder, folder_of, module, script
+from voirkit.voirfile import name_of, place_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from voirkit.phases import Instrument
+    from voirkit.probes import Probe
+    from voirkit.runs.record import Record
+
+SUMMARY_SCHEMA = 1
+
+
+class Overseer(GivenOverseer):
+    """Leads a run through ``init, parse_args, load_script, run_script, finalize``, and is what its instruments work with.
+
+    Args:
+        instruments: Functions or generators of the overseer.
+        logfile: A file descriptor to send the log to, line by line, or None.
+        record: Whether to make a run directory.
+
+    Attributes:
+        phases: The phases; ``yield ov.phases.run_script`` waits for the end of one.
+        argparser: Where instruments add their options, after ``yield ov.phases.init``.
+        options: The parsed options, after ``parse_args``.
+        given: A giving stream of all that is given.
+        log: A callable stream of what should leave the process.
+        probes: The probes that were made with ``probe``.
+        script: What is run, as the user typed it, after ``parse_args``.
+        run_dir: Absolute path of the run directory, from ``load_script`` on, or None.
+        summary: What becomes ``summary.json``; instruments add to it.
+    """
+
+    def __init__(self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False) -> None:
+        self._current: Instrument | None = None
+        self.argparser = ExtendedArgumentParser()
+        _own_options(self.argparser)
+        super().__init__(["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,))
+        self.log = LogStream()
+        self.options: Namespace
+        self.probes: list[Probe] = []
+        self.script: str | None = None
+        self.run_dir: str | None = None
+        self.summary: dict[str, Any] = _empty_summary()
+        self.program: Program | None = None
+        self.failures: list[str] = []
+        self._logfile = logfile
+        self._recording = record
+        self._record: Record | None = None
+        self._early: list[str] | None = []  # log lines from before the run directory is made
+        self._quiet = False
+        self._pid = os.getpid()
+        self._ended, self._exit_code = "normal", 0
+        self._start = time.perf_counter()
+        self._when_given: list[Callable[[Any], None]] = []
+        self._wrong: list[VoirkitError] = []  # found before the script started
+        self._waiting: list[Probe] = []  # on functions that are not defined yet
+        self.require(*instruments)
+
+    # what instruments call
+
+    def probe(self, *selectors: str, **options: Any) -> Probe:
+        """A probe on variables of the program's functions: a giving stream of what they are set to.
+
+        It is checked before the script starts, and active from the end of ``load_script`` to the end of ``run_script``.
+
+        Args:
+            selectors: Such as ``"//train_epoch > loss"``.
+            options: ``raw``, ``probe_type``, ``env`` and ``overridable``, as in ``voirkit.probing``.
+
+        Raises:
+            SelectorError: A selector can not be read.
+        """
+        from voirkit.probes import Probe, Scope
+
+        frame = sys._getframe(1)
+        options.setdefault("env", Scope(frame))
+        probe = Probe(*selectors, where=f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}", **options)
+        self.probes.append(probe)
+        if self.program is not None:
+            probe.check(self.program)
+
+        def instrument_probe(ov: Overseer) -> Any:
+            yield ov.phases.load_script(priority=0)
+            if not ov.phases.run_script.done:
+                ov._activate(probe)
+
+        self.require(instrument_probe)
+        return probe
+
+    def give(self, **data: Any) -> None:
+        """Give values into ``given``, from any thread; they have arrived when the call returns, in the order of the calls."""
+        self.given
+        import giving
+
+        giving.give.produce(data)
+
+    def say(self, text: str) -> None:
+        """Say something to the user, on stderr; nothing with ``--quiet``."""
+        if not self._quiet:
+            print("\n".join(f"voirkit: {line}" if i == 0 else line for i, line in enumerate(text.splitlines())), file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """Tell the user that something is not as it should be, on stderr (also with ``--quiet``) and in the summary; once."""
+        if text in self.summary["warnings"]:
+            return
+        self.summary["warnings"].append(text)
+        try:
+            print(f"voirkit: {text}", file=sys.stderr)
+        except (OSError, ValueError):
+            pass  # stderr is closed: the summary has it
+
+    def fail(self, reason: str) -> None:
+        """Have the run end with exit code 3, unless the script itself fails."""
+        self.failures.append(reason)
+
+    # a run
+
+    @property
+    def current(self) -> Instrument | None:  # type: ignore[override]  # the parser must know who adds an option
+        """The instrument that runs right now."""
+        return self._current
+
+    @current.setter
+    def current(self, instrument: Instrument | None) -> None:
+        self._current = instrument
+        self.argparser.definer = None if instrument is None else _described(instrument)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the run: the script's own, or 3 if that is 0 and a check failed."""
+        return EXIT_CHECK_FAILED if self.failures and self._exit_code == 0 else self._exit_code
+
+    def run_phase(self, phase: Phase) -> AbstractContextManager[Callable[[Any], None]]:
+        """Around the body of a phase; it is logged when it starts."""
+        self.log({"$event": "phase", "$data": {"name": phase.name}})
+        return super().run_phase(phase)
+
+    def _run(self, argv: Sequence[str]) -> None:
+        self._open_log()
+        typed, module_name = self.argparser.guess_script(argv)
+        folder = folder_of(typed if module_name is None else None)
+        if self._recording:
+            enter_folder(folder)
+        with self.run_phase(self.phases.init):
+            self._configure(argv, typed)
+        self._refuse()
+        with self.run_phase(self.phases.parse_args):
+            self.options = self.argparser.parse_command(list(argv))
+            self._quiet = bool(self.options.quiet)
+        self._refuse()
+        with self.run_phase(self.phases.load_script):
+            self.program = self._find(self.options)
+            self.program.enter()
+            try:
+                self.program.compile()
+                for probe in self.probes:
+                    probe.check(self.program)
+            except SyntaxError:
+                self._begin_record(argv)  # the script's own failure: a run that is recorded
+                raise
+            self._begin_record(argv)
+            self.program.load()
+        self._refuse()
+        with self.run_phase(self.phases.run_script) as set_value:
+            try:
+                set_value(self.program.run(self._weave_late if self._waiting else None))
+            finally:
+                self._deactivate()
+
+    def _configure(self, argv: Sequence[str], typed: str | None) -> None:
+        chosen = self.argparser.early_values(argv, "--config")
+        if self._recording:
+            settings = configuration.collect(typed, os.getcwd(), chosen)
+        else:  # used as a library: only what it is told to read
+            settings = [setting for path in chosen for setting in configuration.read(path, os.getcwd())]
+        self.argparser.apply(settings)
+
+    def _find(self, options: Namespace) -> Program:
+        if options.MODULE is not None:
+            found = module(options.MODULE, options.ARGV)
+        else:
+            found = script(options.SCRIPT, options.ARGV)
+        self.script = found.name
+        return found
+
+    def _prepare(self) -> None:
+        helpers.set_current_overseer(self)
+        # The script may give without any instrument that listens: what is given is counted all the same.
+        when_imported("voirkit.streams", lambda _: self.given)
+        when_imported("giving", lambda _: __import__("voirkit.streams"))
+        super()._prepare()
+        self._refuse()
+
+    # probes
+
+    def _activate(self, probe: Probe) -> None:
+        """Switch a probe on, or see to it that it is as soon as what it watches is defined."""
+        from voirkit.probes import NotDefinedYet
+
+        try:
+            probe.activate()
+        except NotDefinedYet as missing:
+            if not missing.module:
+                self._waiting.append(probe)
+            elif missing.module in sys.modules:
+                raise probe.not_there(missing) from None
+            else:
+                when_imported(missing.module, lambda _: self._activate_late(probe))
+
+    def _activate_late(self, probe: Probe) -> None:
+        """Switch on a probe while the program runs: what goes wrong is told, and the program goes on."""
+        try:
+            self._activate(probe)
+        except VoirkitError as exc:
+            self.warn(f"{exc}\n  This probe stays off; the program goes on.")
+
+    def _weave_late(self) -> bool:
+        """Put the probes on what has been defined by now; whether others still wait."""
+        waiting, self._waiting = self._waiting, []
+        for probe in waiting:
+            self._activate_late(probe)
+        return bool(self._waiting)
+
+    def _deactivate(self) -> None:
+        if os.getpid() == self._pid:
+            for probe in reversed(self.probes):
+                probe.switch_off()
+
+    # the log
+
+    def _open_log(self) -> None:
+        from voirkit.runs.lines import DataDescriptor, to_json
+
+        descriptor = DataDescriptor(self._logfile) if self._logfile is not None else None
+        self._descriptor = descriptor
+
+        def sink(data: Any) -> None:
+            line = to_json(data)
+            if descriptor is not None:
+                descriptor.write(line)
+            if self._record is not None:
+                self._record.log(line)
+            elif self._early is not None:
+                self._early.append(line)
+
+        self.log.to(sink)
+
+    def _begin_record(self, argv: Sequence[str]) -> None:
+        if not self._recording:
+            self._early = None
+            return
+        from voirkit.errors import RunDirectoryError
+        from voirkit.runs import directory, manifest
+        from voirkit.runs.record import Record
+
+        assert self.program is not None
+        command = [self.program.name, *self.options.ARGV]
+        own = list(argv[: len(argv) - len(command)])
+        try:
+            path = directory.make(self.options.run_dir, self.program.name, self.options.force)
+        except RunDirectoryError as exc:
+            if self.options.run_dir is not None:
+                raise
+            self.warn(f"{exc}\n  This run is not recorded.")
+            self._early = None
+            return
+        begun = manifest.begin(__version__, command, own)
+        self._record = Record(path, self.warn, begun)
+        self.run_dir = path
+        self.summary.update(command=command, world_size=begun["world_size"])
+        for line in self._early or ():
+            self._record.log(line)
+        self._early = None
+
+    # given
+
+    def when_given(self, callback: Callable[[Any], None]) -> None:
+        """Call back with the stream of given values as soon as anything uses it: at once, later, or never.
+
+        For an instrument that is always on, and must not load giving for a script that gives nothing.
+        """
+        self._when_given.append(callback)
+        if self._given is not None:
+            callback(self._given)
+
+    def _make_given(self) -> Any:
+        from voirkit import streams
+
+        streams.report = self.warn
+        given = streams.Given()
+        given.where("$event").subscribe(self.log)
+        return given
+
+    def _end_streams(self) -> None:
+        super()._end_streams()
+        if self._given is not None:
+            from voirkit import streams
+
+            streams.report = streams.to_stderr
+
+    # when something fails
+
+    def _on_instrument_error(self, exc: BaseException) -> None:
+        instrument = self.current
+        self.log({"$event": "overseer_error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})
+        error = _as_error(exc, instrument)
+        if self.phases.load_script.pending or (isinstance(exc, VoirkitError) and self.phases.run_script.pending):
+            self._wrong.append(error)  # the script has not started: the user had better know now
+        else:
+            self.warn(f"{error}\n  It is switched off; the program goes on.")
+
+    def _refuse(self) -> None:
+        """End the run, before the script starts, with the first thing that was found wrong."""
+        if self._wrong:
+            raise self._wrong[0]
+
+    def _on_error(self, exc: BaseException) -> None:
+        self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})
+        self._ended, self._exit_code = _how_it_ended(exc)
+
+    def _finish(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a child that the script forked came this far; the run is its parent's
+        try:
+            with self.run_phase(self.phases.finalize):
+                self._deactivate()
+                for probe in self.probes:
+                    probe.end()
+                self._end_streams()
+        finally:
+            self.log.end()
+            if self._record is not None:
+                self._summarise()
+                self._record.end(self._ended, self.exit_code, self.summary)
+            if getattr(self, "_descriptor", None) is not None:
+                self._descriptor.close()  # type: ignore[union-attr]  # just tested
+            helpers.set_current_overseer(None)
+
+    def _summarise(self) -> None:
+        given = self._given
+        self.summary.update(
+            exit_code=self.exit_code,
+            ended=self._ended,
+            duration_s=self._record.duration_s if self._record is not None else None,
+            given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
+            probes=[
+                {"selector": ", ".join(p.selectors), "where": p.site or p.where, "events": p.events} for p in self.probes
+            ],
+        )  # fmt: skip
+
+
+def _empty_summary() -> dict[str, Any]:
+    """A summary with the keys of DESIGN 3.8; null for what nothing has measured."""
+    return {
+        "schema": SUMMARY_SCHEMA, "voirkit": __version__, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
+        "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
+        "parameters": None, "checks": None, "evaluation": None, "ranks": None, "ended": "running", "verdict": None,
+        "overhead": None, "dropped": {}, "warnings": [],
+    }  # fmt: skip
+
+
+def _own_options(parser: ExtendedArgumentParser) -> None:
+    parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
+    parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
+    parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
+    parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
+    parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")
+
+
+def _described(instrument: Any) -> str:
+    place = place_of(instrument)
+    return f"{name_of(instrument)} ({_shown(place)})" if place else name_of(instrument)
+
+
+def _shown(path: str) -> str:
+    """A path as short as it is clear: relative if it is below the current folder."""
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:
+        return path
+    return path[len(here) :] if path.startswith(here) else path
+
+
+def _text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:
+        return ""
+
+
+def _as_error(exc: BaseException, instrument: Any) -> VoirkitError:
+    """What an instrument raised, in words for its author."""
+    if isinstance(exc, VoirkitError):
+        return exc
+    name, place = name_of(instrument), place_of(instrument)
+    if isinstance(exc, NotAPhase):
+        wanted = "yield ov.phases.init, parse_args, load_script, run_script or finalize"
+        return InstrumentError(f"instrument {name} yielded {type(exc.args[0]).__name__}, which is not a phase.",
+                               where=_shown(place), next=f"Write: {wanted}")  # fmt: skip
+    tb, at = exc.__traceback__, place
+    while tb is not None:
+        if not tb.tb_frame.f_code.co_filename.startswith(os.path.dirname(os.path.abspath(__file__))):
+            at = f"{tb.tb_frame.f_code.co_filename}:{tb.tb_lineno}"
+            if place and tb.tb_frame.f_code.co_filename == place.rpartition(":")[0]:
+                place = at
+        tb = tb.tb_next
+    text = f"{type(exc).__name__}: {_text(exc)}".rstrip(": ")
+    deeper = f"It was raised at {at}." if at != place else ""
+    return InstrumentError(f"instrument {name} raised {text}.", where=_shown(place), next=deeper)
+
+
+def _how_it_ended(exc: BaseException) -> tuple[str, int]:
+    """(``ended``, exit code as the shell sees it) of a program that an exception ended."""
+    if isinstance(exc, SystemExit):
+        code = exc.code
+        if code is None:
+            return "exit", 0
+        return "exit", code & 0xFF if isinstance(code, int) else 1
+    if isinstance(exc, KeyboardInterrupt):
+        return "signal", 130  # 128 + SIGINT
+    return "exception", exc.exit_code if isinstance(exc, VoirkitError) else 1

@@ -1,0 +1,339 @@
+"""What can be probed in a source file, found in its syntax tree: functions, their variables, loops, returns and yields.
+
+Never runs or imports what it reads.  Error messages, selector checks and lists of probes all use this one catalogue.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import warnings
+from dataclasses import dataclass, field, replace
+
+from voirkit.errors import SelectorError, did_you_mean
+from voirkit.probes.syntax import Found, Reader, Scope, dotted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FunctionType
+    from typing import Any, Literal, TypeAlias
+
+    FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    Kind: TypeAlias = Literal["function", "method", "nested function"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name that gets a value.
+
+    Attributes:
+        name: As written in the source (private names are not mangled); ``self.x`` for an attribute target.
+        line: Where it gets its first value.
+        forms: How it gets its values, each form once, in order: parameter, assignment, augmented, annotated, walrus,
+            for, with, except, import, def, class, type, match, comprehension, del.
+        origin: For an imported name the module and the name in it (empty for ``import module``); a relative module
+            keeps its dots.
+    """
+
+    name: str
+    line: int
+    forms: tuple[str, ...]
+    origin: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A ``for`` loop: all the names of its target, in order, and the line of the ``for``."""
+
+    names: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One definition of a function: ``def``, ``async def``, or a lambda that is assigned to a name.
+
+    Attributes:
+        path: ``("Trainer", "run")``, ``("outer", "inner")``.
+        filename: The file it stands in.
+        line: Line of the ``def`` (of the lambda).
+        first_line: Line of the first decorator, or of the ``def``; a code object's ``co_firstlineno``.
+        last_line: Its last line.
+        kind: Where it stands: at the top, in a class body, in a function.
+        is_async, is_lambda, is_generator: What it is.
+        is_conditional: It stands in an ``if``, ``try`` ... and may not be the one that is defined.
+        mangles: It stands in a class, at any depth, so that its private names are mangled.
+        decorators: The dotted names of its decorators, arguments left out; ``""`` for other expressions.
+        parameters: In order of the signature.
+        variables: Every other name that the body binds, in order of the first binding; also if declared global.
+        comprehension_variables: Targets of its comprehensions, which are no variables of the function.
+        attributes: Attribute targets such as ``self.x``, by that text.
+        declared: Names with a bare annotation (``x: int``), and its line.
+        loops: Its ``for`` loops, in source order.
+        returns, yields: Lines of explicit ``return`` and ``yield``.
+        globals_read: Names it reads that neither it nor an enclosing function binds, builtins included.
+        free_read: Names it reads that an enclosing function binds.
+        globals_declared, nonlocals_declared: Names of its ``global`` and ``nonlocal`` statements.
+        node: Its syntax tree.
+    """
+
+    path: tuple[str, ...]
+    filename: str
+    line: int
+    first_line: int
+    last_line: int
+    kind: Kind
+    is_async: bool
+    is_lambda: bool
+    is_generator: bool
+    is_conditional: bool
+    mangles: bool
+    decorators: tuple[str, ...]
+    parameters: dict[str, Variable]
+    variables: dict[str, Variable]
+    comprehension_variables: dict[str, Variable]
+    attributes: dict[str, Variable]
+    declared: dict[str, int]
+    loops: tuple[Loop, ...]
+    returns: tuple[int, ...]
+    yields: tuple[int, ...]
+    globals_read: tuple[str, ...]
+    free_read: tuple[str, ...]
+    globals_declared: tuple[str, ...]
+    nonlocals_declared: tuple[str, ...]
+    node: FunctionNode = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The path as Python writes it, ``Trainer.run``."""
+        return ".".join(self.path)
+
+    @property
+    def own_names(self) -> list[str]:
+        """Parameters, then variables."""
+        return list(dict.fromkeys([*self.parameters, *self.variables]))
+
+    def knows(self, name: str) -> bool:
+        """Whether the name means something in the body: its own, declared, free, global or builtin."""
+        own = name in self.parameters or name in self.variables or name in self.declared
+        outer = name in self.globals_read or name in self.free_read
+        return own or outer or name in self.globals_declared or name in self.nonlocals_declared
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDefinition:
+    """A class: its path and line, the dotted names of its bases, and the names that its body binds."""
+
+    path: tuple[str, ...]
+    line: int
+    bases: tuple[str, ...]
+    names: dict[str, Variable]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All that a source file defines.
+
+    Attributes:
+        filename: As given.
+        functions: Every definition in source order, an outer one before its inner ones; redefined ones too.
+        classes: Every class, in the same order.
+        names: What the top level binds (functions, classes and imports too).
+        loops: The ``for`` loops of the top level.
+        module: Name of the module it was read for; empty for a script.
+    """
+
+    filename: str
+    functions: tuple[Function, ...]
+    classes: tuple[ClassDefinition, ...]
+    names: dict[str, Variable]
+    loops: tuple[Loop, ...]
+    module: str = ""
+
+    def find(self, path: tuple[str, ...]) -> Function | None:
+        """The function of that path: the last definition, the live one when the file has run from top to bottom."""
+        found = self.candidates(path)
+        return found[-1] if found else None
+
+    def definitions(self, path: tuple[str, ...]) -> list[Function]:
+        """Every definition of that path (redefined, in branches, a property with its setter), in source order."""
+        return [f for f in self.functions if f.path == path]
+
+    def candidates(self, path: tuple[str, ...]) -> list[Function]:
+        """The definitions that can be the live one: the last that always happens, and those after it that may.
+
+        A property is its getter.
+        """
+        other = (f"{path[-1]}.setter", f"{path[-1]}.deleter") if path else ()
+        found = [f for f in self.definitions(path) if not any(name in other for name in f.decorators)]
+        always = [n for n, function in enumerate(found) if not function.is_conditional]
+        return found[always[-1] if always else 0 :]
+
+    def find_class(self, path: tuple[str, ...]) -> ClassDefinition | None:
+        """The class of that path: the last definition."""
+        found = [c for c in self.classes if c.path == path]
+        return found[-1] if found else None
+
+    def inside(self, path: tuple[str, ...]) -> list[str]:
+        """Names of the functions that stand directly in that class or function, or at the top for an empty path."""
+        return list(dict.fromkeys(f.path[-1] for f in self.functions if f.path[:-1] == path))
+
+
+def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module: str = "") -> Catalogue:
+    """Read a source file's catalogue.
+
+    Args:
+        source: The text, or the bytes with their coding line.
+        filename: The name for messages.
+        first_line: Number of the source's first line in that file.
+        module: The module's name, for ``Catalogue.module``.
+
+    Raises:
+        SyntaxError: It does not parse.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes and the like: said when the program itself is compiled
+        try:
+            tree = ast.parse(source, filename)
+        except ValueError as error:  # a null byte, before Python 3.11.4
+            raise SyntaxError(str(error), (filename, None, None, None)) from None
+    if first_line != 1:
+        ast.increment_lineno(tree, first_line - 1)
+    reader = Reader()
+    top = Scope("module", (), tree, None)
+    reader.scan(top, tree.body)
+    return Catalogue(
+        filename,
+        tuple(_function(scope, filename) for scope in reader.functions),
+        tuple(_class(scope) for scope in reader.classes),
+        _variables(top.bound),
+        tuple(Loop(*loop) for loop in top.loops),
+        module,
+    )
+
+
+def catalogue_of_function(function: FunctionType) -> Function | None:
+    """What can be probed in a live function, from its source; None if that is not there or can not be read."""
+    import inspect
+    import textwrap
+
+    try:
+        lines, first_line = inspect.getsourcelines(function)
+        source = textwrap.dedent("".join(lines))
+        found = catalogue(source, function.__code__.co_filename, first_line=first_line).functions
+    except (OSError, TypeError, SyntaxError):
+        return None
+    if not found:
+        return None
+    parts = function.__qualname__.split(".")
+    after = [*parts[1:], "<locals>"]
+    path = tuple(part for part in parts if part != "<locals>")
+    free = function.__code__.co_freevars
+    return replace(
+        found[0],
+        path=path,
+        kind="function" if len(path) == 1 else "nested function" if parts[-2] == "<locals>" else "method",
+        mangles=any(part != "<locals>" != following for part, following in zip(parts, after, strict=True)),
+        free_read=tuple(name for name in found[0].globals_read if name in free),
+        globals_read=tuple(name for name in found[0].globals_read if name not in free),
+    )
+
+
+def catalogue_of_module(name: str) -> Catalogue | None:
+    """The catalogue of an importable module, found without importing it or any parent of it.
+
+    Looks where the import system would look, so it sees ``sys.path`` as it stands.
+
+    Returns:
+        None for a module without Python source: C extension, builtin, namespace package.
+
+    Raises:
+        SelectorError: There is no such module; the nearest names are in the message.
+        SyntaxError: Its source does not parse.
+    """
+    loaded = getattr(sys.modules.get(name), "__file__", None) or ""
+    if loaded.endswith(".py") and os.path.isfile(loaded):  # also where the standard library is frozen (3.11 and later)
+        with open(loaded, "rb") as file:
+            return catalogue(file.read(), loaded, module=name)
+    search: list[str] | None = None
+    spec = None
+    parts = name.split(".")
+    for n in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:n])
+        spec = _spec(prefix, search)
+        if spec is None:
+            raise _unknown_module(prefix, search)
+        search = list(getattr(sys.modules.get(prefix), "__path__", spec.submodule_search_locations or []))
+    source = spec.loader.get_source(name) if spec and spec.origin and hasattr(spec.loader, "get_source") else None
+    return catalogue(source, spec.origin, module=name) if source is not None and spec and spec.origin else None
+
+
+def _spec(name: str, search: list[str] | None) -> Any:
+    for finder in sys.meta_path:  # and not importlib.util.find_spec, which imports the parents
+        spec = finder.find_spec(name, search)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _unknown_module(name: str, search: list[str] | None) -> SelectorError:
+    from pkgutil import iter_modules
+
+    parent = name.rpartition(".")[0]
+    known = [module.name for module in iter_modules(search)] + ([] if parent else sorted(sys.stdlib_module_names))
+    public = [module for module in known if not module.startswith("_")]
+    near = did_you_mean(name, [f"{parent}.{module}" if parent else module for module in public])
+    return SelectorError(f"there is no module '{name}'.", next=near)
+
+
+def _function(scope: Scope, filename: str) -> Function:
+    node = scope.node
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    parent = scope.parent.kind if scope.parent else "module"
+    parameters = [a.arg for a in scope.parameters]
+    found = _variables(scope.bound)
+    from_outside = [name for name in scope.reads if not scope.local(name)]
+    free = [name for name in from_outside if scope.is_free(name)]
+    return Function(
+        path=scope.path,
+        filename=filename,
+        line=node.lineno,
+        first_line=decorators[0].lineno if decorators else node.lineno,
+        last_line=node.end_lineno or node.lineno,
+        kind="function" if parent == "module" else "method" if parent == "class" else "nested function",
+        is_async=isinstance(node, ast.AsyncFunctionDef),
+        is_lambda=isinstance(node, ast.Lambda),
+        is_generator=bool(scope.yields),
+        is_conditional=scope.is_conditional(),
+        mangles=any(s.kind == "class" for s in scope.enclosing()),
+        decorators=_names(decorators),
+        parameters={name: found[name] for name in parameters},
+        variables={name: variable for name, variable in found.items() if name not in parameters},
+        comprehension_variables=_variables(scope.comprehension),
+        attributes=_variables(scope.attributes),
+        declared=scope.declared,
+        loops=tuple(Loop(*loop) for loop in scope.loops),
+        returns=tuple(scope.returns),
+        yields=tuple(scope.yields),
+        globals_read=tuple(name for name in from_outside if name not in free),
+        free_read=tuple(free),
+        globals_declared=tuple(scope.globals),
+        nonlocals_declared=tuple(scope.nonlocals),
+        node=node,
+    )
+
+
+def _class(scope: Scope) -> ClassDefinition:
+    assert isinstance(scope.node, ast.ClassDef)
+    return ClassDefinition(scope.path, scope.node.lineno, _names(scope.node.bases), _variables(scope.bound))
+
+
+def _variables(found: dict[str, Found]) -> dict[str, Variable]:
+    return {name: Variable(name, f.line, tuple(f.forms), f.origin) for name, f in found.items()}
+
+
+def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:
+    return tuple(dotted(e.func if isinstance(e, ast.Call) else e) for e in expressions)

@@ -1,0 +1,231 @@
+"""Probes as users hold them: giving streams with a selector, checked early, switched on and off.
+
+A probe may be made before the function that it names exists; it is put on the function when that is defined.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from voirkit.errors import SelectorError
+from voirkit.probes import selectors as _selectors
+from voirkit.probes.catalogue import catalogue, catalogue_of_module
+from voirkit.probes.engine import ABSENT, Engine
+from voirkit.probes.scope import NotDefinedYet, Scope
+from voirkit.streams import Stream, on_purpose, place
+
+if TYPE_CHECKING:
+    from voirkit.script import Program
+
+
+class Probe(Stream):
+    """A stream of what the variables that selectors name are set to, in the functions that they name.
+
+    Each event is a dictionary from the captured names to values. Make one with ``ov.probe``, ``probing`` or ``global_probe``.
+
+    Args:
+        selectors: One or more, such as ``"f > x"`` or ``"//train_epoch > loss"``.
+        raw: Whether events hold ptera's ``Capture`` objects, which know the variable's name, instead of values.
+        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one at the end of the outer call), or
+            None: immediate if the selector has a focus.
+        env: What plain names in the selectors stand for; by default what is in scope where the probe is made.
+        overridable: Whether ``override`` and ``koverride`` may replace what the focus variable is set to.
+
+    Attributes:
+        selectors: The selectors.
+        where: ``file:line`` where the probe was made.
+        site: ``file:line`` of the function it watches, or None if that is not known.
+        events: How often it fired.
+
+    Raises:
+        TypeError: No selector, or an unknown ``probe_type``.
+        SelectorError: A selector can not be read.
+    """
+
+    def __init__(
+        self,
+        *selectors: str,
+        raw: bool = False,
+        probe_type: str | None = None,
+        env: Mapping[str, Any] | None = None,
+        overridable: bool = False,
+        where: str = "",
+        _obs: Any = None,
+        _root: Any = None,
+    ) -> None:
+        shown = ", ".join(map(repr, selectors))
+        super().__init__(label=f"probe {shown}" + (f" ({where})" if where else ""), _obs=_obs, _root=_root)
+        if _root is not None:
+            return
+        if not selectors:
+            raise TypeError("a probe takes at least one selector")
+        if probe_type not in ("immediate", "total", None):
+            raise TypeError(f"probe_type is 'immediate', 'total' or None, not {probe_type!r}")
+        self.selectors, self.where = selectors, where
+        self.site: str | None = None
+        self.events = 0
+        self._parsed = [_selectors.parse(selector, where) for selector in selectors]
+        self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
+        self._kind = {"raw": raw, "probe_type": probe_type, "overridable": overridable}
+        self._engine: Engine | None = None
+        self._pid = os.getpid()
+
+    # checking
+
+    def check(self, program: Program) -> None:
+        """Make sure, without running anything, that the selectors can match what they name.
+
+        Raises:
+            SelectorError: There is no such function, variable or loop.
+        """
+        script = None
+        if program.source is not None and program.path is not None:
+            script = catalogue(program.source.decode("utf-8", "replace"), program.path)
+        for parsed in self._parsed:
+            site = _selectors.check_all(parsed, script, program.name, self._scope, catalogue_of_module)
+            self.site = self.site or site
+
+    # on and off
+
+    def activate(self) -> None:
+        """Start watching.
+
+        Raises:
+            NotDefinedYet: A function does not exist yet.
+            SelectorError: A function can not be watched.
+        """
+        if self._root is not self:
+            self._root.activate()
+            return
+        if self._engine is not None:
+            raise RuntimeError("a probe can only be entered once; make another")
+        engine = Engine(self.selectors, self._scope, self._receive, where=self.where, **self._kind)  # type: ignore[arg-type]
+        engine.on()
+        self._engine = engine
+
+    def deactivate(self) -> None:
+        """Stop watching and end the stream, so that reductions come out."""
+        if self._root is not self:
+            self._root.deactivate()
+            return
+        self.switch_off()
+        self._end()
+
+    def switch_off(self) -> None:
+        """Stop watching; the stream stays open."""
+        if self._engine is not None:
+            self._engine.off()
+
+    end = Stream._end
+
+    def _enter(self) -> None:
+        try:
+            self.activate()
+        except NotDefinedYet as exc:
+            raise self.not_there(exc) from None
+
+    def _exit(self) -> None:
+        self.switch_off()
+
+    def _receive(self, data: Any) -> None:
+        """An event from the engine."""
+        self.events += 1
+        with on_purpose():
+            self._push(data)
+
+    def not_there(self, missing: NotDefinedYet) -> SelectorError:
+        """The error that says that a function does not exist."""
+        home = f"module {missing.module!r}" if missing.module else "the script"
+        return SelectorError(f"selector {', '.join(map(repr, self.selectors))}: there is no such function in {home}.", where=self.where)
+
+    # replacing values
+
+    def override(self, setter: Any = lambda value: value) -> Any:
+        """Replace what the focus variable is set to.
+
+        Args:
+            setter: Called with each element of this stream, its result is the value; or the value itself.
+        """
+        make: Callable[[Any], Any] = setter if callable(setter) else lambda _: setter
+        return self.subscribe(lambda element: self._replace(make(element)))
+
+    def koverride(self, setter: Callable[..., Any]) -> Any:
+        """Replace what the focus variable is set to; the setter gets the captured values as keyword arguments."""
+        return self.subscribe(lambda element: self._replace(setter(**element)))
+
+    def _replace(self, value: Any) -> None:
+        root = self._root
+        if not root._kind["overridable"]:
+            raise TypeError("this probe can not override: make it with overridable=True")
+        if root._engine is not None:
+            root._engine.set_value(value)
+
+
+def probing(
+    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None, overridable: bool = False
+) -> Probe:
+    """A probe to use in a ``with`` statement.
+
+    >>> def f(x):
+    ...     a = x * x
+    ...     return a
+    >>> with probing("f > a").values() as seen:
+    ...     f(4)
+    16
+    >>> seen
+    [{'a': 16}]
+
+    Arguments, attributes and errors are those of ``Probe``.
+    """
+    frame = sys._getframe(1)
+    return Probe(
+        *selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), overridable=overridable, where=place(frame)
+    )
+
+
+_global_probes: weakref.WeakSet[Probe] = weakref.WeakSet()
+
+
+def global_probe(
+    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None
+) -> Probe:
+    """A probe that is active from now until ``deactivate()`` or the end of the process.
+
+    Arguments, attributes and errors are those of ``Probe``.
+    """
+    frame = sys._getframe(1)
+    probe = Probe(*selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), where=place(frame))
+    probe.__enter__()
+    _global_probes.add(probe)
+    return probe
+
+
+@atexit.register
+def _end_global_probes() -> None:
+    for probe in list(_global_probes):
+        if probe._pid == os.getpid():
+            probe.deactivate()
+
+
+def refstring(function: Any) -> str:
+    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f`` for one of the script.
+
+    Raises:
+        TypeError: It is no function.
+        SelectorError: It can not be found under its own name again.
+    """
+    import ptera
+    from ptera.utils import CodeNotFoundError
+
+    try:
+        return str(ptera.refstring(function))
+    except CodeNotFoundError as exc:
+        raise SelectorError(str(exc)) from None
+
+
+__all__ = ["ABSENT", "Probe", "global_probe", "probing", "refstring"]

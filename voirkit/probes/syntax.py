@@ -1,0 +1,302 @@
+"""Reads a syntax tree into scopes: which names each module, class and function binds, reads, loops over.
+
+The first half of the catalogue; knows nothing of probes.
+"""
+
+from __future__ import annotations
+
+import ast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeAlias
+
+    FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def dotted(node: ast.AST) -> str:
+    """The text of ``a.b.c``; ``""`` for any other expression."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *parts[::-1]]) if isinstance(node, ast.Name) else ""
+
+
+def arguments(args: ast.arguments) -> list[ast.arg]:
+    """All parameters, in the order of the signature."""
+    every = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
+    return [argument for argument in every if argument is not None]
+
+
+class Scope:
+    """What is being read: module, class, function, or an expression with names of its own (comprehension, lambda)."""
+
+    def __init__(self, kind: str, path: tuple[str, ...], node: ast.AST, parent: Scope | None) -> None:
+        self.kind, self.path, self.node, self.parent = kind, path, node, parent
+        self.parameters: list[ast.arg] = []
+        self.bound: dict[str, Found] = {}  # every name that gets a value here, in order
+        self.comprehension: dict[str, Found] = {}
+        self.attributes: dict[str, Found] = {}
+        self.declared: dict[str, int] = {}
+        self.reads: dict[str, None] = {}
+        self.loops: list[tuple[tuple[str, ...], int]] = []
+        self.returns: list[int] = []
+        self.yields: list[int] = []
+        self.globals: dict[str, None] = {}
+        self.nonlocals: dict[str, None] = {}
+
+    def bind(self, name: str, line: int, form: str, origin: tuple[str, str] | None = None) -> None:
+        """The name gets a value here."""
+        found = self.bound.get(name)
+        if found is None:
+            self.bound[name] = found = Found(line)
+        found.forms[form] = None
+        found.origin = origin
+
+    def local(self, name: str) -> bool:
+        """Whether the name is this scope's own."""
+        return (name in self.bound or name in self.declared) and name not in self.globals and name not in self.nonlocals
+
+    def enclosing(self) -> Iterator[Scope]:
+        """The scopes around this one, the nearest first."""
+        scope = self.parent
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def is_free(self, name: str) -> bool:
+        """Whether a name that is not local belongs to a function around this one."""
+        return name not in self.globals and any(
+            s.local(name) for s in self.enclosing() if s.kind not in ("module", "class")
+        )
+
+    def is_conditional(self) -> bool:
+        """Whether it stands in an ``if``, ``try``, ``for`` ... of the scope around it, and not directly in it."""
+        body = getattr(self.parent.node if self.parent else None, "body", None)
+        statements = body if isinstance(body, list) else []
+        return not any(self.node in (statement, getattr(statement, "value", None)) for statement in statements)
+
+
+class Found:
+    """How a name gets its values: line of the first, forms in order, and where from if it is imported."""
+
+    __slots__ = ("forms", "line", "origin")
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.forms: dict[str, None] = {}
+        self.origin: tuple[str, str] | None = None
+
+
+class Reader:
+    """Walks statements in the order in which they bind names.
+
+    An explicit stack, and a recursion for each scope only: chains of a thousand ``elif`` or ``+`` are deep trees.
+    Entries of the stack are nodes, or ``(form, target)`` for what is to be bound.
+    """
+
+    def __init__(self) -> None:
+        self.functions: list[Scope] = []
+        self.classes: list[Scope] = []
+        self.handlers: dict[type, Callable[[Scope, Any, list[Any]], None]] = {tuple: self.bind}
+        for kind in vars(ast).values():
+            if isinstance(kind, type):
+                read = getattr(self, f"read_{_READ_AS.get(kind.__name__, kind.__name__)}", None)
+                if read is not None:
+                    self.handlers[kind] = read
+
+    def scan(self, scope: Scope, nodes: Iterable[ast.AST]) -> None:
+        stack: list[Any] = list(nodes)[::-1]
+        handlers, children = self.handlers, _CHILDREN
+        while stack:
+            node = stack.pop()
+            if node is None:
+                continue
+            cls = node.__class__
+            handler = handlers.get(cls)
+            if handler is not None:
+                handler(scope, node, stack)
+                continue
+            fields = children.get(cls)
+            if fields is None:
+                fields = children[cls] = tuple(name for name in cls._fields[::-1] if name not in _NO_CHILDREN)
+            for name in fields:
+                value = getattr(node, name, None)
+                if value.__class__ is list:
+                    stack.extend(value[::-1])
+                elif value is not None:
+                    stack.append(value)
+
+    def bind(self, scope: Scope, item: tuple[str, ast.expr], stack: list[Any]) -> None:
+        form, target = item
+        if isinstance(target, ast.Name):
+            scope.bind(target.id, target.lineno, form)
+        elif isinstance(target, ast.Tuple | ast.List):
+            stack += [(form, element) for element in target.elts[::-1]]
+        elif isinstance(target, ast.Starred):
+            stack.append((form, target.value))
+        else:
+            name = dotted(target)
+            if name:
+                found = scope.attributes.setdefault(name, Found(target.lineno))
+                found.forms[form] = None
+            stack.append(target)
+
+    def read_Name(self, scope: Scope, node: ast.Name, stack: list[Any]) -> None:
+        scope.reads[node.id] = None
+
+    def read_Constant(self, scope: Scope, node: ast.Constant, stack: list[Any]) -> None:
+        pass
+
+    def read_Assign(self, scope: Scope, node: ast.Assign, stack: list[Any]) -> None:
+        target = node.targets[0]
+        if isinstance(node.value, ast.Lambda) and len(node.targets) == 1 and isinstance(target, ast.Name):
+            scope.bind(target.id, target.lineno, "assignment")
+            self.function(scope, target.id, node.value, stack)
+            return
+        stack += [("assignment", target) for target in node.targets[::-1]]
+        stack.append(node.value)
+
+    def read_AnnAssign(self, scope: Scope, node: ast.AnnAssign, stack: list[Any]) -> None:
+        if scope.kind in ("module", "class"):
+            stack.append(node.annotation)  # evaluated there, and not in a function
+        if node.value is not None:
+            stack += [("annotated", node.target), node.value]
+        elif isinstance(node.target, ast.Name):
+            scope.declared.setdefault(node.target.id, node.lineno)
+
+    def read_AugAssign(self, scope: Scope, node: ast.AugAssign, stack: list[Any]) -> None:
+        stack += [("augmented", node.target), node.value]
+        if isinstance(node.target, ast.Name):
+            scope.reads[node.target.id] = None
+
+    def read_NamedExpr(self, scope: Scope, node: ast.NamedExpr, stack: list[Any]) -> None:
+        owner = scope
+        while owner.kind == "comprehension" and owner.parent is not None:
+            owner = owner.parent
+        self.scan(scope, [node.value])
+        owner.bind(node.target.id, node.lineno, "walrus")
+
+    def read_For(self, scope: Scope, node: ast.For | ast.AsyncFor, stack: list[Any]) -> None:
+        names = tuple(n.id for n in ast.walk(node.target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        scope.loops.append((names, node.lineno))
+        stack += [*node.orelse[::-1], *node.body[::-1], ("for", node.target), node.iter]
+
+    def read_withitem(self, scope: Scope, node: ast.withitem, stack: list[Any]) -> None:
+        if node.optional_vars is not None:
+            stack.append(("with", node.optional_vars))
+        stack.append(node.context_expr)
+
+    def read_ExceptHandler(self, scope: Scope, node: ast.ExceptHandler, stack: list[Any]) -> None:
+        stack += [*node.body[::-1], node.type]
+        if node.name is not None:
+            scope.bind(node.name, node.lineno, "except")
+
+    def read_Import(self, scope: Scope, node: ast.Import, stack: list[Any]) -> None:
+        for alias in node.names:
+            name = alias.asname or alias.name.split(".")[0]
+            scope.bind(name, node.lineno, "import", (alias.name if alias.asname else name, ""))
+
+    def read_ImportFrom(self, scope: Scope, node: ast.ImportFrom, stack: list[Any]) -> None:
+        for alias in node.names:
+            if alias.name != "*":
+                origin = ("." * node.level + (node.module or ""), alias.name)
+                scope.bind(alias.asname or alias.name, node.lineno, "import", origin)
+
+    def read_Delete(self, scope: Scope, node: ast.Delete, stack: list[Any]) -> None:
+        stack += [("del", target) for target in node.targets[::-1]]
+
+    def read_MatchAs(self, scope: Scope, node: ast.MatchAs | ast.MatchStar, stack: list[Any]) -> None:
+        if node.name is not None:
+            scope.bind(node.name, node.lineno, "match")
+        stack.append(getattr(node, "pattern", None))
+
+    def read_MatchMapping(self, scope: Scope, node: ast.MatchMapping, stack: list[Any]) -> None:
+        if node.rest is not None:
+            scope.bind(node.rest, node.lineno, "match")
+        stack += [*node.patterns[::-1], *node.keys[::-1]]
+
+    def read_TypeAlias(self, scope: Scope, node: Any, stack: list[Any]) -> None:
+        scope.bind(node.name.id, node.lineno, "type")
+
+    def read_Global(self, scope: Scope, node: ast.Global, stack: list[Any]) -> None:
+        scope.globals.update(dict.fromkeys(node.names))
+
+    def read_Nonlocal(self, scope: Scope, node: ast.Nonlocal, stack: list[Any]) -> None:
+        scope.nonlocals.update(dict.fromkeys(node.names))
+
+    def read_Return(self, scope: Scope, node: ast.Return, stack: list[Any]) -> None:
+        scope.returns.append(node.lineno)
+        stack.append(node.value)
+
+    def read_Yield(self, scope: Scope, node: ast.Yield | ast.YieldFrom, stack: list[Any]) -> None:
+        scope.yields.append(node.lineno)
+        stack.append(node.value)
+
+    def read_FunctionDef(self, scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef, stack: list[Any]) -> None:
+        scope.bind(node.name, node.lineno, "def")
+        stack += [node.returns, *(a.annotation for a in arguments(node.args)), *node.decorator_list]
+        self.function(scope, node.name, node, stack)
+
+    def function(self, scope: Scope, name: str, node: FunctionNode, stack: list[Any]) -> None:
+        stack += [*node.args.defaults, *node.args.kw_defaults]  # evaluated outside
+        inner = Scope("function", (*scope.path, name), node, scope)
+        inner.parameters = arguments(node.args)
+        for argument in inner.parameters:
+            inner.bind(argument.arg, argument.lineno, "parameter")
+        self.functions.append(inner)
+        self.scan(inner, [node.body] if isinstance(node, ast.Lambda) else node.body)
+
+    def read_ClassDef(self, scope: Scope, node: ast.ClassDef, stack: list[Any]) -> None:
+        scope.bind(node.name, node.lineno, "class")
+        stack += [*node.decorator_list, *node.bases, *node.keywords]
+        inner = Scope("class", (*scope.path, node.name), node, scope)
+        self.classes.append(inner)
+        self.scan(inner, node.body)
+
+    def read_Lambda(self, scope: Scope, node: ast.Lambda, stack: list[Any]) -> None:
+        stack += [*node.args.defaults, *node.args.kw_defaults]
+        inner = Scope("lambda", scope.path, node, scope)
+        for argument in arguments(node.args):
+            inner.bind(argument.arg, argument.lineno, "parameter")
+        self.scan(inner, [node.body])
+        self.leave(inner)
+
+    def read_ListComp(self, scope: Scope, node: ast.ListComp | ast.DictComp, stack: list[Any]) -> None:
+        self.scan(scope, [node.generators[0].iter])  # evaluated outside, and first
+        inner = Scope("comprehension", scope.path, node, scope)
+        entries: list[Any] = []
+        for n, generator in enumerate(node.generators):
+            entries += [generator.iter] if n else []
+            entries += [("comprehension", generator.target), *generator.ifs]
+        entries += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self.scan(inner, entries)
+        self.leave(inner)
+
+    def leave(self, inner: Scope) -> None:
+        """What an expression's own scope leaves to the scope around it."""
+        outer = inner.parent
+        assert outer is not None  # only the module has none
+        outer.reads.update(dict.fromkeys(name for name in inner.reads if name not in inner.bound))
+        if outer.kind != "lambda":
+            found = inner.bound if inner.kind == "comprehension" else {}
+            outer.comprehension.update(
+                {k: v for k, v in (*found.items(), *inner.comprehension.items()) if k not in outer.comprehension}
+            )
+
+
+# Fields without an expression or statement in them.  A table of fields, and not ast.iter_child_nodes, halves the time.
+_NO_CHILDREN = {"ctx", "op", "ops", "kind", "attr", "arg", "is_async", "type_params"}
+_NO_CHILDREN |= {"type_comment", "conversion", "kwd_attrs"}
+_CHILDREN: dict[type, tuple[str, ...]] = {}
+_READ_AS = {
+    "AsyncFor": "For",
+    "AsyncFunctionDef": "FunctionDef",
+    "DictComp": "ListComp",
+    "GeneratorExp": "ListComp",
+    "MatchStar": "MatchAs",
+    "SetComp": "ListComp",
+    "YieldFrom": "Yield",
+}

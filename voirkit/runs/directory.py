@@ -1,0 +1,171 @@
+"""Makes the directory of a run, and refuses one that is not its own.
+
+Never deletes or overwrites a file that voirkit did not write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from voirkit.errors import RunDirectoryError
+from voirkit.runs.ranks import job, rank_and_world_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MANIFEST, SUMMARY = "run.json", "summary.json"
+_FILES = (MANIFEST, SUMMARY, "report.html")
+_FOLDERS = ("stream", "trace", "steps")
+PARENT = "voirkit-runs"
+
+
+def make(chosen: str | None, script: str, force: bool) -> str:
+    """Make the directory of a run that starts now.
+
+    Args:
+        chosen: What the user gave with ``--run-dir``, or None for ``voirkit-runs/<UTC time>-<script>``.
+        script: What is run, for the name.
+        force: Whether to replace a run that stands there.
+
+    Returns:
+        Its absolute path.
+
+    Raises:
+        RunDirectoryError: It holds another run, or something that is not voirkit's, or can not be made.
+    """
+    rank, size = rank_and_world_size()
+    path = os.path.abspath(chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1)))
+    where = f"--run-dir {chosen}" if chosen is not None else path
+    try:
+        if chosen is None and size == 1:
+            path = _new(path)
+        elif os.path.exists(path):
+            _take(path, where, force, joins=size > 1)
+        os.makedirs(path, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise RunDirectoryError("this folder can not be written to.", where=where)
+    except OSError as exc:
+        raise RunDirectoryError(f"can not be made: {exc.strerror}.", where=where) from None
+    if chosen is None and rank == 0:
+        _point_latest(path)
+    return path
+
+
+def _name(script: str, ranks: bool) -> str:
+    begun = _launched() if ranks else time.time()
+    stem = os.path.basename(script.rstrip("/")).removesuffix(".py").replace(":", ".") or "run"
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(begun))}-{stem}"
+
+
+def _new(path: str) -> str:
+    """A directory that nobody else has: two runs may start in the same second."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    wanted, n = path, 1
+    while True:
+        try:
+            os.mkdir(path)
+            return path
+        except FileExistsError:
+            n += 1
+            path = f"{wanted}-{n}"
+
+
+def _launched() -> float:
+    """When the process that launched the ranks began, so that all on a host choose the same name; seconds since the epoch."""
+    try:
+        with open(f"/proc/{os.getppid()}/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rsplit(")", 1)[1].split()[19])
+        with open("/proc/stat", encoding="ascii") as file:
+            boot = next(int(line.split()[1]) for line in file if line.startswith("btime"))
+        return boot + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return time.time()
+
+
+def _take(path: str, where: str, force: bool, joins: bool) -> None:
+    """Make sure that what stands there may be used."""
+    if not os.path.isdir(path):
+        raise RunDirectoryError("this is a file, not a folder.", where=where)
+    there = os.listdir(path)
+    foreign = sorted(n for n in there if n not in _FILES and n not in _FOLDERS and not n.endswith(".tmp"))
+    manifest = read_manifest(path)
+    if foreign or (there and manifest is None and not joins):
+        shown = ", ".join((foreign or sorted(there))[:4])
+        raise RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where,
+                                next="Give a new or empty folder.")  # fmt: skip
+    if joins and (manifest is None or manifest.get("job") == job() and manifest.get("ended") == "running"):
+        return
+    if manifest is None:
+        return
+    if not force:
+        raise RunDirectoryError(f"this folder holds another run (of {manifest.get('started', 'unknown time')}).", where=where,
+                                next="Give another folder, or replace that run with --force.")  # fmt: skip
+    _clear(path)
+
+
+def _clear(path: str) -> None:
+    for name in _FILES:
+        if os.path.lexists(os.path.join(path, name)):
+            os.unlink(os.path.join(path, name))
+    import shutil
+
+    for name in _FOLDERS:
+        if os.path.lexists(os.path.join(path, name)):
+            shutil.rmtree(os.path.join(path, name))
+
+
+def _point_latest(path: str) -> None:
+    """Make ``latest`` beside the run point to it, in one step."""
+    link = os.path.join(os.path.dirname(path), "latest")
+    try:
+        if os.path.lexists(link) and not os.path.islink(link):
+            return
+        temporary = f"{link}.{os.getpid()}.tmp"
+        os.symlink(os.path.basename(path), temporary)
+        os.replace(temporary, link)
+    except OSError:
+        pass  # a file system without links: the run itself is not touched by it
+
+
+def read_manifest(path: str) -> dict[str, Any] | None:
+    """What ``run.json`` holds, or None if the folder has none of voirkit's."""
+    try:
+        with open(os.path.join(path, MANIFEST), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "voirkit" in found and "schema" in found else None
+
+
+def write_json(path: str, document: Any) -> None:
+    """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON lacks (nan, inf) become null.
+
+    Raises:
+        OSError: The disk is full, or the folder is gone.
+    """
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(document), indent=1, default=_unknown) + "\n")
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not -float("inf") < value < float("inf"):
+        return None
+    return value
+
+
+def _unknown(value: Any) -> str:
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"

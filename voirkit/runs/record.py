@@ -1,0 +1,64 @@
+"""Records a run in its directory: the manifest, the log stream, and the summary when it ends.
+
+Whatever happens to the disk, the program goes on: what can not be written is told once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from voirkit.runs import directory, manifest
+from voirkit.runs.lines import LineFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Record:
+    """The files of a run, as this process writes them.
+
+    Args:
+        path: The run directory.
+        warn: Told what can not be written.
+        begun: The manifest.
+    """
+
+    def __init__(self, path: str, warn: Callable[[str], None], begun: dict[str, Any]) -> None:
+        self.path, self._warn, self.manifest = path, warn, begun
+        self._leads = begun["rank"] == 0  # one rank writes what there is one of
+        self._lines = LineFile(self._stream_path, warn)
+        self._start = time.perf_counter()
+        self._write(directory.MANIFEST, begun)
+
+    def _stream_path(self, pid: int) -> str:
+        return os.path.join(self.path, "stream", f"{self.manifest['host']}-r{self.manifest['rank']}-{pid}.jsonl")
+
+    def log(self, line: str) -> None:
+        """Append a line of JSON to the log stream."""
+        self._lines.write(line)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._start
+
+    def end(self, ended: str, exit_code: int | None, summary: dict[str, Any]) -> None:
+        """Write how the run ended, and its summary."""
+        self._lines.close()
+        if self._lines.lost:
+            summary["dropped"]["log lines"] = self._lines.lost
+        self.manifest.update(ended=ended, exit_code=exit_code)
+        self._write(directory.MANIFEST, self.manifest)
+        self._write(directory.SUMMARY, summary)
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        if not self._leads:
+            return
+        path = os.path.join(self.path, name)
+        try:
+            directory.write_json(path, document)
+        except OSError as exc:
+            self._warn(f"{path} can not be written ({exc.strerror}).")

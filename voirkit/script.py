@@ -1,0 +1,358 @@
+"""Loads and runs the user's script as python would.
+
+The script is one module, ``__main__``, run from its first statement to its last. It is only paused once: after the statements at its
+beginning that do nothing but define (imports, functions, classes, plain constants), so that instruments can look at what is defined
+before anything starts. Must never change what the script sees: ``sys.argv``, ``sys.path[0]``, ``__main__`` and what is in it.
+"""
+
+from __future__ import annotations
+
+import __future__
+import ast
+import builtins
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
+
+from voirkit.errors import CommandLineError, did_you_mean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Decorators of imported libraries that call what they decorate at once (sacred, checked with 0.8).
+_RUNNERS = frozenset({"automain"})
+
+
+class Program:
+    """What the user wants run: a script, a module or a function of a module.
+
+    Attributes:
+        name: As the user typed it.
+        path: Absolute path of its source file, or None if it has none.
+        argv: What ``sys.argv`` is while it runs.
+        folder: What ``sys.path[0]`` is while it runs.
+        tree: Its syntax tree, or None if it has no source.
+        source: Its source text's bytes, or None.
+    """
+
+    def __init__(self, name: str, path: str | None, argv: Sequence[str], folder: str) -> None:
+        self.name, self.path, self.argv, self.folder = name, path, list(argv), folder
+        self.source: bytes | None = None
+        self.tree: ast.Module | None = None
+        self.function: tuple[str, str] | None = None
+        self._code: CodeType | None = None
+        self._globals: dict[str, Any] = {}
+        self._main: Callable[[], ModuleType] = lambda: ModuleType("__main__")
+        self._split = 0
+
+    # before it runs
+
+    def compile(self) -> None:
+        """Compile the whole source, so that what python would refuse is refused before anything runs.
+
+        Raises:
+            SyntaxError: As python raises it; nothing of voirkit stands in its traceback.
+        """
+        if self.source is None or self.path is None:
+            return
+        self.tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)  # type: ignore[assignment]
+        self._code = compile(self.source, self.path, "exec", dont_inherit=True)
+        self._split = defining_part(self.tree.body)
+
+    def enter(self) -> None:
+        """Make ``sys.argv`` and ``sys.path`` those of the program."""
+        sys.argv[:] = self.argv
+        enter_folder(self.folder)
+
+    # running
+
+    def load(self) -> None:
+        """Run the statements at the beginning that only define."""
+        if self.function is not None:
+            module, name = self.function
+            found = _import(module)
+            for part in name.split("."):
+                if not hasattr(found, part):
+                    raise CommandLineError(f"{module} has no {part!r}.", where="-m", next=did_you_mean(part, dir(found)))
+                found = getattr(found, part)
+            if not callable(found):
+                raise CommandLineError(f"{module}:{name} is not a function.", where="-m")
+            self._call = found
+            return
+        module = self._main()
+        self._globals = module.__dict__
+        sys.modules["__main__"] = module
+        if self.tree is not None and self._split:
+            exec(self._part(self.tree.body[: self._split]), self._globals)
+
+    def run(self, pauses: Callable[[], bool] | None = None) -> Any:
+        """Run the rest.
+
+        Args:
+            pauses: Called after each statement that defines a function or class, for as long as it returns True.
+
+        Returns:
+            What the function returned with ``module:function``, else None.
+        """
+        if self.function is not None:
+            return self._call()
+        if self.tree is None or self._split == 0 and pauses is None:
+            assert self._code is not None
+            exec(self._code, self._globals)
+            return None
+        rest = self.tree.body[self._split :]
+        while pauses is not None and rest:
+            cut = next((i + 1 for i, statement in enumerate(rest) if _has_definition(statement)), len(rest))
+            while cut < len(rest) and _is_text(rest[cut]):
+                cut += 1  # else it would become the docstring
+            exec(self._part(rest[:cut]), self._globals)
+            rest = rest[cut:]
+            if not pauses():
+                break
+        if rest:
+            exec(self._part(rest), self._globals)
+        return None
+
+    def _part(self, statements: list[ast.stmt]) -> CodeType:
+        assert self._code is not None
+        assert self.path is not None
+        future = self._code.co_flags & _FUTURE
+        return compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+
+    def is_own_frame(self, frame: Any) -> bool:
+        """Whether a frame is the script's module level, or the function that was asked for."""
+        if self.function is not None:
+            return frame.f_code is getattr(getattr(self, "_call", None), "__code__", None)
+        return frame.f_globals is self._globals and frame.f_code.co_name == "<module>"
+
+
+# The `from __future__` imports of the first part hold for the second; these are those that still change how code compiles.
+_FUTURE = __future__.annotations.compiler_flag | __future__.barry_as_FLUFL.compiler_flag
+
+
+# finding it
+
+
+def script(name: str, arguments: Iterable[str]) -> Program:
+    """The program of ``python NAME ARGUMENTS``: a file, or a folder or archive with a ``__main__.py``.
+
+    Raises:
+        CommandLineError: There is no such file, or it can not be read.
+    """
+    if not os.path.exists(name):
+        folder = os.path.dirname(name) or "."
+        beside = os.listdir(folder) if os.path.isdir(folder) else []
+        near = did_you_mean(os.path.basename(name), [n for n in beside if n.endswith(".py") or os.path.isdir(os.path.join(folder, n))])
+        raise CommandLineError(f"there is no script {name!r}.", next=near or f"Looked in {os.path.abspath(folder)}.")
+    if os.path.isdir(name) or _is_archive(name):
+        return _container(name, arguments)
+    path = os.path.abspath(name)
+    folder = os.path.dirname(os.path.realpath(path))  # python follows the link
+    program = Program(name, path, [name, *arguments], folder)
+    try:
+        with io.open_code(path) as file:
+            program.source = file.read()
+    except OSError as exc:
+        raise CommandLineError(f"the script {name!r} can not be read: {exc.strerror}.") from None
+
+    def main() -> ModuleType:
+        module = ModuleType("__main__")
+        loader = SourceFileLoader("__main__", path)
+        module.__dict__.update(
+            __loader__=loader, __file__=path, __cached__=None, __builtins__=builtins, __package__=None, __annotations__={}
+        )
+        return module
+
+    program._main = main
+    return program
+
+
+def module(name: str, arguments: Iterable[str]) -> Program:
+    """The program of ``python -m NAME ARGUMENTS``, or a function of a module with ``NAME:FUNCTION``.
+
+    Raises:
+        CommandLineError: There is no such module, or it can not be run.
+    """
+    here = os.getcwd()
+    if ":" in name:
+        module_name, function = name.split(":", 1)
+        program = Program(name, None, [name, *arguments], here)
+        program.function = (module_name, function)
+        return program
+    program = Program(name, None, ["-m", *arguments], here)
+    program.enter()
+    import runpy
+
+    try:
+        _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]  # what python -m itself calls
+    except ImportError as exc:
+        raise CommandLineError(_without_advice(str(exc)), where=f"-m {name}", next=_near_module(name)) from None
+    except Exception as exc:
+        if type(exc).__name__ == "_Error":
+            raise CommandLineError(_without_advice(str(exc)), where=f"-m {name}") from None
+        raise
+    return _from_spec(program, spec, code, [spec.origin or name, *arguments])
+
+
+def _container(name: str, arguments: Iterable[str]) -> Program:
+    from pkgutil import get_importer
+
+    path = os.path.abspath(name)
+    importer = get_importer(path)
+    spec: Any = importer.find_spec("__main__") if importer is not None else None
+    if spec is None or spec.loader is None:
+        raise CommandLineError(f"{name!r} is a folder without a __main__.py, so it can not be run.", next="Name the script in it.")
+    program = Program(name, None, [name, *arguments], path)
+    return _from_spec(program, spec, spec.loader.get_code("__main__"), program.argv, package="")
+
+
+def _from_spec(program: Program, spec: Any, code: CodeType, argv: list[str], package: str | None = None) -> Program:
+    """A program that the import system found."""
+    program.argv, program._code = argv, code
+    source = spec.loader.get_source(spec.name) if hasattr(spec.loader, "get_source") else None
+    if source is not None:
+        program.path, program.source = spec.origin, source.encode()
+
+    def main() -> ModuleType:
+        module = ModuleType("__main__")
+        module.__dict__.update(
+            __loader__=spec.loader, __spec__=spec, __file__=spec.origin, __cached__=spec.cached, __builtins__=builtins,
+            __package__=spec.parent if package is None else package, __annotations__={},
+        )  # fmt: skip
+        return module
+
+    program._main = main
+    return program
+
+
+def enter_folder(folder: str) -> None:
+    """Make ``sys.path[0]`` the folder, unless python was told to have none (-P, -I, PYTHONSAFEPATH)."""
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = folder
+
+
+def folder_of(script: str | None) -> str:
+    """What ``sys.path[0]`` is for a script: its folder, or the current one for a module."""
+    if script is None:
+        return os.getcwd()
+    path = os.path.abspath(script)
+    return path if os.path.isdir(path) else os.path.dirname(os.path.realpath(path))
+
+
+def _is_archive(name: str) -> bool:
+    with open(name, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _import(name: str) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
+            raise CommandLineError(f"there is no module {exc.name!r}.", where="-m", next=_near_module(name)) from None
+        raise
+
+
+def _without_advice(text: str) -> str:
+    return text.rstrip(".") + "."
+
+
+def _near_module(name: str) -> str:
+    import pkgutil
+
+    return did_you_mean(name, [m.name for m in pkgutil.iter_modules()])
+
+
+# what only defines
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def defining_part(body: list[ast.stmt]) -> int:
+    """How many statements at the beginning of a module do nothing but define.
+
+    Imports, functions, classes, and names bound to what needs no call. A decorator may run what it decorates; those of imported
+    libraries are taken not to, but for a few that are known; those of the script itself are.
+    """
+    own: set[str] = set()  # names that the script itself defines
+    for i, statement in enumerate(body):
+        if not _defines(statement, own):
+            return i
+        own.update(n.name for n in ast.walk(statement) if isinstance(n, _DEFINITIONS))
+    return len(body)
+
+
+def _defines(statement: ast.stmt, own: set[str], in_class: bool = False) -> bool:
+    if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass, ast.Global)) or _is_text(statement):
+        return True
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        defaults = [d for d in (*statement.args.defaults, *statement.args.kw_defaults) if d is not None]
+        return all(map(_is_harmless_decorator(own), statement.decorator_list)) and not any(_calls_own(d, own) for d in defaults)
+    if isinstance(statement, ast.ClassDef):
+        values = [*statement.bases, *(k.value for k in statement.keywords)]
+        return (
+            all(map(_is_harmless_decorator(own), statement.decorator_list))
+            and not any(_calls_own(v, own) for v in values)
+            and all(_defines(s, own, in_class=True) for s in statement.body)
+        )
+    if isinstance(statement, ast.Assign):
+        harmless = not _calls_own(statement.value, own) if in_class else not _calls(statement.value)
+        return harmless and all(isinstance(n, (ast.Name, ast.Tuple, ast.Starred)) for n in statement.targets)
+    if isinstance(statement, ast.AnnAssign):
+        value = statement.value
+        return isinstance(statement.target, ast.Name) and (
+            value is None or not (_calls_own(value, own) if in_class else _calls(value))
+        )
+    if isinstance(statement, ast.If):
+        asks_for_main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement.test))
+        return not asks_for_main and not _calls(statement.test) and all(_defines(s, own, in_class) for s in statement.body + statement.orelse)
+    if isinstance(statement, ast.Try):
+        handlers = [s for h in statement.handlers for s in h.body]
+        return all(_defines(s, own, in_class) for s in [*statement.body, *handlers, *statement.orelse, *statement.finalbody])
+    return False
+
+
+_WORK = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Subscript, ast.NamedExpr)
+
+
+def _calls(value: ast.expr) -> bool:
+    return any(isinstance(n, _WORK) for n in ast.walk(value))
+
+
+def _calls_own(value: ast.expr, own: set[str]) -> bool:
+    """Whether an expression calls what the script itself defines."""
+    return any(isinstance(n, ast.Call) and _root(n.func) in own for n in ast.walk(value))
+
+
+def _is_harmless_decorator(own: set[str]) -> Callable[[ast.expr], bool]:
+    def harmless(decorator: ast.expr) -> bool:
+        function = decorator.func if isinstance(decorator, ast.Call) else decorator
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return _root(function) not in own and last not in _RUNNERS and not _calls_own(decorator, own)
+
+    return harmless
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, (ast.Attribute, ast.Call, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _has_definition(statement: ast.stmt) -> bool:
+    """Whether a statement may define a function at module level, in itself or in a branch."""
+    if isinstance(statement, _DEFINITIONS):
+        return True
+    blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody", "handlers", "cases")]
+    return any(_has_definition(s) for block in blocks if isinstance(block, list) for s in block if isinstance(s, ast.AST))  # type: ignore[arg-type]

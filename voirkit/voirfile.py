@@ -1,0 +1,229 @@
+"""Finds voirfiles and plug-ins, loads them, and collects their instruments.
+
+Loading must leave the program as it is: nothing is written, and ``sys.path`` is put back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, ModuleType
+
+from voirkit.errors import InstrumentError, VoirfileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    Instrument: TypeAlias = Callable[..., Any]
+
+GROUP = "voirkit.instruments"
+
+
+def find(folder: str, cwd: str) -> list[str]:
+    """The voirfiles of a script: beside it, then in the current folder and its parents; nearest first, each once."""
+    folders = [folder]
+    current = os.path.abspath(cwd)
+    while True:
+        folders.append(current)
+        parent = os.path.dirname(current)
+        if parent == current:
+            break
+        current = parent
+    paths = dict.fromkeys(os.path.realpath(os.path.join(f, "voirfile.py")) for f in folders)
+    return [path for path in paths if os.path.exists(path)]
+
+
+def load(path: str, index: int) -> list[Instrument]:
+    """Run a voirfile and return its instruments.
+
+    They are what its names that begin with ``instrument_`` hold or, if it has ``__instruments__``, what that holds: instruments in
+    lists and dictionaries, nested as one likes.
+
+    Args:
+        path: The file.
+        index: Its place among the voirfiles; the module is called ``__voir__``, ``__voir1__``, ...
+
+    Raises:
+        VoirfileError: It can not be read or run.
+        InstrumentError: What it holds is no instrument.
+    """
+    name = f"__voir{index or ''}__"
+    code = _compile(path)
+    module = ModuleType(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    folder = os.path.dirname(path)
+    added = folder not in sys.path  # a voirfile may import what lies beside it
+    if added:
+        sys.path.insert(1, folder)
+    try:
+        exec(code, module.__dict__)
+    except Exception as exc:
+        raise _failure(path, exc) from None
+    except SystemExit as exc:
+        raise VoirfileError(f"the voirfile ends python (SystemExit: {exc}).", where=_line(path, exc), next="Take that call out.") from None
+    finally:
+        if added and folder in sys.path:
+            sys.path.remove(folder)
+    if "__instruments__" in module.__dict__:
+        found = list(_flat("__instruments__", module.__dict__["__instruments__"]))
+    else:
+        found = [pair for n, v in list(module.__dict__.items()) if n.startswith("instrument_") for pair in _flat(n, v)]
+    return [check(value, label, path) for label, value in found]
+
+
+def _flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(f"{label}[{key!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _flat(f"{label}[{i}]", item)
+    else:
+        yield label, value
+
+
+def _compile(path: str) -> CodeType:
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as exc:
+        raise VoirfileError(f"the voirfile can not be read: {exc.strerror}.", where=path) from None
+    try:
+        return compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as exc:
+        shown = f"{exc.text.strip()}" if exc.text else ""
+        raise VoirfileError(f"the voirfile does not compile: {exc.msg}.", where=f"{path}:{exc.lineno}", next=shown) from None
+    except ValueError as exc:  # null bytes, before python 3.12
+        raise VoirfileError(f"the voirfile does not compile: {exc}.", where=path) from None
+
+
+def _failure(path: str, exc: Exception) -> VoirfileError:
+    text = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+    return VoirfileError(f"the voirfile can not be loaded: {text}.", where=_line(path, exc))
+
+
+def _line(path: str, exc: BaseException) -> str:
+    """Where in the file it failed: the innermost of its lines."""
+    found, tb = path, exc.__traceback__
+    while tb is not None:
+        if tb.tb_frame.f_code.co_filename == path:
+            found = f"{path}:{tb.tb_lineno}"
+        tb = tb.tb_next
+    return found
+
+
+# instruments
+
+
+def check(value: Any, label: str, path: str) -> Instrument:
+    """The value, if it can be called with an overseer.
+
+    Raises:
+        InstrumentError: It is no function, or does not take one argument.
+    """
+    if not callable(value):
+        raise InstrumentError(f"{label} is no instrument but {type(value).__name__}.", where=path, next="Write: def instrument_x(ov): ...")
+    wrong = _wrong_signature(value)
+    if wrong:
+        raise InstrumentError(f"{name_of(value)} {wrong}; an instrument takes one, the overseer.", where=place_of(value) or path,
+                              next=f"Write: def {name_of(value)}(ov): ...")  # fmt: skip
+    return value  # type: ignore[no-any-return]
+
+
+def _wrong_signature(value: Any) -> str:
+    """Why a callable can not be called with one argument; nothing if it can."""
+    code = getattr(value, "__code__", None)
+    if code is not None and code.co_argcount == 1 and not code.co_kwonlyargcount:
+        return ""  # the usual case, without importing inspect (12 ms)
+    import inspect
+
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(None)
+    except TypeError:
+        needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        return f"takes {len(needed)} arguments ({', '.join(p.name for p in needed)})" if needed else "takes no argument"
+    return ""
+
+
+def name_of(instrument: Any) -> str:
+    """What to call an instrument in words to the user."""
+    return getattr(instrument, "__name__", None) or type(instrument).__name__
+
+
+def place_of(instrument: Any) -> str:
+    """``file:line`` where an instrument is defined, or nothing."""
+    while hasattr(instrument, "__wrapped__"):
+        instrument = instrument.__wrapped__
+    code = getattr(instrument, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+# plug-ins
+
+
+def plugins(warn: Callable[[str], None]) -> list[Instrument]:
+    """The instruments of installed packages: the entry points of group ``voirkit.instruments``.
+
+    One that can not be imported is told through ``warn`` and left out.
+    """
+    found: list[Instrument] = []
+    for distribution, name, reference in _entry_points():
+        try:
+            found += [check(v, label, reference) for label, v in _flat(name, _resolve(reference))]
+        except Exception as exc:
+            warn(f"plug-in {name!r} of {distribution} can not be loaded ({type(exc).__name__}: {exc}). The run goes on without it.")
+    return found
+
+
+def _resolve(reference: str) -> Any:
+    module, _, path = reference.partition(":")
+    value: Any = __import__(module, fromlist=["_"])
+    for part in filter(None, path.split(".")):
+        value = getattr(value, part)
+    return value
+
+
+def _entry_points() -> list[tuple[str, str, str]]:
+    """(distribution, name, reference) of each entry point of the group.
+
+    Reads the files that the packaging standard prescribes (packaging.python.org, "Entry points specification") because
+    importlib.metadata takes 46 ms to import and to look through an environment with torch, this 1 ms.
+    """
+    found: dict[str, tuple[str, str, str]] = {}
+    seen: set[str] = set()
+    for folder in sys.path:
+        try:
+            names = [n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            continue
+        for distribution in sorted(names):
+            package = distribution.split("-")[0].lower()
+            if package in seen:
+                continue  # the first on the path is the one that is imported
+            seen.add(package)
+            try:
+                with open(os.path.join(folder, distribution, "entry_points.txt"), encoding="utf-8") as file:
+                    text = file.read()
+            except (OSError, UnicodeDecodeError):
+                continue
+            if GROUP in text:
+                for name, reference in _section(text):
+                    found.setdefault(f"{package}:{name}", (package, name, reference))
+    return list(found.values())
+
+
+def _section(text: str) -> Iterator[tuple[str, str]]:
+    inside = False
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            inside = line == f"[{GROUP}]"
+        elif inside and "=" in line and not line.startswith(("#", ";")):
+            name, _, reference = line.partition("=")
+            yield name.strip(), reference.split("[")[0].strip()
