@@ -550,6 +550,28 @@ def test_a_pipe_that_the_harness_has_closed_itself_is_no_error() -> None:
         assert ended(list(multiplexer)) == 0
 
 
+def test_a_forked_child_that_drops_its_copy_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
+    harness = tmp_path / "harness.py"
+    child = program('sys.stdin.readline(); print("done")')
+    harness.write_text(
+        textwrap.dedent(f"""
+        import os, subprocess
+        from voirkit.multiplexer import run
+        multiplexer = run({child!r}, stdin=subprocess.PIPE)
+        (process,) = multiplexer.processes
+        if os.fork() == 0:
+            del multiplexer
+            os._exit(0)
+        os.wait()
+        process.stdin.close()
+        print([entry.event for entry in multiplexer])
+        multiplexer.close()
+        """)
+    )
+    done = subprocess.run([sys.executable, "-W", "error", harness], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("['start', 'line', 'end']\n", "")
+
+
 def test_after_control_c_the_iteration_can_go_on(tmp_path: Path) -> None:
     harness = tmp_path / "harness.py"
     child = program('print("ready", flush=True); sys.stdin.readline(); print("done")')

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import zipfile
 
 import pytest
-from conftest import CLEAN, Ended, Place
+from conftest import Ended, Place
 
 PROGRAMS = {
     "an empty script": "",
@@ -276,32 +275,20 @@ def test_a_script_that_does_not_compile(place: Place, text: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signals_end_it_as_they_end_python(place: Place, number: signal.Signals) -> None:
-    place.write(main="""
-        import atexit, sys
+    place.write(
+        main=f"""
+        import atexit, signal
         atexit.register(print, "at exit", flush=True)
         def work():
             try:
                 print("ready", flush=True)
-                sys.stdin.readline()
+                signal.raise_signal({int(number)})
             finally:
                 print("finally", flush=True)
         work()
-        """)  # fmt: skip
-
-    def ended(*command: str) -> tuple[int, str, str]:
-        process = subprocess.Popen(
-            command, cwd=place.folder, env=CLEAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        with process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            process.send_signal(number)
-            out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
-
-    theirs = ended(sys.executable, "main.py")
-    assert ended(sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run", "main.py") == theirs
-    assert theirs[0] == -number
+        """
+    )
+    assert same(place, "main.py").code == -number
 
 
 def test_the_console_command_is_the_same_as_the_module(place: Place) -> None:

@@ -10,13 +10,13 @@ import os
 import re
 import sys
 from argparse import ONE_OR_MORE, OPTIONAL, ZERO_OR_MORE
-from collections.abc import Iterable, Sequence
 
 from voirkit.errors import CommandLineError, ConfigurationError, did_you_mean, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Action
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from voirkit.options import ExtendedArgumentParser
@@ -55,7 +55,7 @@ class Setting:
 
 
 def find(script: str | None, cwd: str) -> list[str]:
-    """The files that may hold settings: beside the script, then in the current folder and its parents; nearest first, each once."""
+    """The files that may hold settings: beside the script, in the current folder, in its parents; nearest first."""
     folders = []
     if script is not None:
         path = os.path.join(cwd, script)
@@ -64,7 +64,9 @@ def find(script: str | None, cwd: str) -> list[str]:
     while folder not in folders[1:]:
         folders.append(folder)
         folder = os.path.dirname(folder)
-    paths = [os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in ("voirkit.toml", "pyproject.toml")]
+    paths = [
+        os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in ("voirkit.toml", "pyproject.toml")
+    ]
     return [path for path in paths if os.path.exists(path)]
 
 
@@ -79,7 +81,7 @@ def collect(script: str | None, cwd: str, configs: Sequence[str] = ()) -> list[S
     Raises:
         ConfigurationError: A file can not be read or understood.
     """
-    found = {}
+    found: dict[tuple[str, ...], Setting] = {}
     for path in [*reversed(configs), *find(script, cwd)]:
         for setting in read(path, cwd):
             found.setdefault(tuple(part.replace("-", "_") for part in setting.path), setting)
@@ -99,8 +101,8 @@ def read(path: str, cwd: str = "") -> list[Setting]:
     shown = os.path.relpath(path, cwd) if cwd and path.startswith(os.path.join(cwd, "")) else path
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
-        raise ConfigurationError("a configuration file is written in TOML, YAML or JSON.", where=shown,
-                                 next=f"Its name has to end in one of: {', '.join(SUFFIXES)}")  # fmt: skip
+        hint = f"Its name has to end in one of: {', '.join(SUFFIXES)}"
+        raise ConfigurationError("a configuration file is written in TOML, YAML or JSON.", where=shown, next=hint)
     data = _bytes(os.path.join(cwd, path), shown)
     is_pyproject = os.path.basename(path) == "pyproject.toml"
     if is_pyproject and b"voirkit" not in data:
@@ -119,9 +121,8 @@ def read(path: str, cwd: str = "") -> list[Setting]:
     if document is None:
         return []
     if not isinstance(document, dict):
-        line = _line(text, around)
-        raise ConfigurationError(f"{'.'.join(around) or 'the file'} needs to be a table of settings, not {document!r:.60}.",
-                                 where=f"{shown}:{line}" if around and line else shown)  # fmt: skip
+        what = f"{'.'.join(around) or 'the file'} needs to be a table of settings, not {document!r:.60}."
+        raise ConfigurationError(what, where=_where(shown, _line(text, around)))
     return list(_settings(document, (), text, around, shown))
 
 
@@ -133,10 +134,12 @@ def _bytes(path: str, shown: str) -> bytes:
         folder = os.path.dirname(path) or "."
         if not os.path.isdir(folder):
             raise ConfigurationError("there is no such file: its folder does not exist.", where=shown) from None
-        near = [os.path.join(os.path.dirname(shown), name) for name in nearest(os.path.basename(path), os.listdir(folder))]
-        raise ConfigurationError("there is no such file.", where=shown, next=f"There is: {', '.join(near)}" if near else "") from None
+        names = nearest(os.path.basename(path), os.listdir(folder))
+        near = ", ".join(os.path.join(os.path.dirname(shown), name) for name in names)
+        raise ConfigurationError("there is no such file.", where=shown, next=near and f"There is: {near}") from None
     except OSError as exc:
-        raise ConfigurationError(f"the file can not be read: {(exc.strerror or str(exc)).lower()}.", where=shown) from None
+        why = (exc.strerror or str(exc)).lower()
+        raise ConfigurationError(f"the file can not be read: {why}.", where=shown) from None
 
 
 def _parse(text: str, suffix: str, shown: str) -> Any:
@@ -154,8 +157,8 @@ def _parse(text: str, suffix: str, shown: str) -> Any:
         last = text.count("\n") + (not text.endswith("\n"))
         line = getattr(exc, "lineno", None) or (int(at[1]) if at and at[1] else last if at else None)
         what = getattr(exc, "msg", None) or (str(exc)[: at.start()] if at else str(exc))
-        name = suffix[1:].upper()
-        raise ConfigurationError(f"this is not {name}: {what.rstrip('.')}.", where=f"{shown}:{line}" if line else shown) from None
+        text = f"this is not {suffix[1:].upper()}: {what.rstrip('.')}."
+        raise ConfigurationError(text, where=_where(shown, line)) from None
     except RecursionError:
         raise ConfigurationError("the file is nested too deep.", where=shown) from None
 
@@ -172,16 +175,23 @@ def _parse_yaml(text: str, shown: str) -> Any:
         raise ConfigurationError(f"this is not YAML: {what}.", where=f"{shown}:{line}") from None
 
 
-def _settings(table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], shown: str) -> Iterable[Setting]:
+def _settings(
+    table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], shown: str
+) -> Iterable[Setting]:
+    """Each value that is no table. ``path`` is the table in voirkit's settings, ``around`` the tables around those."""
     for key, value in table.items():
         if not isinstance(key, str):
-            raise ConfigurationError(f"the key {key!r} is no name of an option.", where=shown, next="Names can be put in quotes.")
+            hint = "Names can be put in quotes."
+            raise ConfigurationError(f"the key {key!r} is no name of an option.", where=shown, next=hint)
         here = (*path, key)
         if isinstance(value, dict) and value:
             yield from _settings(value, here, text, around, shown)
         else:
-            line = _line(text, (*around, *here))
-            yield Setting(here, value, f"{shown}:{line}" if line else shown)
+            yield Setting(here, value, _where(shown, _line(text, (*around, *here))))
+
+
+def _where(shown: str, line: int | None) -> str:
+    return f"{shown}:{line}" if line else shown
 
 
 def _line(text: str, path: tuple[str, ...]) -> int | None:
@@ -210,20 +220,25 @@ def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> d
     Raises:
         ConfigurationError: There is no such option, or it does not take the value.
     """
-    keys = parser.keys()
+    known = parser.keys()
     scratch = argparse.Namespace()
-    for setting in settings:
+    for setting in reversed(list(settings)):  # `x` and `no-x` may both be there: the first goes before the others
         key = setting.path[0]
-        action, name = keys.get(key.replace("-", "_"), (None, ""))
+        action, name = known.get(key.replace("-", "_"), (None, ""))
         if action is None or isinstance(action, (argparse._HelpAction, argparse._VersionAction)):
-            raise ConfigurationError(f"unknown key '{key}'.", where=setting.where, next=did_you_mean(key, [k.lstrip("-") for _, k in keys.values()]))
+            hint = did_you_mean(key, [name.lstrip("-") for _, name in known.values()])
+            if parser.has_table(key):
+                hint = f"It is a table of settings: [{key}]"
+            raise ConfigurationError(f"unknown key '{key}'.", where=setting.where, next=hint)
         if name == "--config":
             raise ConfigurationError("--config can stand only on the command line.", where=setting.where)
         _give(parser, scratch, action, name, setting)
     return vars(scratch)
 
 
-def _give(parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: Action, name: str, setting: Setting) -> None:
+def _give(
+    parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: Action, name: str, setting: Setting
+) -> None:
     """Do to a namespace what the option on a command line would have done."""
     value, key = setting.value, setting.path[0]
     if isinstance(action, argparse._CountAction) and isinstance(value, int):
@@ -231,14 +246,13 @@ def _give(parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: A
         return
     if isinstance(action, argparse._AppendAction) and action.nargs != 0:
         for item in value if isinstance(value, list) else [value]:
-            action(parser, scratch, convert(parser, action, key, item, setting.where), name)  # type: ignore[arg-type]
+            action(parser, scratch, convert(parser, action, key, item, setting.where), name)
         return
     if action.nargs == OPTIONAL and value is False:
         return  # as if it had not been given
     found = convert(parser, action, key, value, setting.where)
     if action.nargs != 0 or found is True:
-        opposite = f"--no-{name[2:]}"
-        action(parser, scratch, [] if action.nargs == 0 else found, name)  # type: ignore[arg-type]
+        action(parser, scratch, [] if action.nargs == 0 else found, name)
     elif (opposite := f"--no-{name.lstrip('-')}") in action.option_strings:
         action(parser, scratch, [], opposite)
     elif isinstance(action.const, bool):
@@ -259,10 +273,9 @@ def convert(parser: ExtendedArgumentParser, action: Action, key: str, value: Any
     items = value if isinstance(value, list) and action.nargs not in (None, OPTIONAL) else [value]
     if action.nargs == OPTIONAL and value is True:
         items = []
-    least, most = (action.nargs,) * 2 if isinstance(action.nargs, int) else (1 if action.nargs == ONE_OR_MORE else 0, len(items))
     if not all(isinstance(item, (str, int, float)) and not isinstance(item, bool) and item != "--" for item in items):
         raise ConfigurationError(f"{key} needs {needs}, not {value!r}.", where=where)
-    if not least <= len(items) <= most:
+    if (isinstance(action.nargs, int) and len(items) != action.nargs) or (action.nargs == ONE_OR_MORE and not items):
         raise ConfigurationError(f"{key} needs {needs}, not {len(items)}.", where=where)
     try:
         return parser._get_values(action, [str(item) for item in items])
@@ -276,4 +289,4 @@ def _needs(action: Action) -> str:
         return "true or false"
     if isinstance(action.nargs, int):
         return f"a list of {action.nargs} values"
-    return "a list" if action.nargs in (ZERO_OR_MORE, ONE_OR_MORE) else "a number or a string"
+    return "a list of values" if action.nargs in (ZERO_OR_MORE, ONE_OR_MORE) else "a number or a string"

@@ -25,18 +25,23 @@ if TYPE_CHECKING:
 
 Builder = Callable[[argparse.Namespace], Any]
 Path = tuple[str, ...]
-READABLE = "int, float, str, bool, pathlib.Path, an Enum, a Literal; T | None, list[T] and tuple[T, ...] of these; or another dataclass"
+READABLE = "int, float, str, bool, Path, an Enum, a Literal; T | None, list[T], tuple[T, ...] of these; or a dataclass"
 
 
 def add_model(
-    parser: ExtendedArgumentParser, model: Any, path: Path, prefix: str, table: Mapping[str, Any], origin: Callable[[Path], str]
+    parser: ExtendedArgumentParser,
+    model: Any,
+    path: Path,
+    prefix: str,
+    table: Mapping[str, Any],
+    origin: Callable[[Path], str],
 ) -> Builder:
     """Add an option for each field of a dataclass.
 
     Args:
         parser: Gets the options.
         model: The dataclass, or an instance that holds the defaults.
-        path: Where the instance will stand in the options: ``("training",)``, or ``("training", "model")`` for a dataclass in a dataclass.
+        path: Where the instance will stand in the options: ``("a",)``, and ``("a", "b")`` for a dataclass in it.
         prefix: What comes before the fields' names in those of the options: nothing, or ``training.``
         table: What configurations say: ``{field: value}``; it goes before the defaults.
         origin: The file and line of the configuration that the value at a path is from.
@@ -46,7 +51,8 @@ def add_model(
     """
     cls = model if isinstance(model, type) else type(model)
     if not is_dataclass(cls):
-        raise InstrumentError(f"options can be made from a dataclass, and {cls.__name__} is none.", where=parser.definer or "")
+        what = f"options can be made from a dataclass, and {cls.__name__} is none."
+        raise InstrumentError(what, where=parser.definer or "")
     hints, helps = _hints(cls, parser), field_help(cls)
     group = parser.add_argument_group(str(getattr(cls, "__help__", cls.__name__)))
     own = {field.name: field for field in fields(cls) if field.init}
@@ -62,7 +68,8 @@ def add_model(
             below = table.get(name, {})
             if not isinstance(below, Mapping):
                 raise ConfigurationError(f"{'.'.join(here)} needs to be a table, not {below!r}.", where=origin(here))
-            parts[name] = add_model(parser, annotation if default is MISSING else default, here, f"{prefix}{name}.", below, origin)
+            inner = annotation if default is MISSING else default
+            parts[name] = add_model(parser, inner, here, f"{prefix}{name}.", below, origin)
         else:
             option = _Option(parser, group, here, prefix, annotation, helps.get(name, ""))
             configured = option.from_configuration(table[name], origin(here)) if name in table else default
@@ -95,8 +102,8 @@ def _default(field: Field[Any]) -> Any:
 class _Option:
     """One field's option (two for a switch), and how its value is made.
 
-    What the command line says is kept under the field's path. An absent option leaves nothing there, and the default is taken as it is:
-    argparse would read a default that is a string as if it had been typed.
+    What the command line says is kept under the field's path. An absent option leaves nothing there, and the default is
+    taken as it is: argparse would read a default that is a string as if it had been typed.
     """
 
     def __init__(
@@ -122,7 +129,8 @@ class _Option:
             self.many, item = item, str
         self.reader: Any = None if self.type is bool else _reader(item)
         if self.reader is None and self.type is not bool:
-            shown = getattr(annotation, "__name__", None) if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+            simple = isinstance(annotation, type) and not get_origin(annotation)
+            shown = annotation.__name__ if simple else str(annotation).replace("typing.", "")
             what = f"the field {self.dest} is of type {shown}, which can not be read from a command line."
             raise InstrumentError(what, where=parser.definer or "", next=f"What can be: {READABLE}.")
 
@@ -141,10 +149,19 @@ class _Option:
                 shown = f"{text} (default)".strip() if default is value else text
                 exclusive.add_argument(option, action="store_const", const=value, help=shown, **common)
             return
-        shown = "(required)" if default is MISSING else "" if default is None else f"(default: {self._words_of(default)})".replace("%", "%%")
-        metavar = getattr(self.reader, "metavar", None) or self.path[-1].upper()
-        more: dict[str, Any] = {"nargs": "*", "action": _Collect} if self.many else {}
-        self.group.add_argument(dashed, type=self.reader, metavar=metavar, help=f"{escaped} {shown}".strip(), **more, **common)
+        known = default is not MISSING and default is not None
+        shown = (
+            f"(default: {self._words_of(default)})".replace("%", "%%")
+            if known
+            else ""
+            if default is None
+            else "(required)"
+        )
+        common["help"] = f"{escaped} {shown}".strip()
+        common["metavar"] = getattr(self.reader, "metavar", None) or self.path[-1].upper()
+        if self.many:
+            common.update(nargs="*", action=_Collect)
+        self.group.add_argument(dashed, type=self.reader, **common)
 
     def from_configuration(self, value: Any, where: str) -> Any:
         """A configuration's value, as the field's type."""
@@ -172,7 +189,9 @@ class _Option:
 class _Collect(argparse.Action):
     """``--x a b`` and ``--x=a --x=b`` say the same; neither adds to the default."""
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, []), *values])
 
 
@@ -181,7 +200,7 @@ def _without_none(annotation: Any) -> tuple[bool, Any]:
     if get_origin(annotation) in (Union, types.UnionType):
         rest = tuple(a for a in get_args(annotation) if a is not type(None))
         if len(rest) < len(get_args(annotation)):
-            return True, rest[0] if len(rest) == 1 else Union[rest]
+            return True, rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007 - there is no `|` of a tuple
     return False, annotation
 
 
@@ -210,7 +229,7 @@ class _OneOf:
 
     def __call__(self, word: str) -> Any:
         if word not in self.values and word not in self.also:
-            raise ValueError(f"not one of {', '.join(self.values)}. {did_you_mean(word, self.values)}".strip())
+            raise CommandLineError(f"not one of {', '.join(self.values)}.", next=did_you_mean(word, self.values))
         return self.values[word] if word in self.values else self.also[word]
 
 
@@ -224,7 +243,7 @@ class _FirstOf:
         for reader in self.readers:
             try:
                 return reader(word)
-            except ValueError:
+            except (ValueError, CommandLineError):
                 continue
         raise ValueError("none of the types of this option takes it")
 
@@ -233,12 +252,12 @@ class _FirstOf:
 
 
 def field_help(cls: type) -> dict[str, str]:
-    """What the source of a dataclass says of each field: in comments above and beside it, and in a docstring below it."""
+    """What a dataclass's source says of each field: in comments above and beside it, in a docstring below it."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if "__dataclass_fields__" in vars(base):
             try:
-                # A class in a function is indented; `if 1:` makes that right, where dedent would fail on a text at the margin.
+                # A class in a function is indented. `if 1:` makes that right; dedent fails on a text at the margin.
                 found.update(_help_in("if 1:\n" + " " + inspect.getsource(base).replace("\n", "\n ")))
             except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # no source, as in an interactive session
                 continue
@@ -254,17 +273,16 @@ def _help_in(source: str) -> dict[str, str]:
                 comments[line] = (column, not token.line[:column].strip(), text)
     cls = next(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
     found: dict[str, str] = {}
-    for statement, below in zip(cls.body, [*cls.body[1:], None]):
+    for statement, below in zip(cls.body, [*cls.body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
-        above, line = [], statement.lineno - 1
+        above: list[str] = []
+        line = statement.lineno - 1
         while line in comments and comments[line][1] and comments[line][0] == statement.col_offset:
             above.insert(0, comments[line][2])
             line -= 1
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
-        while last + 1 in comments and comments[last + 1][1] and comments[last + 1][0] > statement.col_offset:
-            last += 1  # a comment beside the field goes on in the next line
-        beside = [comments[n][2] for n in range(first, last + 1) if n in comments]
+        end = statement.end_lineno or statement.lineno
+        beside = [comments[n][2] for n in range(statement.lineno, end + 1) if n in comments]
         docs = []
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
             docs.append(inspect.cleandoc(below.value.value))

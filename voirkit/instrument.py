@@ -1,7 +1,7 @@
 """Helpers for writing instruments: behind a flag, with an option, with options from a dataclass, with settings in code.
 
-Each returns an instrument (or what makes one) under the name of the user's function. Every run loads this module, since the instruments
-that are installed use it.
+Each returns an instrument (or what makes one) under the name of the user's function. Every run loads this module, since
+the instruments that are installed use it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,30 @@ from voirkit.errors import InstrumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any, TypeAlias, overload
 
     Instrument: TypeAlias = Callable[..., Any]
+    Decorator: TypeAlias = Callable[[Instrument], Instrument]
     Phases: TypeAlias = Generator[Any, Any, Any]
+    Class: TypeAlias = type[Any]
+
+if TYPE_CHECKING:  # mypy wants the overloads in a block of their own, right before the function
+
+    @overload
+    def gated(flag: str, instrument: str | None = None, help: str | None = None) -> Decorator: ...
+    @overload
+    def gated(flag: str, instrument: Instrument, help: str | None = None) -> Instrument: ...
 
 
-def gated(flag: str, instrument: Instrument | str | None = None, help: str | None = None) -> Any:
+def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
     """Put an instrument behind a flag: it runs only if the flag is on the command line.
 
-    ``gated("--dash", instrument, "Show it live.")`` returns an instrument; ``@gated("--dash", "Show it live.")`` decorates one.
+    ``gated("--dash", instrument, "Show it live.")`` returns an instrument; ``@gated("--dash", "Show it live.")``
+    decorates one.
 
     Args:
-        flag: The flag, with its dashes. Its value stands in the options under the same name: ``getattr(ov.options, "--dash")``.
+        flag: The flag, with its dashes. Its value stands in the options under the same name, dashes and all:
+            ``getattr(ov.options, "--dash")``.
         instrument: The instrument, a generator or a plain function; or the help, if this decorates.
         help: What ``voirkit --help`` says of the flag.
 
@@ -43,22 +54,39 @@ def gated(flag: str, instrument: Instrument | str | None = None, help: str | Non
         return partial(gated, flag, help=help)
     _check_callable(instrument, f'gated("{flag}")', place)
 
-    def run(ov: Any) -> Phases:
-        _check_overseer(ov, f'gated("{flag}")', place)
+    def phases(ov: Any) -> Phases:
         yield ov.phases.init
         ov.argparser.add_argument(flag, action="store_true", dest=flag, help=help)
         yield ov.phases.parse_args
         if getattr(ov.options, flag):
             ov.require(instrument)
 
-    return _named(run, instrument, f"gated {flag}")
+    return _instrument(phases, instrument, f'gated("{flag}")', place)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def parametrized(
+        option: str, instrument: None = None, type: Any = None, help: str | None = None, default: Any = None
+    ) -> Decorator: ...
+    @overload
+    def parametrized(
+        option: str, instrument: Class, type: str | None = None, help: Any = None, default: Any = None
+    ) -> Decorator: ...
+    @overload
+    def parametrized(option: str, instrument: Instrument, type: str, help: Any = None) -> Decorator: ...
+    @overload
+    def parametrized(
+        option: str, instrument: Instrument, type: Any = None, help: str | None = None, default: Any = None
+    ) -> Instrument: ...
 
 
 def parametrized(option: str, instrument: Any = None, type: Any = None, help: Any = None, default: Any = None) -> Any:
     """Give an instrument an option, whose value it finds in ``ov.options``.
 
-    ``parametrized("--every", instrument, type=int)`` returns an instrument; ``@parametrized("--every", type=int, default=10)`` decorates one,
-    and so does ``@parametrized("--every", int, "Steps between two.", 10)``.
+    ``parametrized("--every", instrument, type=int)`` returns an instrument; ``@parametrized("--every", type=int)``
+    decorates one, and so does ``@parametrized("--every", int, "Steps between two.", 10)``.
 
     Args:
         option: The option, with its dashes.
@@ -74,27 +102,28 @@ def parametrized(option: str, instrument: Any = None, type: Any = None, help: An
         InstrumentError: The option has no dashes, or the instrument can not be called.
     """
     place = _check_option(option, "parametrized")
-    if isinstance(instrument, _class) or isinstance(type, str):  # (option, type, help, default)
+    if isinstance(type, str):  # by place: (option, type, help, default)
         instrument, type, help, default = None, instrument, type, default if help is None else help
+    elif isinstance(instrument, _class):
+        instrument, type = None, instrument
     if instrument is None:
         return partial(parametrized, option, type=type, help=help, default=default)
     _check_callable(instrument, f'parametrized("{option}")', place)
 
-    def run(ov: Any) -> Phases:
-        _check_overseer(ov, f'parametrized("{option}")', place)
+    def phases(ov: Any) -> Phases:
         yield ov.phases.init
         ov.argparser.add_argument(option, type=type, help=help, default=default)
         yield ov.phases.parse_args
         ov.require(instrument)
 
-    return _named(run, instrument, f"parametrized {option}")
+    return _instrument(phases, instrument, f'parametrized("{option}")', place)
 
 
 def configurable(fn: Instrument) -> Instrument:
     """Give an instrument options for the fields of a dataclass.
 
-    The dataclass is the annotation of the instrument's second parameter, and that parameter's name is where the options stand:
-    ``def instrument_x(ov, training: Training)`` finds them in ``training``, others in ``ov.options.training``.
+    The dataclass is the annotation of the instrument's second parameter, and that parameter's name is where the options
+    stand: ``def instrument_x(ov, training: Training)`` finds them in ``training``, others in ``ov.options.training``.
 
     Raises:
         InstrumentError: There is no second parameter, or its annotation is no dataclass.
@@ -104,8 +133,8 @@ def configurable(fn: Instrument) -> Instrument:
         raise InstrumentError(f"configurable needs a function, not {fn!r}.", where=_caller())
     place, name = f"{code.co_filename}:{code.co_firstlineno}", code.co_name
     if code.co_argcount != 2:
-        raise InstrumentError(f"{name} needs two parameters, the overseer and its options.", where=place,
-                              next=f"Write: def {name}(ov, options: SomeDataclass): ...")  # fmt: skip
+        hint = f"Write: def {name}(ov, options: SomeDataclass): ..."
+        raise InstrumentError(f"{name} needs two parameters, the overseer and its options.", where=place, next=hint)
     dest = code.co_varnames[1]
 
     @wraps(fn)
@@ -124,15 +153,15 @@ def configurable(fn: Instrument) -> Instrument:
 def instrument_definition(fn: Instrument) -> Callable[..., Instrument]:
     """Make a function that makes instruments: its arguments are the function's, after the overseer.
 
-    With ``@instrument_definition`` on ``def wait(ov, seconds)``, ``ov.require(wait(seconds=5))`` runs the function with 5.
+    With ``@instrument_definition`` on ``def wait(ov, seconds)``, ``ov.require(wait(seconds=5))`` runs it with 5.
     """
     name = getattr(fn, "__name__", "the instrument")
 
     @wraps(fn)
     def define(*args: Any, **kwargs: Any) -> Instrument:
         if args and hasattr(args[0], "phases") and hasattr(args[0], "require"):
-            raise InstrumentError(f"{name} is the definition of an instrument, not an instrument.", where=_place(fn),
-                                  next=f"Call it with its arguments, without the overseer: ov.require({name}(...))")  # fmt: skip
+            hint = f"Call it with its arguments, without the overseer: ov.require({name}(...))"
+            raise InstrumentError(f"{name} defines instruments, and is none itself.", where=_place(fn), next=hint)
 
         @wraps(fn)
         def instrument(ov: Any) -> Phases:
@@ -160,44 +189,51 @@ def _annotation(fn: Instrument, parameter: str, place: str) -> Any:
         try:
             found = eval(found, getattr(fn, "__globals__", {}))
         except Exception as exc:
-            text = f"the annotation of {parameter}, {found}, can not be resolved: {exc}."
-            raise InstrumentError(text, where=place, next="Define or import the dataclass at the top of the file.") from None
+            what = f"the annotation of {parameter}, {found}, can not be resolved: {exc}."
+            hint = "Define or import the dataclass at the top of the file."
+            raise InstrumentError(what, where=place, next=hint) from None
     if not hasattr(found, "__dataclass_fields__"):
-        what = "has no annotation" if found is None else f"is annotated with {getattr(found, '__name__', found)}, which is no dataclass"
+        shown = getattr(found, "__name__", found)
+        what = "has no annotation" if found is None else f"is annotated with {shown}, which is no dataclass"
         name = getattr(fn, "__name__", "the instrument")
-        raise InstrumentError(f"the parameter {parameter} of {name} {what}.", where=place,
-                              next=f"Write: def {name}(ov, {parameter}: SomeDataclass): ...")  # fmt: skip
+        hint = f"Write: def {name}(ov, {parameter}: SomeDataclass): ..."
+        raise InstrumentError(f"the parameter {parameter} of {name} {what}.", where=place, next=hint)
     return found
 
 
-def _named(run: Instrument, instrument: Instrument, otherwise: str) -> Instrument:
-    run = wraps(instrument)(run)
-    if not hasattr(instrument, "__name__"):
-        run.__name__ = otherwise
-    run.instrument = instrument  # type: ignore[attr-defined]
+def _instrument(phases: Callable[[Any], Phases], behind: Instrument, helper: str, place: str) -> Instrument:
+    """An instrument that goes through phases, under the name of the one behind it."""
+
+    @wraps(behind)
+    def run(ov: Any) -> Phases:
+        if not hasattr(ov, "phases"):
+            name = getattr(ov, "__name__", repr(ov))
+            hint = "A type, a help and a default are given by name: type=..., help=..., default=..."
+            raise InstrumentError(f"{helper} got {name} where it needs the overseer.", where=place, next=hint)
+        return phases(ov)
+
+    if not hasattr(behind, "__name__"):
+        run.__name__ = helper
+    run.instrument = behind  # type: ignore[attr-defined]
     return run
 
 
 def _check_option(option: Any, helper: str) -> str:
     """Where the helper was called, if the option can be one."""
     place = _caller()
-    if not isinstance(option, str) or not option.strip("-") or option[0] != "-" or "=" in option or len(option.split()) != 1:
-        name = option.strip("-") if isinstance(option, str) else "flag"
-        hint = f'Write: {helper}("--{"-".join(name.replace("=", " ").split()) or "flag"}")'
-        raise InstrumentError(f"{helper} needs the name of an option, with its dashes, not {option!r}.", where=place, next=hint)
+    text = option if isinstance(option, str) else ""
+    words = text.strip("-").replace("=", " ").split()
+    if not text.startswith("-") or len(words) != 1 or "=" in text or " " in text:
+        hint = f"Write: {helper}('--{'-'.join(words) or 'flag'}')"
+        what = f"{helper} needs the name of an option, with its dashes, not {option!r}."
+        raise InstrumentError(what, where=place, next=hint)
     return place
 
 
 def _check_callable(instrument: Any, helper: str, place: str) -> None:
     if not callable(instrument):
-        raise InstrumentError(f"{helper} needs an instrument, not {instrument!r}.", where=place, next="Write: def instrument_x(ov): ...")
-
-
-def _check_overseer(ov: Any, helper: str, place: str) -> None:
-    if not hasattr(ov, "phases"):
-        name = getattr(ov, "__name__", repr(ov))
-        raise InstrumentError(f"{helper} got {name} where it needs the overseer.", where=place,
-                              next="A type, a help and a default are given by name: type=..., help=..., default=...")  # fmt: skip
+        hint = "Write: def instrument_x(ov): ..."
+        raise InstrumentError(f"{helper} needs an instrument, not {instrument!r}.", where=place, next=hint)
 
 
 def _place(fn: Any) -> str:

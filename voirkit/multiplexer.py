@@ -185,6 +185,7 @@ class Multiplexer:
         self.processes: dict[subprocess.Popen[Any], _Running] = {}
         self._pending: deque[Any] = deque()
         self._selector = selectors.DefaultSelector()
+        self._pid = os.getpid()
 
     def start(
         self,
@@ -309,8 +310,9 @@ class Multiplexer:
         self.close()
 
     def __del__(self) -> None:
-        # For `for entry in run(...): break`: nobody is left who could close the pipes.
-        if hasattr(self, "_selector"):
+        # For `for entry in run(...): break`: nobody else could close the pipes.  But not for the copy in a forked
+        # child: epoll is shared with it, and to unregister there would make the parent deaf.
+        if getattr(self, "_pid", None) == os.getpid():
             self.close()
 
     def _wait(self) -> None:

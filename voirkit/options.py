@@ -1,7 +1,8 @@
 """The command line: argparse, with voirkit's rules.
 
-Options before SCRIPT are voirkit's; all that comes after it is the script's and is not looked at. Options are never abbreviated. What is
-wrong raises CommandLineError: nothing here prints or ends python, but for ``--help`` and ``--version``. Every run loads this module.
+Options before SCRIPT are voirkit's; all that comes after it is the script's and is not looked at. Options are never
+abbreviated. What is wrong raises CommandLineError: nothing here prints or ends python, but for ``--help`` and
+``--version``. Every run loads this module.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """argparse's, which asks the system itself how wide the terminal is, and prints a help text with a lone ``%`` as it is."""
+    """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in a help text."""
 
-    def __init__(self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None) -> None:
-        # argparse makes a formatter for each option that is added; without a width that imports shutil, 5 ms.
+    def __init__(
+        self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None
+    ) -> None:
+        # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
     def _expand_help(self, action: Action) -> str:
@@ -38,7 +41,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Group(argparse._ArgumentGroup):
-    """A group of options in the help text. All options of a parser are in one, so that in argparse 3.10-3.14 each passes through here."""
+    """A group of options in the help text. Every option is in one (argparse 3.10-3.14), so that it passes here."""
 
     def __init__(self, parser: ExtendedArgumentParser, *args: Any, **kwargs: Any) -> None:
         super().__init__(parser, *args, **kwargs)
@@ -52,8 +55,8 @@ class _Group(argparse._ArgumentGroup):
 class ExtendedArgumentParser(argparse.ArgumentParser):
     """An argparse parser that also takes options from dataclasses and from configuration files.
 
-    Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read with ``parse_command``; with one it
-    can serve a subcommand, read with ``parse_args``.
+    Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read with
+    ``parse_command``; with one it can serve a subcommand, read with ``parse_args``.
 
     Attributes:
         definer: Who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself.
@@ -96,23 +99,29 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         Raises:
             InstrumentError: It can not be added: the option exists, is no option, or comes too late.
         """
-        who = self.definer
+        who, where = self.definer, self.definer or ""
         names = ", ".join(action.option_strings) or action.dest
         if self._was_read:
-            next_ = "Add options in phase init: after `yield ov.phases.init`, before any other phase."
-            raise InstrumentError(f"the option {names} is added after the command line has been read.", where=who or "", next=next_)
+            hint = "Add options in phase init: after `yield ov.phases.init`, before any other phase."
+            raise InstrumentError(
+                f"the option {names} comes after the command line has been read.", where=where, next=hint
+            )
         if who is not None and not action.option_strings:
-            raise InstrumentError(f"{names!r} is no option: its name needs dashes in front.", where=who, next=f"Write: '--{names}'.")
+            hint = f"Write: '--{names}'."
+            raise InstrumentError(f"{names!r} is no option: its name needs dashes in front.", where=where, next=hint)
         if who is not None and "-m" in action.option_strings:
-            raise InstrumentError("-m is voirkit's own: it runs a module.", where=who, next="Take another letter, or a long option.")
+            hint = "Take another letter, or a long name."
+            raise InstrumentError("-m is voirkit's own: it runs a module.", where=where, next=hint)
         for name in action.option_strings:
             if name in self._option_string_actions and self.conflict_handler == "error":
                 first = self._definers.get(name)
                 if first == who:
-                    raise InstrumentError(f"the option {name} is added twice.", where=who or "")
+                    raise InstrumentError(f"the option {name} is added twice.", where=where)
                 if first is None or who is None:
-                    raise InstrumentError(f"the option {name} is voirkit's own.", where=first or who or "", next="Give it another name.")
-                raise InstrumentError(f"the option {name} is added by {first} and by {who}.", next="Rename it in one of them.")
+                    hint = "Give it another name."
+                    raise InstrumentError(f"the option {name} is voirkit's own.", where=first or where, next=hint)
+                hint = "Rename it in one of them."
+                raise InstrumentError(f"the option {name} is added by {first} and by {who}.", next=hint)
             self._definers[name] = who
 
     def defined_by(self, option: str) -> str | None:
@@ -122,8 +131,9 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     def add_from_model(self, dest: str, model: Any, flatten: bool = True) -> None:
         """Make an option of each field of a dataclass.
 
-        The help comes from the comments above and beside a field and from the docstring below it. A bool gives ``--x`` and ``--no-x``, a
-        name of one letter ``-x``, a list takes several values. A field without a default is required, unless a configuration has it.
+        The help comes from the comments above and beside a field and from the docstring below it. A bool gives ``--x``
+        and ``--no-x``, a name of one letter ``-x``, a list takes several values. A field without a default is required,
+        unless a configuration has it.
 
         Args:
             dest: Where the values are found: ``options.<dest>``, an instance of the dataclass.
@@ -168,7 +178,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 self._merge(into[name], value, (*path, name), where)
             else:
                 into[name] = value
-                self._origins[(*path, name)] = where
+                here = (*path, name)
+                self._origins[here] = where
 
     def _origin(self, path: tuple[str, ...]) -> str:
         """The file and line that a value in a table is from."""
@@ -177,8 +188,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     def apply(self, settings: Iterable[Setting]) -> None:
         """Take settings from configuration files. Has to come before instruments add dataclasses.
 
-        Tables are for dataclasses and are merged now. The others are for options, by their names without dashes; they wait for
-        ``parse_command``, when all options are known. What is left over then is an error.
+        Tables are for dataclasses and are merged now. The others are for options, by their names without dashes; they
+        wait for ``parse_command``, when all options are known. What is left over then is an error.
         """
         for setting in settings:
             table = setting.table()
@@ -188,14 +199,18 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 self.merge_base_config(table, setting.where)
 
     def keys(self) -> dict[str, tuple[Action, str]]:
-        """What options are called in a configuration (no dashes in front, ``_`` for ``-``): the action and the name of each."""
+        """Options by what configurations call them (no dashes in front, ``_`` for ``-``): the action and the name."""
         return {_plain(name.lstrip("-")): (action, name) for name, action in self._option_string_actions.items()}
 
+    def has_table(self, dest: str) -> bool:
+        """Whether a table of that name sets the defaults of a dataclass."""
+        return _plain(dest) in map(_plain, self._builders)
+
     def _check_tables(self) -> None:
-        known = list(map(_plain, self._builders))
         for dest in self._tables:
-            if dest not in known:
-                hint = did_you_mean(dest, known) or (f"Tables that are used: {', '.join(known)}." if known else "No table is used.")
+            if not self.has_table(dest):
+                hint = did_you_mean(dest, self._builders)
+                hint = hint or f"Tables that are used: {', '.join(self._builders) or 'none'}."
                 if dest in self.keys():
                     hint = f"{dest} is an option, not a table."
                 raise ConfigurationError(f"nothing uses the table '{dest}'.", where=self._origin((dest,)), next=hint)
@@ -292,7 +307,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What argparse itself finds wrong."""
-        raise CommandLineError(f"{message.removeprefix('argument ').rstrip('.')}.", next=f"All options: {self.prog} --help")
+        what = message.removeprefix("argument ").rstrip(".")
+        raise CommandLineError(f"{what}.", next=f"All options: {self.prog} --help")
 
     def _get_value(self, action: Action, arg_string: str) -> Any:
         """A word as its option's type; argparse's own would keep back why a type refuses it."""

@@ -159,7 +159,6 @@ class Overseer(GivenOverseer):
         return super().run_phase(phase)
 
     def _run(self, argv: Sequence[str]) -> None:
-        self._open_log()
         typed, module_name = self.argparser.guess_script(argv)
         folder = folder_of(typed if module_name is None else None)
         if self._recording:
@@ -170,6 +169,7 @@ class Overseer(GivenOverseer):
         with self.run_phase(self.phases.parse_args):
             self.options = self.argparser.parse_command(list(argv))
             self._quiet = bool(self.options.quiet)
+            self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
         self._refuse()
         with self.run_phase(self.phases.load_script):
             self.program = self._find(self.options)
@@ -200,17 +200,15 @@ class Overseer(GivenOverseer):
 
     def _find(self, options: Namespace) -> Program:
         if options.MODULE is not None:
-            found = module(options.MODULE, options.ARGV)
-        else:
-            found = script(options.SCRIPT, options.ARGV)
-        self.script = found.name
-        return found
+            return module(options.MODULE, options.ARGV)
+        return script(options.SCRIPT, options.ARGV)
 
     def _prepare(self) -> None:
         helpers.set_current_overseer(self)
         # The script may give without any instrument that listens: what is given is counted all the same.
         when_imported("voirkit.streams", lambda _: self.given)
         when_imported("giving", lambda _: __import__("voirkit.streams"))
+        self._open_log()
         super()._prepare()
         self._refuse()
 
@@ -336,6 +334,12 @@ class Overseer(GivenOverseer):
         """End the run, before the script starts, with the first thing that was found wrong."""
         if self._wrong:
             raise self._wrong[0]
+
+    def _on_stop(self, value: object = None) -> None:
+        # Those who wait for finalize are resumed by it as ever: it comes after a stop as well.
+        waiting, self._plan[self.phases.finalize] = self._plan[self.phases.finalize], []
+        super()._on_stop(value)
+        self._plan[self.phases.finalize] = waiting
 
     def _on_error(self, exc: BaseException) -> None:
         self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})

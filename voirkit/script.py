@@ -45,7 +45,7 @@ class Program:
         self.tree: ast.Module | None = None
         self.function: tuple[str, str] | None = None
         self._code: CodeType | None = None
-        self._globals: dict[str, Any] = {}
+        self._module: ModuleType | None = None
         self._main: Callable[[], ModuleType] = lambda: ModuleType("__main__")
         self._split = 0
 
@@ -83,11 +83,10 @@ class Program:
                 raise CommandLineError(f"{module}:{name} is not a function.", where="-m")
             self._call = found
             return
-        module = self._main()
-        self._globals = module.__dict__
-        sys.modules["__main__"] = module
+        # The module is kept, not its dictionary: python clears the one when it ends, so that what the script holds is deleted as ever.
+        self._module = sys.modules["__main__"] = self._main()
         if self.tree is not None and self._split:
-            exec(self._part(self.tree.body[: self._split]), self._globals)
+            exec(self._part(self.tree.body[: self._split]), self._module.__dict__)
 
     def run(self, pauses: Callable[[], bool] | None = None) -> Any:
         """Run the rest.
@@ -100,21 +99,23 @@ class Program:
         """
         if self.function is not None:
             return self._call()
+        assert self._module is not None
+        names = self._module.__dict__
         if self.tree is None or self._split == 0 and pauses is None:
             assert self._code is not None
-            exec(self._code, self._globals)
+            exec(self._code, names)
             return None
         rest = self.tree.body[self._split :]
         while pauses is not None and rest:
             cut = next((i + 1 for i, statement in enumerate(rest) if _has_definition(statement)), len(rest))
             while cut < len(rest) and _is_text(rest[cut]):
                 cut += 1  # else it would become the docstring
-            exec(self._part(rest[:cut]), self._globals)
+            exec(self._part(rest[:cut]), names)
             rest = rest[cut:]
             if not pauses():
                 break
         if rest:
-            exec(self._part(rest), self._globals)
+            exec(self._part(rest), names)
         return None
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:
@@ -127,7 +128,7 @@ class Program:
         """Whether a frame is the script's module level, or the function that was asked for."""
         if self.function is not None:
             return frame.f_code is getattr(getattr(self, "_call", None), "__code__", None)
-        return frame.f_globals is self._globals and frame.f_code.co_name == "<module>"
+        return self._module is not None and frame.f_globals is self._module.__dict__ and frame.f_code.co_name == "<module>"
 
 
 # The `from __future__` imports of the first part hold for the second; these are those that still change how code compiles.

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 from argparse import ONE_OR_MORE, OPTIONAL, PARSER, REMAINDER, ZERO_OR_MORE
-from collections.abc import Iterable, Mapping
 
-from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.errors import CommandLineError, did_you_mean, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Action
+    from collections.abc import Iterable, Mapping
     from typing import Any, TypeAlias
 
     Given: TypeAlias = tuple[Action, str, list[str]]  # an option on the command line: its action, its name, its values
@@ -72,8 +72,8 @@ class Words:
     def guess(self) -> tuple[int, str | None, str | None]:
         """(where voirkit's own words seem to end, script, module) while options are still missing.
 
-        A word after an unknown option may be its value or the script. The first word that can be no value ends the search; of those
-        before it, one that can be run is preferred, then one that exists, then one called ``*.py``.
+        A word after an unknown option may be its value or the script. The first word that can be no value ends the
+        search; of those so far, one that can be run is preferred, then one that exists, then one called ``*.py``.
         """
         candidates: list[int] = []
         module: int | None = None
@@ -122,7 +122,11 @@ class Words:
         name = word.partition("=")[0]
         if not self.final:
             return CommandLineError(f"unknown option '{name}'.")
-        hint = f"Did you mean '-{name}'?" if "-" + name in self.options else did_you_mean(name, self.options)
+        if "-" + name in self.options:
+            hint = f"Did you mean '-{name}'?"
+        else:  # compared without the dashes, which make all options alike
+            bare = {option.lstrip("-"): option for option in self.options}
+            hint = did_you_mean(name, [bare[word] for word in nearest(name.lstrip("-"), bare)])
         return CommandLineError(f"unknown option '{name}'.", next=f"{hint}\nAll options: {prog} --help".strip())
 
     def _is_option(self, i: int) -> bool:
@@ -149,7 +153,7 @@ class Words:
         return self.words[i][2:] or "".join(self.words[i + 1 : i + 2])
 
     def _take(self, i: int) -> tuple[list[Given], int]:
-        """What the word at an index says (several options, if it is short ones in one word), and the index after it and its values."""
+        """What an option says (several, if it is short ones in one word), and the index after it and its values."""
         word, options = self.words[i], self.options
         name, equals, value = (word, "", "") if word in options else word.partition("=")
         if name in options:
@@ -180,7 +184,8 @@ class Words:
             return words[i:] if attached is None else [attached, *words[i:]], len(words)
         many = len(words)
         # An optional value needs an "=": else it could not be told from SCRIPT.
-        least, most = {None: (1, 1), OPTIONAL: (0, 0), ZERO_OR_MORE: (0, many), ONE_OR_MORE: (1, many)}.get(nargs, (nargs, nargs))
+        ranges = {None: (1, 1), OPTIONAL: (0, 0), ZERO_OR_MORE: (0, many), ONE_OR_MORE: (1, many)}
+        least, most = ranges.get(nargs, (nargs, nargs))
         values = [] if attached is None else [attached]
         while attached is None and i < many and len(values) < most and words[i] != "--" and not self._is_option(i):
             values.append(words[i])
@@ -204,7 +209,7 @@ def asks_for_help(given: list[Given]) -> bool:
 
 
 def as_argparse_reads_it(action: Action, name: str, values: list[str]) -> list[str]:
-    """Words that say the same and that argparse can not take otherwise: a lone value is attached, since it may begin with a dash."""
+    """Words that argparse can not take otherwise: a lone value is attached, since it may begin with a dash."""
     return [f"{name}={values[0]}"] if len(values) == 1 and action.nargs not in (REMAINDER, PARSER) else [name, *values]
 
 

@@ -1,4 +1,4 @@
-"""Trains a ResNet-18 from scratch on a folder of images (one subfolder per class) and prints loss and accuracy per epoch."""
+"""Trains a ResNet-18 from scratch on a folder of images, one subfolder per class; prints loss and accuracy per epoch."""
 
 import argparse
 import sys
@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 from torchvision import datasets, models, transforms
+
+HERE = Path(__file__).parent
 
 
 def make_dataset(folder, size):
@@ -64,11 +66,11 @@ def train_epoch(model, criterion, optimizer, loader, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(__file__).parent / "images", help="image folder (%(default)s)")
+    parser.add_argument("--data", type=Path, default=HERE / "images", help="image folder (%(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2, help="loader processes; 0 loads in this one (%(default)s)")
-    # 224 is what ResNets are trained on; on two CPU cores it takes four times as long as 96 and the textures show at either.
+    # ResNets are trained on 224; on two CPU cores that takes four times as long as 96, and the textures show at either.
     parser.add_argument("--size", type=int, help="side of the crops in pixels, at least 33 (224 on a GPU, else 96)")
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=0)
@@ -79,7 +81,7 @@ def main():
         # Below it the last feature map has one pixel, and batch normalisation refuses a batch of one image.
         parser.error("--size must be at least 33")
     if not args.data.is_dir():
-        sys.exit(f"{args.data}: no such folder. Make the images first: python {Path(__file__).with_name('make_images.py')}")
+        sys.exit(f"{args.data}: no such folder. Make the images first: python {HERE / 'make_images.py'}")
 
     torch.manual_seed(args.seed)
     use_cuda = torch.cuda.is_available() and not args.no_cuda
@@ -91,7 +93,9 @@ def main():
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
 
-    print(f"{len(dataset)} images of {len(dataset.classes)} classes, {len(train_loader)} batches an epoch, on {device.type}")
+    print(
+        f"{len(dataset)} images, {len(dataset.classes)} classes, {len(train_loader)} batches an epoch, on {device.type}"
+    )
     for epoch in range(args.epochs):
         mean_loss, accuracy = train_epoch(model, criterion, optimizer, train_loader, device)
         print(f"epoch {epoch + 1}/{args.epochs}: loss {mean_loss:.4f}, accuracy {accuracy:.3f}", flush=True)

@@ -1,7 +1,7 @@
 """Draws the photographs that main.py trains on: JPEGs of several sizes in one folder per class, made from a seed.
 
-Each class has a texture and a tint of its own. Neither is enough alone: tints vary and overlap, and all textures are turned and scaled
-at random. What is there already is kept, so that a second run costs nothing.
+Each class has a texture and a tint of its own, and neither is enough alone: the tints vary and overlap, the textures are
+turned and scaled at random. What is there already is kept, so that a second run costs nothing.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+HERE = Path(__file__).parent
 CLASSES = {  # name: mean tint, as red, green, blue between 0 and 1
     "checks": (0.65, 0.45, 0.40),
     "rings": (0.40, 0.60, 0.45),
@@ -67,7 +68,7 @@ def make_images(folder, count, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(__file__).parent / "images", help="folder to fill (%(default)s)")
+    parser.add_argument("--data", type=Path, default=HERE / "images", help="folder to fill (%(default)s)")
     parser.add_argument("--count", type=int, default=384, help="number of images, over all classes (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other images (%(default)s)")
     args = parser.parse_args()

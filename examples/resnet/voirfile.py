@@ -1,40 +1,39 @@
-"""What to observe of main.py. voirkit finds this file because it lies beside the script; the script knows nothing of it.
+"""What to observe of main.py. The script knows nothing of this file; voirkit finds it because it lies beside the script.
 
-Every function here whose name starts with ``instrument_`` runs along with the script. It is a generator: each ``yield`` waits for
-the end of a phase of the run. A probe says which variable of which function to watch, and ``.give()`` puts its values into the
-stream ``ov.given``, from which voirkit's own instruments (--dash, --train-rate, --verify, ...) take what they need by name.
+Every function here whose name starts with ``instrument_`` runs along with the script. It is a generator: each ``yield``
+waits for the end of a phase of the run. A probe names a variable of a function of the script, and ``.give()`` puts each
+value of it into the stream ``ov.given``, where voirkit's instruments (--train-rate, --dash, --verify ...) look for names
+that they know. The script's options need no probe: --options gives what any argparse parser returns.
 """
 
 
 def instrument_probes(ov):
     """Gives what voirkit's instruments look for, under the names that they know."""
-    # The functions must be there before they can be probed. "//" stands for the script itself: //main is its function main.
+    # Until then the script's functions are not there to be probed. "//main" is the function main of the script itself.
     yield ov.phases.load_script
 
-    # Once in a run: where it computes, what it trains, where its batches come from. "as" gives a variable the expected name.
+    # Once in a run: where it computes, what it trains and where its batches come from. "as" renames.
     ov.probe("//main > use_cuda").give()
     ov.probe("//main > model").give()
     ov.probe("//main > train_loader as loader").give()
 
-    # At every assignment of loss, so at every step.
+    # Each time that loss is assigned, so at each step.
     ov.probe("//train_epoch > loss").give()
 
-    # At the end of each turn of the loop "for inp, ... in ...", together with the batch of that turn: enough for --train-rate.
+    # At the end of each turn of the loop "for inp, target in loader", with the batch of that turn. --train-rate needs it.
     ov.probe("//train_epoch(inp as batch) > #endloop_inp as step").give()
 
-    # From the beginning (!) to the end (!!) of each turn, which leaves out the wait for the next batch: for --compute-rate.
+    # From the beginning (!) to the end (!!) of each turn, so without the wait for the next batch. --compute-rate needs it.
     ov.probe("//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)").give()
 
 
 def instrument_minimum_loss(ov):
-    """Prints the smallest loss of the run: an example of a reduction, which says its word when the stream ends."""
+    """Prints the smallest loss of the run: an example of a reduction, which gives its value when the stream ends."""
     yield ov.phases.load_script
-    import sys
-
     import torch
 
-    # "?loss" takes the events that have a loss. The minimum is kept on the device and read once at the end; float() on each
-    # loss would be shorter, but would make the script wait for the GPU at every step.
-    minimum = ov.given["?loss"].map(torch.Tensor.detach).reduce(torch.minimum).map(float)
-    # On stderr: what the script prints on stdout stays its own.
-    minimum.subscribe(lambda loss: print(f"Minimum loss: {loss:.4f}", file=sys.stderr))
+    # "?loss" takes the losses out of the events that have one. The minimum stays on the device and is read once, at the
+    # end; .map(lambda loss: loss.item()).min() does the same, but makes the script wait for the GPU at each step.
+    minimum = ov.given["?loss"].map(torch.Tensor.detach).reduce(torch.minimum)
+    # ov.say writes to stderr. minimum.print("Minimum loss: {}") would write to stdout, which belongs to the script.
+    minimum.subscribe(lambda loss: ov.say(f"Minimum loss: {loss.item():.4f}"))

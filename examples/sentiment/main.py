@@ -1,7 +1,7 @@
-"""Trains a small attention classifier to tell positive from negative opinions in made-up sentences, and tests it on new ones.
+"""Trains a small attention classifier to tell positive from negative opinions, and tests it on sentences it has not seen.
 
-The sentences come from a word-list grammar, so nothing is downloaded. A negation flips an opinion ("the plot was never dull"), and of two
-opinions the main clause's counts ("although the cast was superb, the ending was weak"): counting words does not solve it.
+The sentences come from a word-list grammar, so nothing is downloaded. A negation flips an opinion ("the plot was never
+dull"), and of two opinions one counts ("although the cast was superb, the ending was weak"), so that word order matters.
 """
 
 import argparse
@@ -13,14 +13,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-POSITIVE = "superb good charming moving clever bright fresh gripping".split()
-NEGATIVE = "dull bad clumsy tedious weak bland stale awful".split()
-SUBJECTS = "film plot cast ending script music story pace dialogue camera hero scene".split()
-VERBS = "was is felt seemed".split()
-ADVERBS = "really very quite rather truly somewhat deeply fairly".split()
-FILLER = "well so i saw it last night with my friend and honestly we talked about this for hours then home again later".split()
-SPECIAL = ["<pad>", "<mask>"]
-VOCABULARY = SPECIAL + "the not never but although ,".split() + POSITIVE + NEGATIVE + SUBJECTS + VERBS + ADVERBS + FILLER
+GRAMMAR = {
+    "special": "<pad> <mask>",
+    "joint": "the not never but although ,",
+    "positive": "superb good charming moving clever bright fresh gripping",
+    "negative": "dull bad clumsy tedious weak bland stale awful",
+    "subject": "film plot cast ending script music story pace dialogue camera hero scene",
+    "verb": "was is felt seemed",
+    "adverb": "really very quite rather truly somewhat deeply fairly",
+    "filler": "well so i saw it last night with my friend and honestly we talked about this for hours then home again later",
+}
+WORDS = {kind: words.split() for kind, words in GRAMMAR.items()}
+VOCABULARY = [word for words in WORDS.values() for word in words]
 CODES = {word: code for code, word in enumerate(VOCABULARY)}
 PAD, MASK = CODES["<pad>"], CODES["<mask>"]
 
@@ -28,13 +32,13 @@ PAD, MASK = CODES["<pad>"], CODES["<mask>"]
 def make_clause(rng):
     """Words like "the plot was never really dull" and whether they are a positive opinion."""
     positive = rng.random() < 0.5
-    words = ["the", rng.choice(SUBJECTS), rng.choice(VERBS)]
+    words = ["the", rng.choice(WORDS["subject"]), rng.choice(WORDS["verb"])]
     negated = rng.random() < 0.3
     if negated:
         words.append(rng.choice(["not", "never"]))
     if rng.random() < 0.5:
-        words.append(rng.choice(ADVERBS))
-    words.append(rng.choice(POSITIVE if positive else NEGATIVE))
+        words.append(rng.choice(WORDS["adverb"]))
+    words.append(rng.choice(WORDS["positive" if positive else "negative"]))
     return words, positive != negated
 
 
@@ -46,8 +50,8 @@ def make_sentence(seed, split, index):
     if form != "one":
         other, _ = make_clause(rng)
         words = [*other, ",", "but", *words] if form == "but" else ["although", *other, ",", *words]
-    before = rng.choices(FILLER, k=rng.randint(0, 4))
-    after = rng.choices(FILLER, k=rng.randint(0, 4))
+    before = rng.choices(WORDS["filler"], k=rng.randint(0, 4))
+    after = rng.choices(WORDS["filler"], k=rng.randint(0, 4))
     return " ".join([*before, *words, *after]), int(positive)
 
 
@@ -127,8 +131,7 @@ def train_epoch(model, criterion, optimizer, loader, device):
     """Train on every batch once and print the mean loss of each tenth of them."""
     model.train()
     every = max(1, len(loader) // 10)
-    loss_sum = torch.zeros((), device=device)
-    step = 0
+    losses = []
     for tokens, label in loader:
         tokens = tokens.to(device)
         label = label.to(device)
@@ -136,11 +139,10 @@ def train_epoch(model, criterion, optimizer, loader, device):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        loss_sum += loss.detach()
-        step += 1
-        if step % every == 0:
-            print(f"step {step}/{len(loader)}: loss {loss_sum.item() / every:.4f}", flush=True)
-            loss_sum.zero_()
+        losses.append(loss.detach())
+        if len(losses) % every == 0:
+            mean_loss = torch.stack(losses[-every:]).mean().item()
+            print(f"step {len(losses)}/{len(loader)}: loss {mean_loss:.4f}", flush=True)
 
 
 @torch.no_grad()

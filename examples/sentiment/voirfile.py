@@ -23,7 +23,6 @@ def instrument_metrics(ov):
 def instrument_minimum_loss(ov):
     """Prints the smallest loss of the run once the stream of losses has ended."""
     yield ov.phases.load_script
-    import sys
-
-    # .print("Minimum loss: {}") would end this line as well, but on stdout, which belongs to the script.
-    ov.given["?loss"].map(float).min().subscribe(lambda loss: print(f"Minimum loss: {loss:.4f}", file=sys.stderr))
+    minimum = ov.given["?loss"].map(lambda loss: loss.item()).min()
+    # ov.say writes to stderr. minimum.print("Minimum loss: {}") would write to stdout, which belongs to the script.
+    minimum.subscribe(lambda loss: ov.say(f"Minimum loss: {loss:.4f}"))

@@ -1,7 +1,7 @@
 """Lines for a voirfile that a script's source suggests: where its loss, batches, model and loader are.
 
-Reads the catalogue of the source only; never runs it. A guess by the names and shapes of ordinary training scripts: a loop that calls
-``.backward()``, variables called ``model``, ``train_loader``, ``device``.
+Reads the catalogue of the source only; never runs it. A guess by the names and shapes of ordinary training scripts: a
+loop that calls ``.backward()``, variables called ``model``, ``train_loader``, ``device``.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ class Candidates:
         return self._variable(reading)
 
     def _training_loop(self) -> tuple[Function, str] | None:
-        """The loop around ``.backward()``, or around the call of the function that does it; and the name that its batch has."""
+        """The loop around ``.backward()``, or around the call of the function that does it; and its batch's name."""
         callee = "backward"
         for _ in range(3):  # backward in step(), step() in epoch(), and so on
             found = [(f, call) for f in self._functions for call in _calls(f.node, callee)]
             for function, call in found:
-                loops = [n for n in ast.walk(function.node) if isinstance(n, ast.For) and any(c is call for c in ast.walk(n))]
-                if loops:
-                    name = _batch_name(max(loops, key=lambda loop: loop.lineno))  # the innermost of those around the call
+                loops = [n for n in ast.walk(function.node) if isinstance(n, ast.For)]
+                around = [loop for loop in loops if any(n is call for n in ast.walk(loop))]
+                if around:
+                    name = _batch_name(max(around, key=lambda loop: loop.lineno))  # the innermost
                     return (function, name) if name else None
             if not found:
                 return None
@@ -88,7 +89,8 @@ class Candidates:
         owner = next((f for f in self._functions if "device" in f.own_names), None)
         if owner is None:
             return None
-        return f'ov.probe("{_reference(owner)} > device").map(lambda e: {{"use_cuda": "cuda" in str(e["device"])}}).give()'
+        device = f'ov.probe("{_reference(owner)} > device")["device"]'
+        return f'{device}.map(lambda device: {{"use_cuda": "cuda" in str(device)}}).give()'
 
 
 def _calls(node: ast.AST, name: str) -> Iterator[ast.Call]:
@@ -104,9 +106,9 @@ def _calls(node: ast.AST, name: str) -> Iterator[ast.Call]:
 def _batch_name(loop: ast.For) -> str | None:
     """The first name of the loop's target that is not the counter of an ``enumerate``."""
     names = [n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)]
-    counted = isinstance(loop.iter, ast.Call) and any(getattr(n, "id", None) == "enumerate" for n in ast.walk(loop.iter))
-    if counted and len(names) > 1:
-        names = [n for n in names if not (isinstance(loop.target, ast.Tuple) and n == getattr(loop.target.elts[0], "id", None))]
+    counted = any(isinstance(n, ast.Name) and n.id == "enumerate" for n in ast.walk(loop.iter))
+    if counted and isinstance(loop.target, ast.Tuple) and len(names) > 1:
+        names = [name for name in names if name != getattr(loop.target.elts[0], "id", None)]
     return names[0] if names else None
 
 

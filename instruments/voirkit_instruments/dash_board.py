@@ -40,12 +40,13 @@ class Bar(NamedTuple):
 class Cell:
     """The last value of one key of one task."""
 
-    __slots__ = ("count", "units", "value")
+    __slots__ = ("count", "described_for", "units", "value")
 
     def __init__(self) -> None:
         self.value: object = None
         self.units = ""
         self.count = 0
+        self.described_for = -1
 
 
 class Described:
@@ -110,7 +111,9 @@ class Board:
         self._rows: dict[str, dict[str, Cell]] = {}
         self._bars: dict[tuple[str, str], tuple[float, float]] = {}
         self._device: list[DeviceNumber] = []
-        self._copy_wanted = True
+        self._frame = 0  # how often the table was read
+        self._copied_for = -1
+        self._tensor: Any = None  # torch.Tensor, once a tensor was given
 
     def update(self, event: Mapping[str, object]) -> None:
         """Take over what one event carries."""
@@ -121,26 +124,30 @@ class Board:
         cells = self._rows.get(task)
         if cells is None:
             cells = self._rows[task] = {}
-        units = event.get("units")
-        hidden = CONTEXT
-        if "progress" in event and self._progress(task, event):
-            hidden = CONTEXT | PROGRESS
+        has_bar = "progress" in event and self._progress(task, event)
         for key, value in event.items():
-            if key in hidden or key[:1] in ("$", "#"):
-                continue
             cell = cells.get(key)
             if cell is None:
+                if key[:1] in ("$", "#") or key in CONTEXT or (has_bar and key in PROGRESS):
+                    continue
                 cell = cells[key] = Cell()
-            cell.value = value if type(value) in PLAIN else self._kept(cell, value)
             cell.count += 1
-            if type(units) is str:
-                cell.units = units
-        if self._device and self._copy_wanted:
+            kind = type(value)
+            if kind in PLAIN:
+                cell.value = value
+            elif kind is self._tensor and value.numel() == 1:  # type: ignore[attr-defined]  # it is a torch.Tensor
+                self._keep_number(cell, value)
+            elif cell.described_for != self._frame:  # once a redraw: a description is seldom another
+                cell.described_for = self._frame
+                self._describe(cell, value)
+        if "units" in event:
+            self._units(cells, event)
+        if self._device and self._copied_for != self._frame:
             self._copy()
 
     def rows(self) -> list[Row]:
         """All keys, those without a task first, and numbers first within a task; also asks for a new copy of what is on an accelerator."""
-        self._copy_wanted = True
+        self._frame += 1
         rows: list[Row] = []
         for task, cells in sorted(list(self._rows.items()), key=lambda item: item[0] != ""):  # list(): others add to it meanwhile
             of_task = []
@@ -178,42 +185,52 @@ class Board:
         self._bars[task, label if type(label) is str else ""] = (done, total)
         return True
 
-    def _kept(self, cell: Cell, value: object) -> object:
-        """What is kept of a value that is no plain one."""
-        try:
-            torch = sys.modules.get("torch")
-            tensor = getattr(torch, "Tensor", None)  # None while torch is being imported
-            if tensor is not None and isinstance(value, tensor):
-                return self._kept_tensor(cell, torch, value)
-            numpy = sys.modules.get("numpy")
-            if numpy is not None and isinstance(value, (getattr(numpy, "generic", ()), getattr(numpy, "ndarray", ()))):
-                array: Any = value
-                return array.item() if array.size == 1 else Described(shaped("array", array))
-        except Exception:  # a tensor of a kind that can not be asked; it is the program's, so nothing may come of it
-            return Described(type(value).__name__)
-        if type(value) in (list, tuple, dict, set):
-            return Described(f"{type(value).__name__} of {len(value)}")  # type: ignore[arg-type]  # has a length, see the line above
-        return Described(type(value).__name__)
+    def _units(self, cells: dict[str, Cell], event: Mapping[str, object]) -> None:
+        units = event["units"]
+        for key in event:
+            if key in cells and type(units) is str:
+                cells[key].units = units
 
-    def _kept_tensor(self, cell: Cell, torch: Any, value: Any) -> object:
-        # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only its type and shape are shown.
-        if type(value) not in (torch.Tensor, torch.nn.Parameter):
-            return Described(shaped(type(value).__name__, value))
-        if value.numel() != 1:
-            return Described(shaped("Tensor", value))
-        if value.requires_grad:
-            value = value.detach()
-        if value.is_cpu:
-            return value
+    def _describe(self, cell: Cell, value: object) -> None:
+        """Keep of a value that is no plain one what there is to show."""
+        try:
+            tensor = getattr(sys.modules.get("torch"), "Tensor", ())  # not there while torch is being imported
+            if isinstance(value, tensor):
+                # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only its type and shape are shown.
+                if type(value) is tensor:
+                    self._tensor = tensor
+                    if value.numel() == 1:  # type: ignore[attr-defined]  # it is a torch.Tensor
+                        cell.described_for = -1
+                        return self._keep_number(cell, value)
+                cell.value = Described(shaped(type(value).__name__, value))
+                return None
+            numpy = sys.modules.get("numpy")
+            if isinstance(value, (getattr(numpy, "generic", ()), getattr(numpy, "ndarray", ()))):
+                array: Any = value
+                cell.value = array.item() if array.size == 1 else Described(shaped("array", array))
+                cell.described_for = -1
+                return None
+        except Exception:  # a value of a kind that can not be asked; it is the program's, so nothing may come of it
+            cell.value = Described(type(value).__name__)
+            return None
+        size = f" of {len(value)}" if type(value) in (list, tuple, dict, set) else ""  # type: ignore[arg-type]  # these have a length
+        cell.value = Described(type(value).__name__ + size)
+        return None
+
+    def _keep_number(self, cell: Cell, tensor: Any) -> None:
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if tensor.is_cpu:
+            cell.value = tensor
+            return
         number = cell.value
         if not isinstance(number, DeviceNumber):
-            number = DeviceNumber()
+            cell.value = number = DeviceNumber()
             self._device.append(number)
-        number.latest, number.fresh = value, True
-        return number
+        number.latest, number.fresh = tensor, True
 
     def _copy(self) -> None:
-        self._copy_wanted = False
+        self._copied_for = self._frame
         for number in [number for number in self._device if number.fresh]:
             try:
                 number.copy(sys.modules["torch"])

@@ -1,6 +1,7 @@
 """Waiting for the device, so that what a rate counts has really been computed.
 
-Never imports torch and never creates a CUDA context: looks only at what the script has loaded. Checked with torch 2.1 to 2.15.
+Never imports torch and never creates a CUDA context: looks only at what the script has loaded. Checked with torch 2.1
+to 2.15.
 """
 
 from __future__ import annotations
@@ -18,5 +19,6 @@ def synchronize() -> None:
         if cuda is not None and cuda.is_initialized() and not cuda.is_current_stream_capturing():
             cuda.synchronize()
     except Exception:
-        # A forked child, or an error of an earlier kernel: that one is the program's, and it meets it at its own next call.
+        # A forked child, or an error of an earlier kernel: that one is the program's, and it meets it at its own next
+        # call.
         return

@@ -1,4 +1,4 @@
-"""Durations as they are written on a command line or in a voirfile: ``30s``, ``5m``, ``1.5h``, ``250ms``, or plain seconds."""
+"""Durations as one writes them: ``30s``, ``5m``, ``1.5h``, ``250ms``, or plain seconds."""
 
 from __future__ import annotations
 

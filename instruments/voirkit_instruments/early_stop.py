@@ -1,9 +1,10 @@
 """``--stop N`` and ``--stop-after 30s``: end the script early and in order; the exit code is then 0.
 
-The end is ``StopProgram``, raised in the main thread at the next given value. If none comes within half a second, it is raised in the main
-thread between two instructions of the program (``PyThreadState_SetAsyncExc``), once, and not while that thread is inside voirkit or a
-destructor. A call into C (a long sleep, a kernel) is not cut short: the exception comes when it returns. Worker processes of loaders end
-as they do after any exception. Never raises in another thread or in a forked child.
+The end is ``StopProgram``, raised in the main thread at the next given value. If none comes within half a second, it is
+raised in the main thread between two instructions of the program (``PyThreadState_SetAsyncExc``), once, and not while
+that thread is inside voirkit or a destructor. A call into C (a long sleep, a kernel) is not cut short: the exception
+comes when it returns. Worker processes of loaders end as they do after any exception. Never raises in another thread or
+in a forked child.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class Stopper:
 
         main = threading.main_thread().ident or 0
         while not self._over.is_set() and not self._raised:
-            # From this look to the raise takes some microseconds, and a thread keeps the interpreter for 5 ms: the main thread stays there.
+            # From this look to the raise takes some microseconds, and a thread keeps the interpreter for 5 ms: the main
+            # thread stays there.
             if interruptible(sys._current_frames().get(main)):
                 self._raised = True
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(main), py_object(StopProgram))
@@ -89,7 +91,7 @@ class Stopper:
 
 
 def interruptible(frame: FrameType | None) -> bool:
-    """Whether an exception may be raised in a thread that is at this frame: in the program, not in voirkit or a destructor.
+    """Whether an exception may be raised in a thread at this frame: in the program, not in voirkit or a destructor.
 
     What a destructor raises is swallowed by python, and voirkit may hold a lock or be writing a file.
     """
@@ -98,7 +100,9 @@ def interruptible(frame: FrameType | None) -> bool:
         if frame.f_code.co_name == "__del__":
             return False
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if innermost is None and module not in sys.stdlib_module_names:  # a library's innermost frames belong to who called it
+        if (
+            innermost is None and module not in sys.stdlib_module_names
+        ):  # a library's innermost frames belong to who called it
             innermost = module
         frame = frame.f_back
     return innermost not in _OURS
@@ -149,10 +153,16 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
     """Adds ``--stop`` and ``--stop-after``."""
     yield ov.phases.init
     ov.argparser.add_argument(
-        "--stop", type=_positive, metavar="N", help="stop the script after N rates (train_rate, if no rate is asked for)"
+        "--stop",
+        type=_positive,
+        metavar="N",
+        help="stop the script after N rates (train_rate, if no rate is asked for)",
     )
     ov.argparser.add_argument(
-        "--stop-after", type=duration, metavar="TIME", help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms"
+        "--stop-after",
+        type=duration,
+        metavar="TIME",
+        help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
     yield ov.phases.parse_args
     if ov.options.stop is not None:

@@ -1,6 +1,7 @@
 """How many items a batch holds, whatever its type: what every rate divides by a time.
 
-Never raises, never waits for a device (only shapes and lengths are read), and never asks an unknown object for its repr.
+Never raises, never waits for a device (only shapes and lengths are read), and never asks an unknown object for its
+repr.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be walked at every step.
+# A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be walked at every
+# step.
 _LOOKED_AT = 8
 _DEEPEST = 6
 _SINGLE = (int, float, complex, str, bytes)
@@ -127,7 +129,7 @@ class ItemCounter:
         if not self._warned:
             self._warned = True
             self._warn(
-                f"a batch of type {type(batch).__qualname__} can not be counted ({because}), so its time is in no rate. "
-                "Give batch_size=<number of items> beside it."
+                f"a batch of type {type(batch).__qualname__} can not be counted ({because}) and is in no rate. "
+                "Give batch_size=<items> beside it."
             )
         return None

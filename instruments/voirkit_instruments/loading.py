@@ -1,10 +1,11 @@
 """The time that a script waits for its batches: inside the iterators of the loaders it has given.
 
-Never changes what the program sees: iterators are not replaced, only methods written in Python are wrapped, in place and reversibly.
-What is written in C, and a generator, can not be timed that way, and is said to be so.
+Never changes what the program sees: iterators are not replaced, only methods written in Python are wrapped, in place
+and reversibly. What is written in C, and a generator, can not be timed that way, and is said to be so.
 
-Checked with torch 2.1 to 2.15 (``_BaseDataLoaderIter._next_data``, all of ``__next__`` but the profiler's range. ``__next__`` itself
-warns with ``stacklevel=2``: were it wrapped, that warning would name this file instead of the user's line).
+Checked with torch 2.1 to 2.15 (``_BaseDataLoaderIter._next_data``, all of ``__next__`` but the profiler's range.
+``__next__`` itself warns with ``stacklevel=2``: were it wrapped, that warning would name this file instead of the
+user's line).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import inspect
 import time
 import weakref
 
-from voirkit_instruments.patching import Patches
+from voirkit_instruments.patching import Patches, without_this_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class LoaderWatch:
     """Times the batches of the loaders that it is shown, in any thread.
 
     Args:
-        arrived: Called with the task, begin and end (``time.perf_counter_ns()``) and the batch, in the thread that asked for it.
+        arrived: Called with the task, begin and end (``time.perf_counter_ns()``) and the batch, in the thread that
+            asked for it.
         warn: Takes a sentence about a loader that can not be observed; said once for each type.
     """
 
@@ -61,9 +63,12 @@ class LoaderWatch:
             return
         made = [(owner, vars(owner)["__iter__"]) for owner in kind.__mro__ if "__iter__" in vars(owner)]
         observable = [owner for owner, method in made if not inspect.isgeneratorfunction(method)]
-        # Every class that may be asked, since one that overrides __iter__ usually calls the one it overrides (as accelerate does).
+        # Every class that may be asked, since one that overrides __iter__ usually calls the one it overrides (as
+        # accelerate does).
         if not [owner for owner in observable if self._patches.wrap(owner, "__iter__", self._iter)]:
-            self._can_not(loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python")
+            self._can_not(
+                loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python"
+            )
         kept = getattr(loader, "_iterator", None)  # a DataLoader with persistent workers reuses its first iterator
         if kept is not None and hasattr(type(kept), "__next__"):
             self._watch_iterator(kept, task)
@@ -72,7 +77,8 @@ class LoaderWatch:
         """Stop timing, and say so if nothing could be timed."""
         self._patches.remove()
         if self._seen and not self._batches and not self._unobserved:
-            self._warn(f"no batch of the given loader ({', '.join(sorted(self._seen))}) was seen: was it iterated after it was given?")
+            kinds = ", ".join(sorted(self._seen))
+            self._warn(f"no batch of the given loader ({kinds}) was seen: was it iterated after it was given?")
         self._loaders.clear()
         self._iterators.clear()
 
@@ -102,7 +108,9 @@ class LoaderWatch:
                 self._can_not(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
-    def _next(self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _next(
+        self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         identity = id(iterator)
         known = self._iterators.get(identity)
         if known is None or known[0]() is not iterator or identity in self._asking:
@@ -112,6 +120,9 @@ class LoaderWatch:
         try:
             batch = wrapped(*args, **kwargs)
             end = time.perf_counter_ns()
+        except BaseException as exc:
+            without_this_frame(exc)
+            raise
         finally:
             self._asking.discard(identity)
         self._batches += 1

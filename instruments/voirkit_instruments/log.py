@@ -1,7 +1,7 @@
 """``--log PATTERN``: given values that go to the log stream, and so into the run directory and to ``$DATA_FD``.
 
-A value that is a one-element tensor is logged as the number it holds. If it lies on a device, reading it waits for the device: log a
-loss of every step from a GPU only where that is acceptable.
+A value that is a one-element tensor is logged as the number it holds. If it lies on a device, reading it waits for the
+device: log a loss of every step from a GPU only where that is acceptable.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def instrument_log(ov: Overseer) -> Iterator[Phase]:
         action="append",
         dest="--log",
         metavar="PATTERN",
-        help="log the given values whose key matches, such as loss or '*_rate'; '+task' goes along with them (may be repeated)",
+        help="log the given values of that key, or of all that match ('*_rate'); '+task' goes along; may be repeated",
     )
     yield ov.phases.parse_args
     patterns = getattr(ov.options, "--log")

@@ -1,7 +1,8 @@
-"""``--options``: the arguments that the script has parsed, as ``options`` in the given stream, in the log and in the summary.
+"""``--options``: the arguments that the script has parsed, as ``options`` given, in the log and in the summary.
 
-Wraps the four parsing methods of ``argparse.ArgumentParser`` from before the script is loaded until the first result, and puts them back.
-The script gets the very object that argparse made; what argparse raises (SystemExit too) goes through.
+Wraps the four parsing methods of ``argparse.ArgumentParser`` from before the script is loaded until the first result,
+and puts them back. The script gets the very object that argparse made; what argparse raises (SystemExit too) goes
+through.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 from threading import get_ident
 
 from voirkit.instrument import gated
+from voirkit_instruments.patching import Patches, without_this_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +34,11 @@ class ParsedArguments:
         found: Called once, with the Namespace, in the thread that parsed.
         failed: Takes what ``found`` raised.
 
-    ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers (one for a configuration file, say),
-    so its result is kept until :meth:`settle`, and dropped if ``parse_args`` follows.
+    ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers (one for a
+    configuration file, say), so its result is kept until :meth:`settle`, and dropped if ``parse_args`` follows.
     """
 
     def __init__(self, found: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
-        from voirkit_instruments.patching import Patches
-
         self._found = found
         self._failed = failed
         self._inside: set[int] = set()  # threads within a parsing method: the outermost one has the result
@@ -55,6 +55,9 @@ class ParsedArguments:
         self._inside.add(thread)
         try:
             result = wrapped(*args, **kwargs)
+        except BaseException as exc:
+            without_this_frame(exc)
+            raise
         finally:
             self._inside.discard(thread)
         if wrapped.__name__ in WHOLE:
@@ -82,7 +85,7 @@ class ParsedArguments:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can hold it; what it can not hold is left out of a dictionary, and ``NotImplemented`` elsewhere."""
+    """The value as JSON can hold it; what can not be held is left out of a dictionary, else ``NotImplemented``."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -108,7 +111,9 @@ def options(ov: Overseer) -> Iterator[Phase]:
         ov.log({"options": held})
         ov.give(options=namespace)
 
-    arguments = ParsedArguments(found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}"))
+    arguments = ParsedArguments(
+        found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}")
+    )
     subscription = ov.given.subscribe(lambda event: arguments.settle())
     try:
         yield ov.phases.run_script

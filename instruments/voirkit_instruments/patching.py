@@ -1,6 +1,7 @@
 """Methods of libraries wrapped while an instrument needs them, and put back afterwards.
 
-Checked with wrapt 1.16 to 2.5. A wrapper adds one frame to tracebacks and changes nothing else; it must call what it wraps exactly once.
+Checked with wrapt 1.16 to 2.5. A wrapper must call what it wraps exactly once, let its exceptions through, and take its
+own frame out of their tracebacks.
 """
 
 from __future__ import annotations
@@ -59,3 +60,12 @@ class Patches:
             (owner, name), (original, replacement) = self._wrapped.popitem()
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
+
+
+def without_this_frame(exc: BaseException) -> None:
+    """Take the frame that has just caught an exception out of its traceback; to be followed by a bare ``raise``.
+
+    Such a ``raise`` does not put the frame in again on Python 3.11 and later. On 3.10 it does, and the frame is seen.
+    """
+    if exc.__traceback__ is not None:
+        exc.__traceback__ = exc.__traceback__.tb_next

@@ -1,7 +1,8 @@
 """``rate``: voir's instrument for voirfiles, which turns steps into items per second.
 
-Counts steps given with a task: between two of them (``give(task="train", batch=x)``), or inside ``wrap("step", task="train", batch=x)``, as
-``voirkit.iterate`` does it. Tasks and threads are kept apart, batches of any type are counted, and the clock is monotonic.
+Counts steps given with a task: between two of them (``give(task="train", batch=x)``), or inside ``wrap("step",
+task="train", batch=x)``, as ``voirkit.iterate`` does it. Tasks and threads are kept apart, batches of any type are
+counted, and the clock is monotonic.
 """
 
 from __future__ import annotations
@@ -151,14 +152,20 @@ def rate(
         ov: The overseer.
         interval: How many steps make a rate, or a duration such as ``"1s"``.
         skip: How many rates of each task are left out at first (warm-up).
-        method: ``"delta"``: items of the second over the time between two events of a task; ``"wrap"``: items over the time inside
+        method: ``"delta"``: items of the second over the time between two events of a task; ``"wrap"``: items over the
+            time inside
             ``wrap("step", task=…)``; None: both.
         batch_size_calc: The items of a ``batch``; ``batch_size`` in the event goes before it.
         sync: Called once a rate, and timed with it, such as ``torch.cuda.synchronize``.
     """
     yield ov.phases.load_script
     steps = StepRate(
-        ov.give, ItemCounter(lambda sentence: ov.warn(f"rate: {sentence}"), batch_size_calc), interval, skip, method, sync
+        ov.give,
+        ItemCounter(lambda sentence: ov.warn(f"rate: {sentence}"), batch_size_calc),
+        interval,
+        skip,
+        method,
+        sync,
     )
     ov.given.subscribe(steps.on_event)
     try:

@@ -1,17 +1,18 @@
 """``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second while the run goes on, once a second.
 
-============== ================================================================ ==========================================
-rate           items of                                                         over the time
-============== ================================================================ ==========================================
-train_rate     events with ``step`` and ``batch`` (or ``batch_size``)           from the event before it, of the same task
-                                                                                and thread, to this one
-compute_rate   the end of a wrapper ``compute_start`` … ``compute_end``         inside the wrapper
-loading_rate   what the iterators of a given ``loader`` return                  inside their ``__next__``
-============== ================================================================ ==========================================
+============ ============================================= ===========================================================
+rate         items of                                      over the time
+============ ============================================= ===========================================================
+train_rate   events with ``step`` and ``batch`` (or        from the event before it, of the same task and thread, to
+             ``batch_size``)                               this one
+compute_rate the end of ``compute_start``/``compute_end``  inside the wrapper
+loading_rate what the iterators of a given ``loader``      inside their ``__next__``
+             return
+============ ============================================= ===========================================================
 
-An event with ``step`` is taken for the end of that step, as ``//f(X as batch) > #endloop_X as step`` is: its batch is what was worked on since the
-event before it. The first event of a task has no time and is not counted. With ``use_cuda`` given, the device is waited for once an
-interval, never in a step, and the wait counts as the step's time.
+An event with ``step`` is taken for the end of that step, as ``//f(X as batch) > #endloop_X as step`` is: its batch is
+what was worked on since the event before it. The first event of a task has no time and is not counted. With
+``use_cuda`` given, the device is waited for once an interval, never in a step, and the wait counts as the step's time.
 
 Must stay cheap: at most 2 microseconds a step, nothing in the background, and nothing at all while no flag is on.
 """
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Rate:
-    """One of the three rates in one run: what is observed goes in, a record an interval comes out into ``given`` and ``log``.
+    """One of the three rates: what is observed goes in, a record an interval comes out into ``given`` and ``log``.
 
     Args:
         ov: The overseer.
@@ -59,7 +60,7 @@ class Rate:
         self._count = ItemCounter(lambda sentence: ov.warn(f"{name}: {sentence}"))
         self._last: dict[tuple[object, int], int] = {}  # (task, thread) -> when its last step ended
         self._begun: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
-        self._beginnings: set[object] = set()  # wrappers whose begin event has step and batch: their end is the same step
+        self._beginnings: set[object] = set()  # wrappers whose begin has step and batch: their end is the same step
         self._task: str | None = None
         self._lock = Lock()  # loaders are asked from any thread; given events come one after the other
 

@@ -1,7 +1,7 @@
 """Items over time, per task, reduced to one figure an interval: the arithmetic behind every rate.
 
-Knows no stream and no clock: who observes calls :meth:`Throughput.add` with nanoseconds of ``time.perf_counter_ns()``. Nothing here runs
-in the background, and a step costs a dictionary look-up and three additions.
+Knows no stream and no clock: who observes calls :meth:`Throughput.add` with nanoseconds of ``time.perf_counter_ns()``.
+Nothing here runs in the background, and a step costs a dictionary look-up and three additions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 UNITS = "items/s"
 SECOND_NS = 1_000_000_000
-# What covers less than this at the end of an interval is left for the next, and at the end of the run joined to the last:
-# a rate over one or two steps would spoil the figures.
+# What covers less than this at the end of an interval is left for the next, and at the end of the run joined to the
+# last: a rate over one or two steps would spoil the figures.
 SHORTEST_NS = SECOND_NS // 10
 NEVER = 1 << 62
 
@@ -34,7 +34,8 @@ class Throughput:
         interval_ns: How long an interval is; the first begins with the first time that is added.
 
     Attributes:
-        due_ns: When the interval ends. The first observation at or after it should synchronise the device, be added, and call ``close``.
+        due_ns: When the interval ends. The first observation at or after it should synchronise the device, be added,
+            and call ``close``.
 
     Not thread-safe: observations come one after the other (streams see to that).
     """
@@ -49,7 +50,7 @@ class Throughput:
     def add(self, task: str | None, begin_ns: int, end_ns: int, items: int) -> None:
         """Count items that took from begin to end.
 
-        Time that several threads spend at once on the same task counts once, so that the rate is that of all of them together.
+        Time that several threads spend at once on a task counts once, so that the rate is that of all of them together.
         """
         tally = self._tallies.get(task)
         if tally is None:
@@ -71,7 +72,7 @@ class Throughput:
         return self._records(shortest_ns=SHORTEST_NS)
 
     def finish(self) -> list[dict[str, object]]:
-        """End the run: a record for what is left; what is very short is joined to the interval before it and has no record."""
+        """End the run: a record for what is left; what is very short is joined to the interval before it, silently."""
         records = self._records(shortest_ns=SHORTEST_NS)
         for task, tally in self._tallies.items():
             intervals = self._intervals.setdefault(task, [])

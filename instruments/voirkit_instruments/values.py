@@ -1,4 +1,7 @@
-"""Given values in few words, and as plain numbers. Never raises, never prints a huge object, never calls an unknown object's ``__repr__``."""
+"""Given values in few words, and as plain numbers.
+
+Never raises, never makes a long text, and never calls an unknown object's ``__repr__``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def number(value: Any, *, wait: bool = True) -> Any:
 
     Args:
         value: Anything.
-        wait: Whether to read from a device too. That waits until the device has computed the value: never do it at every step.
+        wait: Whether to read from a device too. That waits until the device has computed the value.
     """
     if type(value) in (bool, int, float):
         return value
@@ -39,7 +42,7 @@ def _on_cpu(value: Any) -> bool:
 def brief(value: Any, depth: int = 0) -> str:
     """The value in few words: a number, a short text, or type, shape, dtype and device of a tensor.
 
-    A one-element tensor shows its number only if it lies in the CPU's memory, since reading another one waits for the device.
+    A one-element tensor shows its number only if it lies in the CPU's memory: reading another waits for the device.
     """
     try:
         return _brief(value, depth)

@@ -1,7 +1,7 @@
 """``--verify``: which readings arrive, from which probe, how often; whether the loss falls and the rates exist.
 
-Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss some hundred
-detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
+Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss
+some hundred detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _MOST_LOSSES = 512
 class LossTrend:
     """Whether the loss falls: the mean of the first quarter of the run against that of the last.
 
-    Every loss is kept at first; when there are 512, every second, then every fourth …, so that a long run costs no more than a short one.
+    Every loss is kept at first; when there are 512, every second, then every fourth …: a long run costs no more than a
+    short one.
 
     Attributes:
         n: How many losses there were.
@@ -47,9 +48,11 @@ class LossTrend:
     def add(self, loss: Any) -> None:
         """Take in the next loss: a number, a tensor or an array. Waits for no device."""
         if self.n % self._every == 0:
-            plain = number(loss, wait=False)
-            # A copy, since a script may reuse the memory of its loss; without detach() it would hold the graph of that step.
-            self._kept.append(loss.detach().clone() if plain is None and hasattr(loss, "detach") else loss if plain is None else plain)
+            kept = number(loss, wait=False)
+            if kept is None:
+                # Detached, or it would hold the graph of its step; a copy, since a script may reuse its loss's memory.
+                kept = loss.detach().clone() if hasattr(loss, "detach") else loss
+            self._kept.append(kept)
             if len(self._kept) >= _MOST_LOSSES:
                 del self._kept[1::2]
                 self._every *= 2
@@ -66,8 +69,10 @@ class LossTrend:
 
 def _as_float(loss: Any) -> float | None:
     plain = number(loss)
-    try:
-        return float(loss.float().mean() if plain is None and hasattr(loss, "float") else loss.mean() if plain is None else plain)
+    if plain is not None:
+        return float(plain)
+    try:  # one loss for each sample
+        return float((loss.float() if hasattr(loss, "float") else loss).mean())
     except Exception:  # not a number of any kind
         return None
 
@@ -137,7 +142,8 @@ def verify(ov: Overseer) -> Iterator[Phase]:
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     """What the summary says under ``verify``."""
     readings = {
-        name: {"events": arrivals.counts[name], "probes": [_shown(p) for p in sources(name, ov.probes)]} for name in READINGS
+        name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)]}
+        for name, count in arrivals.counts.items()
     }
     means = arrivals.loss.means()
     finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
@@ -150,7 +156,7 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
             "last": finite[1] if finite else None,
             "decreases": None if means is None else means[1] < means[0],
         },
-        "rates": {name: name in ov.summary.get("rates", {}) for name in RATES},
+        "rates": {name: ov.summary["rates"].get(name, {}).get("median") for name in RATES},
         "passed": all(arrivals.counts[name] for name in ESSENTIAL),
     }
 
@@ -159,4 +165,8 @@ def _shown(probe: Any) -> dict[str, Any]:
     return {"selector": ", ".join(probe.selectors), "where": probe.where, "events": probe.events}
 
 
-instrument_verify = gated("--verify", verify, "check that loss, step+batch, use_cuda and the rest arrive; exit code 3 if an essential one does not")
+instrument_verify = gated(
+    "--verify",
+    verify,
+    "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not",
+)

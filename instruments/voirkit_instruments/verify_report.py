@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ESSENTIAL_NOTE = "(essential)"
-
 
 def report(result: dict[str, Any], script: str, terminal: bool) -> str:
     """The whole text.
@@ -33,7 +31,7 @@ def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             origin = f"{origin}  {'fired, but gave no such event' if fired else 'never fired'}" if origin else ""
             rows.append((name, "missing", origin))
         else:
-            rows.append((name, str(reading["events"]), origin or "given without a probe"))
+            rows.append((name, str(reading["events"]), origin or "no probe: the script or an instrument gave it"))
     return rows
 
 
@@ -48,8 +46,9 @@ def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     verdict = {True: "yes", False: "no", None: "unknown"}[loss["decreases"]]
     rows = [("loss decreases", verdict, because)]
     needs = {"train_rate": "step+batch twice", "loading_rate": "loader", "compute_rate": "compute_start/end with batch"}
-    for name, exists in result["rates"].items():
-        rows.append((name, "yes" if exists else "missing", "" if exists else f"needs {needs[name]}"))
+    for name, median in result["rates"].items():
+        found = (f"{median:.4g}", "items/s") if median is not None else ("missing", f"needs {needs[name]}")
+        rows.append((name, *found))
     return rows
 
 
@@ -88,7 +87,7 @@ def _missing(result: dict[str, Any], script: str) -> list[str]:
         said += [f"        {line}" for line in found]
     unknown = [name for name in missing if name != "options" and not lines.get(name)]
     if unknown:
-        said.append(f"  Nothing in the script looks like {', '.join(unknown)}: probe it where it is set, or give it (voirkit.give).")
+        said.append(f"  Nothing in the script looks like {', '.join(unknown)}: probe it where it is set, or give it.")
     if "options" in missing:
         said.append("  options: with --options, if the script uses argparse.")
     return said

@@ -124,7 +124,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class ClassDefinition:
-    """A class: its path and line, the dotted names of its bases, and the names that its body binds."""
+    """A class: its path and line, the dotted names of its bases (without ``[T]``), the names that its body binds."""
 
     path: tuple[str, ...]
     line: int
@@ -142,6 +142,7 @@ class Catalogue:
         classes: Every class, in the same order.
         names: What the top level binds (functions, classes and imports too).
         loops: The ``for`` loops of the top level.
+        star_imports: Modules of ``from module import *``, with their leading dots.
         module: Name of the module it was read for; empty for a script.
     """
 
@@ -150,6 +151,7 @@ class Catalogue:
     classes: tuple[ClassDefinition, ...]
     names: dict[str, Variable]
     loops: tuple[Loop, ...]
+    star_imports: tuple[str, ...]
     module: str = ""
 
     def find(self, path: tuple[str, ...]) -> Function | None:
@@ -210,6 +212,7 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
         tuple(_class(scope) for scope in reader.classes),
         _variables(top.bound),
         tuple(Loop(*loop) for loop in top.loops),
+        tuple(top.star_imports),
         module,
     )
 
@@ -336,4 +339,5 @@ def _variables(found: dict[str, Found]) -> dict[str, Variable]:
 
 
 def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:
-    return tuple(dotted(e.func if isinstance(e, ast.Call) else e) for e in expressions)
+    inner = (e.func if isinstance(e, ast.Call) else e.value if isinstance(e, ast.Subscript) else e for e in expressions)
+    return tuple(dotted(e) for e in inner)

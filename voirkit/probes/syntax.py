@@ -46,6 +46,7 @@ class Scope:
         self.yields: list[int] = []
         self.globals: dict[str, None] = {}
         self.nonlocals: dict[str, None] = {}
+        self.star_imports: list[str] = []
 
     def bind(self, name: str, line: int, form: str, origin: tuple[str, str] | None = None) -> None:
         """The name gets a value here."""
@@ -201,9 +202,11 @@ class Reader:
 
     def read_ImportFrom(self, scope: Scope, node: ast.ImportFrom, stack: list[Any]) -> None:
         for alias in node.names:
-            if alias.name != "*":
-                origin = ("." * node.level + (node.module or ""), alias.name)
-                scope.bind(alias.asname or alias.name, node.lineno, "import", origin)
+            module = "." * node.level + (node.module or "")
+            if alias.name == "*":
+                scope.star_imports.append(module)
+            else:
+                scope.bind(alias.asname or alias.name, node.lineno, "import", (module, alias.name))
 
     def read_Delete(self, scope: Scope, node: ast.Delete, stack: list[Any]) -> None:
         stack += [("del", target) for target in node.targets[::-1]]
@@ -281,10 +284,9 @@ class Reader:
         assert outer is not None  # only the module has none
         outer.reads.update(dict.fromkeys(name for name in inner.reads if name not in inner.bound))
         if outer.kind != "lambda":
-            found = inner.bound if inner.kind == "comprehension" else {}
-            outer.comprehension.update(
-                {k: v for k, v in (*found.items(), *inner.comprehension.items()) if k not in outer.comprehension}
-            )
+            own = inner.bound if inner.kind == "comprehension" else {}
+            for name, found in (own | inner.comprehension).items():
+                outer.comprehension.setdefault(name, found)
 
 
 # Fields without an expression or statement in them.  A table of fields, and not ast.iter_child_nodes, halves the time.

@@ -133,6 +133,6 @@ def listening(environment: Any = os.environ) -> int | None:
 
         inherited = not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
         writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-    except (OSError, ImportError, OverflowError):
+    except (OSError, ImportError, OverflowError, ValueError):
         return None
     return fd if inherited and writable else None

@@ -1,0 +1,110 @@
+"""Every kind of batch is counted; what can not be counted is said once and never raises."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict, deque, namedtuple
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+from voirkit_instruments.items import ItemCounter, count_items
+
+IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
+Pair = namedtuple("Pair", "x y")
+
+
+class Sized:
+    def __len__(self) -> int:
+        return 5
+
+
+class Hostile:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("do not touch")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("do not print")
+
+
+COUNTED = {
+    "a tensor has its first dimension": (IMAGES, 8),
+    "a tensor without dimensions is one item": (torch.tensor(3.0), 1),
+    "an empty tensor has none": (torch.zeros(0, 3), 0),
+    "a tuple of fields has the first one's": ((IMAGES, LABELS), 8),
+    "a list of fields has the first one's": ([IMAGES, LABELS], 8),
+    "a named tuple of fields has the first one's": (Pair(IMAGES, LABELS), 8),
+    "a tuple whose first element has no dimension has the next one's": ((torch.tensor(1), "x", LABELS), 8),
+    "fields in fields": (((IMAGES, IMAGES), LABELS), 8),
+    "fields in fields only": (((IMAGES, IMAGES), (LABELS, LABELS)), 8),
+    "a dictionary has its first tensor's": ({"name": "x", "x": IMAGES, "y": LABELS}, 8),
+    "a dictionary-like object too": (UserDict(input_ids=LABELS), 8),
+    "an ordered dictionary too": (OrderedDict(x=LABELS), 8),
+    "a dictionary of lists has the list's": ({"text": ["a", "b", "c"]}, 3),
+    "dictionaries in dictionaries": ({"inputs": {"x": IMAGES}, "id": 3}, 8),
+    "a pair of a dictionary and a tensor": (({"x": IMAGES}, LABELS), 8),
+    "a list of ints has its length": ([4, 5, 6], 3),
+    "a list of strings has its length": (["a", "b"], 2),
+    "a list of numbers without dimensions has its length": ([torch.tensor(1), torch.tensor(2)], 2),
+    "lists of different lengths are samples": ([[1, 2, 3], [4, 5], [6], [7]], 4),
+    "equal lists are fields": ((["a", "b", "c"], [0, 1, 1]), 3),
+    "dictionaries with the same keys are samples": ([{"image": IMAGES[0], "box": LABELS}] * 4, 4),
+    "detection: images and targets, each a tuple": (((IMAGES[0],) * 6, ({"boxes": torch.zeros(2, 4)},) * 6), 6),
+    "an object with a length": (Sized(), 5),
+    "a deque": (deque([1, 2]), 2),
+    "packed sequences": (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
+    "a batch of graphs": (SimpleNamespace(num_graphs=4, x=torch.zeros(90, 2)), 4),
+    "an object with fields": (SimpleNamespace(tokens=IMAGES, y=LABELS), 8),
+    "an int is one item": (7, 1),
+    "a string is one item": ("abc", 1),
+    "an empty list has none": ([], 0),
+    "an empty dictionary has none": ({}, 0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_batch_is_counted(name: str) -> None:
+    batch, items = COUNTED[name]
+    assert count_items(batch) == items
+
+
+@pytest.mark.parametrize("make", [lambda: None, object, Hostile, lambda: (i for i in range(3))])
+def test_what_does_not_tell_its_length_is_unknown(make: Callable[[], object]) -> None:
+    assert count_items(make()) is None
+
+
+def test_a_generator_is_not_consumed() -> None:
+    numbers = (i for i in range(3))
+    count_items(numbers)
+    assert list(numbers) == [0, 1, 2]
+
+
+def test_a_list_that_holds_itself_ends() -> None:
+    batch: list[Any] = []
+    batch.append(batch)
+    assert count_items(batch) is not None
+
+
+def test_a_long_list_is_not_walked() -> None:
+    class Counting(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError("walked")
+
+    assert count_items(Counting(range(100_000))) == 100_000
+
+
+def test_an_unknown_batch_is_reported_once_without_its_repr() -> None:
+    said: list[str] = []
+    count = ItemCounter(said.append)
+    assert [count(Hostile()), count(Hostile()), count([1, 2])] == [None, None, 2]
+    assert len(said) == 1
+    assert "Hostile" in said[0]
+
+
+def test_a_counting_function_that_raises_counts_as_unknown() -> None:
+    said: list[str] = []
+    assert ItemCounter(said.append, len)(3) is None
+    assert "TypeError" in said[0]

@@ -1,0 +1,496 @@
+"""train_rate, compute_rate and loading_rate: what they count and what time they take."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from small_overseer import Clock, SmallOverseer
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from voirkit_instruments.loading import LoaderWatch
+from voirkit_instruments.rates import Rate, compute_rate, instrument_rates, loading_rate, train_rate
+
+
+@pytest.fixture
+def ov() -> Iterator[SmallOverseer]:
+    overseer = SmallOverseer()
+    yield overseer
+    overseer._end_streams()
+
+
+def rounded(ov: SmallOverseer, key: str = "train_rate") -> list[tuple[Any, float]]:
+    return [(event.get("task"), round(event[key], 3)) for event in ov.events if key in event]
+
+
+def batch(items: int) -> torch.Tensor:
+    return torch.zeros(items, 2)
+
+
+# train_rate
+
+
+def test_the_batch_that_a_step_event_brings_is_counted_over_the_time_since_the_one_before(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    rate.on_step({"step": True, "batch": batch(1000)})  # the first has no time: it is not counted
+    clock.on(0.5)
+    rate.on_step({"step": True, "batch": batch(10)})
+    rate.finish()
+    assert rounded(ov) == [(None, 20.0)]
+
+
+def test_interleaved_tasks_do_not_disturb_each_other(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for n in range(400):
+        clock.on(0.005)
+        rate.on_step({"step": n, "batch": [1], "task": ("train", "eval")[n % 2]})
+    rate.finish()
+    assert {task for task, _ in rounded(ov)} == {"train", "eval"}
+    assert {round(value) for _, value in rounded(ov)} == {100}
+    assert {key: round(value["median"]) for key, value in ov.summary["rates"].items()} == {
+        "train_rate": 100,
+        "eval_rate": 100,
+    }
+
+
+def test_one_rate_is_given_and_logged_a_second(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for _ in range(31):
+        rate.on_step({"step": True, "batch": batch(4)})
+        clock.on(0.1)
+    rate.finish()
+    assert rounded(ov) == [(None, 40.0)] * 3
+    assert ov.records == [{"train_rate": pytest.approx(40.0), "units": "items/s"}] * 3
+    assert all(type(record["train_rate"]) is float for record in ov.records)
+
+
+def test_a_short_last_batch_counts_what_it_holds(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for items in (8, 8, 8, 4):
+        rate.on_step({"step": True, "batch": (batch(items), batch(items))})
+        clock.on(0.1)
+    rate.finish()
+    assert rounded(ov) == [(None, 66.667)]
+
+
+def test_batches_whose_gradients_are_summed_all_count(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for n in range(9):
+        rate.on_step({"step": True, "batch": batch(4)})
+        clock.on(0.4 if n % 4 == 0 else 0.2)  # every fourth batch is followed by an optimizer step
+    rate.finish()
+    assert ov.summary["rates"]["train_rate"]["median"] == pytest.approx(16.0, rel=0.15)
+
+
+def test_batch_size_goes_before_batch(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for _ in range(2):
+        rate.on_step({"step": True, "batch": object(), "batch_size": 5})
+        clock.on(0.5)
+    rate.finish()
+    assert rounded(ov) == [(None, 10.0)]
+    assert ov.warned == []
+
+
+def test_a_batch_that_can_not_be_counted_is_said_once_and_has_no_rate(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for _ in range(50):
+        rate.on_step({"step": True, "batch": object()})
+        clock.on(0.1)
+    rate.finish()
+    assert rounded(ov) == []
+    assert len(ov.warned) == 1
+
+
+def test_other_events_are_no_steps(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for _ in range(5):
+        rate.on_step({"batch": batch(4)})
+        rate.on_step({"step": 3})
+        rate.on_step({"loss": 1.0})
+        clock.on(1)
+    rate.finish()
+    assert ov.summary["rates"] == {}
+
+
+def test_a_wrapper_whose_begin_and_end_have_step_and_batch_is_one_step(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for n in range(5):
+        for part in ("begin", "end"):
+            rate.on_step({"$wrap": {"id": n, "name": "s", "step": part}, "step": n, "batch": batch(10)})
+            clock.on(0.1)
+    rate.finish()
+    assert ov.summary["rates"]["train_rate"]["median"] == pytest.approx(50.0)
+
+
+def test_a_wrapper_whose_end_alone_has_step_and_batch_is_one_step(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    for _ in range(5):
+        rate.on_step({"$wrap": {"id": 1, "name": "start", "step": "begin"}, "start": True, "batch": batch(10)})
+        clock.on(0.1)
+        rate.on_step({"$wrap": {"id": 1, "name": "start", "step": "end"}, "step": True, "batch": batch(10)})
+        clock.on(0.1)
+    rate.finish()
+    assert ov.summary["rates"]["train_rate"]["median"] == pytest.approx(50.0)
+
+
+def test_the_device_is_waited_for_once_an_interval_and_the_wait_is_time_of_the_step(ov: SmallOverseer) -> None:
+    clock, waits = Clock(), []
+
+    def wait() -> None:
+        waits.append(clock())
+        clock.on(1.0)
+
+    rate = Rate(ov, "train_rate", clock, wait)
+    rate.on_step({"use_cuda": True})
+    for _ in range(11):
+        rate.on_step({"step": True, "batch": batch(10)})
+        clock.on(0.1)
+    assert len(waits) == 1
+    assert rounded(ov) == [(None, 50.0)]  # 100 items in 1 s of steps and 1 s of waiting
+
+
+def test_the_device_is_waited_for_at_the_end_of_a_short_run(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock, lambda: clock.on(0.3))
+    rate.on_step({"use_cuda": True})
+    for _ in range(2):
+        rate.on_step({"step": True, "batch": batch(10)})
+        clock.on(0.2)
+    rate.finish()
+    assert rounded(ov) == [(None, 20.0)]
+
+
+def test_without_use_cuda_no_device_is_waited_for(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock, lambda: pytest.fail("waited"))
+    rate.on_step({"use_cuda": False})
+    for _ in range(30):
+        rate.on_step({"step": True, "batch": batch(10)})
+        clock.on(0.1)
+    rate.finish()
+    assert len(rounded(ov)) == 3
+
+
+def test_threads_of_a_task_are_paired_apart_and_add_up(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    turn = threading.Barrier(2, timeout=30)
+
+    def work(first: bool) -> None:
+        for _ in range(5):
+            turn.wait()
+            if first:
+                clock.on(0.1)
+            turn.wait()
+            with lock:
+                rate.on_step({"step": True, "batch": batch(10)})
+
+    lock = threading.Lock()
+    threads = [threading.Thread(target=work, args=(first,)) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rate.finish()
+    assert rounded(ov) == [(None, 200.0)]
+
+
+# compute_rate
+
+
+def wrap(part: str, identity: int = 1, **keys: Any) -> dict[str, Any]:
+    return {"$wrap": {"id": identity, "name": "compute_start", "step": part}, **keys}
+
+
+def test_compute_rate_takes_the_time_inside_and_the_batch_of_the_end(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "compute_rate", clock)
+    stale: dict[str, Any] = {}
+    for items in (8, 8, 8, 4):
+        rate.on_wrap(wrap("begin", compute_start=True, **stale))
+        clock.on(0.1)
+        stale = {"batch": batch(items)}
+        rate.on_wrap(wrap("end", compute_end=True, **stale))
+        clock.on(5)  # loading: not counted
+    rate.finish()
+    assert ov.summary["rates"]["compute_rate"]["median"] == pytest.approx(80.0)
+
+
+def test_wrappers_that_overlap_are_paired_by_their_id(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "compute_rate", clock)
+    rate.on_wrap(wrap("begin", 1))
+    clock.on(0.1)
+    rate.on_wrap(wrap("begin", 2))
+    clock.on(0.1)
+    rate.on_wrap(wrap("end", 1, batch=batch(10)))
+    clock.on(0.1)
+    rate.on_wrap(wrap("end", 2, batch=batch(20)))
+    rate.finish()
+    assert rounded(ov, "compute_rate") == [(None, 100.0)]  # 30 items in 0.3 s, what overlaps counted once
+
+
+def test_an_end_without_a_begin_counts_nothing(ov: SmallOverseer) -> None:
+    rate = Rate(ov, "compute_rate", Clock())
+    rate.on_wrap(wrap("end", batch=batch(4)))
+    rate.on_wrap({"$wrap": {"id": 1, "name": "other", "step": "begin"}})
+    rate.finish()
+    assert ov.summary["rates"] == {}
+
+
+# loading_rate
+
+
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(2)
+
+
+class Batches:
+    """An iterable of its own, written in Python."""
+
+    def __init__(self, n: int = 3) -> None:
+        self.left = n
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> list[int]:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return [1, 2]
+
+
+class Watched:
+    """A watch and what arrived at it."""
+
+    def __init__(self) -> None:
+        self.arrived: list[tuple[str | None, Any]] = []
+        self.warned: list[str] = []
+        self.times: list[int] = []
+        self.watch = LoaderWatch(self.on_batch, self.warned.append)
+
+    def on_batch(self, task: str | None, begin: int, end: int, batch: Any) -> None:
+        self.arrived.append((task, batch))
+        self.times.append(end - begin)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.watch.remove()
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_every_batch_of_a_given_dataloader_is_timed(watched: Watched, workers: int, persistent: bool) -> None:
+    loader = DataLoader(Slow(), batch_size=8, num_workers=workers, persistent_workers=persistent)
+    watched.watch.watch(loader, "train")
+    lengths = [len(batch) for _ in range(2) for batch in loader]
+    assert lengths == [8, 8, 4] * 2
+    assert [(task, len(batch)) for task, batch in watched.arrived] == [("train", n) for n in lengths]
+    assert min(watched.times) > 0
+
+
+def test_other_dataloaders_are_not_timed(watched: Watched) -> None:
+    given, other = DataLoader(Slow(), batch_size=10), DataLoader(Slow(), batch_size=5)
+    watched.watch.watch(given)
+    for _ in zip(given, other, strict=False):
+        pass
+    assert len(watched.arrived) == 2
+
+
+def test_an_iterable_dataset_keeps_its_warning_at_the_users_line(watched: Watched) -> None:
+    class Numbers(IterableDataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 2
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.zeros(4, 1))
+
+    loader = DataLoader(Numbers(), batch_size=1)
+    watched.watch.watch(loader)
+    with pytest.warns(UserWarning, match="Length of IterableDataset") as caught:
+        numbers = iter(loader)
+        for _ in range(len(loader) + 1):
+            next(numbers)
+    assert caught[0].filename == __file__
+    assert len(watched.arrived) == 3
+
+
+def test_a_dataloader_is_given_after_its_workers_were_started(watched: Watched) -> None:
+    loader = DataLoader(Slow(), batch_size=10, num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    watched.watch.watch(loader)
+    assert len(list(iterator)) == 2
+    assert len(watched.arrived) == 2
+
+
+def test_a_dataloader_whose_iter_is_a_generator_that_calls_the_original_is_timed(watched: Watched) -> None:
+    class Sharded(DataLoader[torch.Tensor]):
+        def __iter__(self) -> Any:  # as accelerate does
+            yield from super().__iter__()
+
+    loader = Sharded(Slow(), batch_size=10)
+    watched.watch.watch(loader)
+    assert len(list(loader)) == 2
+    assert len(watched.arrived) == 2
+    assert watched.warned == []
+
+
+def test_a_loader_of_ones_own_is_timed(watched: Watched) -> None:
+    loader = Batches()
+    watched.watch.watch(loader)
+    assert list(loader) == [[1, 2]] * 3
+    assert [batch for _, batch in watched.arrived] == [[1, 2]] * 3
+
+
+def test_an_iterator_that_calls_the_one_it_overrides_is_timed_once(watched: Watched) -> None:
+    class More(Batches):
+        def __next__(self) -> list[int]:
+            return [*super().__next__(), 3]
+
+    first, second = Batches(1), More(2)
+    watched.watch.watch(first)
+    watched.watch.watch(second)
+    assert [*first, *second] == [[1, 2], [1, 2, 3], [1, 2, 3]]
+    assert [batch for _, batch in watched.arrived] == [[1, 2], [1, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("make", [lambda: (x for x in [[1]]), lambda: [[1], [2]], lambda: iter([[1]]), lambda: zip([1], [2], strict=True)])
+def test_what_can_not_be_observed_is_said_and_left_alone(watched: Watched, make: Any) -> None:
+    loader = make()
+    watched.watch.watch(loader)
+    assert len(list(loader)) > 0
+    assert watched.arrived == []
+    assert len(watched.warned) == 1
+    assert "can not be observed" in watched.warned[0]
+
+
+def test_a_class_whose_iter_is_a_generator_is_said_once_for_all_its_objects(watched: Watched) -> None:
+    class Yields:
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+
+    for _ in range(3):
+        watched.watch.watch(Yields())
+    assert len(watched.warned) == 1
+    assert "generator function" in watched.warned[0]
+
+
+def test_what_a_loader_raises_reaches_the_program(watched: Watched) -> None:
+    class Broken(Batches):
+        def __next__(self) -> list[int]:
+            raise ValueError("broken sample")
+
+    loader = Broken()
+    watched.watch.watch(loader)
+    with pytest.raises(ValueError, match="broken sample"):
+        next(loader)
+
+
+def test_all_classes_are_as_before_when_the_watch_ends() -> None:
+    from torch.utils.data import dataloader
+
+    names = ("_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter", "DataLoader")
+    kinds = [getattr(dataloader, name) for name in names] + [Batches]
+    before = [dict(vars(kind)) for kind in kinds]
+    watched = Watched()
+    for loader in (DataLoader(Slow(), num_workers=0), DataLoader(Slow(), num_workers=1), Batches()):
+        watched.watch.watch(loader)
+        list(loader)
+    assert len(watched.watch.patches) >= 3
+    watched.watch.remove()
+    assert [dict(vars(kind)) for kind in kinds] == before
+    assert watched.watch.patches == []
+
+
+def test_a_watched_loader_is_not_kept_alive(watched: Watched) -> None:
+    import weakref
+
+    loader = DataLoader(Slow(), batch_size=10)
+    watched.watch.watch(loader)
+    list(loader)
+    reference = weakref.ref(loader)
+    watched.arrived.clear()
+    del loader
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_loader_that_was_never_asked_is_mentioned() -> None:
+    watched = Watched()
+    watched.watch.watch(DataLoader(Slow()))
+    watched.watch.remove()
+    assert "DataLoader" in watched.warned[0]
+
+
+# the instruments
+
+
+def train(ov: SmallOverseer) -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(40, 2)), batch_size=8)
+    ov.give(loader=loader)
+    for n, (x,) in enumerate(loader):
+        ov.give(**wrap("begin"))
+        ov.give(**wrap("end", batch=x))
+        ov.give(step=n, batch=x)
+
+
+def test_the_three_rates_of_a_run_shorter_than_a_second_are_given_logged_and_summarised() -> None:
+    ov = SmallOverseer(train_rate, loading_rate, compute_rate)
+    ov(train)
+    for name in ("train_rate", "loading_rate", "compute_rate"):
+        assert len(ov.values(name)) == 1
+        assert [record for record in ov.records if name in record]
+        assert ov.summary["rates"][name]["n"] == 1
+    assert ov.warned == []
+    assert ov.errors == []
+
+
+def test_rates_are_there_when_the_script_fails() -> None:
+    def failing(ov: SmallOverseer) -> None:
+        train(ov)
+        raise ValueError("the script's own")
+
+    ov = SmallOverseer(train_rate, loading_rate, compute_rate)
+    with pytest.raises(ValueError, match="the script's own"):
+        ov(failing)
+    assert set(ov.summary["rates"]) == {"train_rate", "loading_rate", "compute_rate"}
+
+
+def test_without_a_flag_nothing_is_measured_and_given_is_not_touched() -> None:
+    ov = SmallOverseer()
+    ov.argparser = FakeParser()  # type: ignore[attr-defined]
+    ov.options = type("Options", (), {"__getattr__": lambda self, name: False})()
+    ov.require(instrument_rates)
+    ov(lambda ov: None)
+    assert ov.argparser.flags == ["--train-rate", "--loading-rate", "--compute-rate"]  # type: ignore[attr-defined]
+    assert ov._given is None
+
+
+class FakeParser:
+    def __init__(self) -> None:
+        self.flags: list[str] = []
+
+    def add_argument(self, flag: str, **options: Any) -> None:
+        self.flags.append(flag)

@@ -1,0 +1,348 @@
+"""The text of a selector becomes the functions and captures that it names, or an error that marks the place.
+
+The language is ptera's, and so is the parser (``ptera.selector`` 1.4.1); the errors are not.  Whether what a
+selector names exists is asked in ``selectors.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from voirkit.errors import SelectorError, did_you_mean
+from voirkit.probes import ptera_limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+BETWEEN = (">", "as", ",", "=", "~", ":")
+BEFORE = ("!", "!!", "$", ":")
+EXAMPLE = "'//train_epoch > loss'"
+NO_MEANING = {
+    ">>": "'>>' is not part of the language: a plain '>' already means at any depth below.",
+    "[": "an index can not be probed: name the variable alone.",
+    "[[": "an index can not be probed: name the variable alone.",
+    '"': "a string stands in single quotes.",
+    "'": "a quote is opened and not closed.",
+}
+
+
+HASH_VARIABLES = ("#enter", "#exit", "#value", "#error", "#yield", "#receive")
+CONSTANT = re.compile(r"-?[0-9]+(\.[0-9]*)?|'[^']*'|[@/].*")  # numbers, strings, tags, absolute references
+LOOP = re.compile(r"#(?:end)?loop_(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One thing captured in a function.
+
+    Attributes:
+        name: ``x``, ``#enter``, ``#loop_i``; empty for a generic ``$x``.
+        alias: Its name in the events.
+        focus: 1 for ``>`` and ``!``, 2 for ``!!``, 0 for context.
+        is_tagged: Only values with a tag count, ``x:@Tag``.
+        is_compared: Only some values count, ``x=2``, ``x ~ every(3)``.
+    """
+
+    name: str
+    alias: str
+    focus: int
+    is_tagged: bool
+    is_compared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFunction:
+    """A function in a selector.
+
+    Attributes:
+        reference: As written.
+        module: Of an absolute reference, ``""`` for the script; None for a name in scope.
+        path: ``("Trainer", "run")``.
+        captures: What is captured in it, in order.
+        selector: The whole selector.
+        where: ``file:line`` of the selector.
+    """
+
+    reference: str
+    module: str | None
+    path: tuple[str, ...]
+    captures: tuple[Capture, ...]
+    selector: str
+    where: str
+
+    @property
+    def variables(self) -> list[str]:
+        """Names of the plain variables captured."""
+        return [c.name for c in self.captures if c.name and not c.name.startswith("#")]
+
+    @property
+    def loops(self) -> list[str]:
+        """``i`` for each ``#loop_i`` and ``#endloop_i``."""
+        return [found[1] for c in self.captures if (found := LOOP.fullmatch(c.name))]
+
+    @property
+    def hashes(self) -> list[str]:
+        """The other ``#`` variables."""
+        return [c.name for c in self.captures if c.name in HASH_VARIABLES]
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether it captures all variables: ``$x`` without a tag."""
+        return any(not c.name and not c.is_tagged for c in self.captures)
+
+    def wrong(self, what: str, next: str = "") -> SelectorError:
+        """An error about this function."""
+        return wrong(self.selector, self.where, what, next)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A selector that has the form of one.
+
+    Attributes:
+        selector: As written.
+        where: ``file:line`` it stands at.
+        functions: The functions that it names, in order.
+        focus: The one whose variable makes the event; the outermost if there is no focus.
+        names: Names in scope that its conditions use.
+        tags: Names in scope that it uses as tags.
+    """
+
+    selector: str
+    where: str
+    functions: tuple[ParsedFunction, ...]
+    focus: ParsedFunction
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def parse(selector: str, where: str) -> Parsed:
+    """Read a selector.
+
+    Args:
+        selector: Such as ``//train_epoch(batch) > loss``.
+        where: ``file:line`` it stands at, for messages.
+
+    Raises:
+        SelectorError: It is none, or asks for what no probe can do.
+    """
+    tree = read(selector, where)
+    if not hasattr(tree, "captures"):
+        raise _lonely(selector, where, tree.name)
+    functions: list[ParsedFunction] = []
+    names: list[str] = []
+    tags: list[str] = []
+    for call in _calls(tree):
+        captures = tuple(_capture(element, selector, where) for element in call.captures)
+        module, path = _reference(call.element, selector, where)
+        name = call.element.name.value
+        functions.append(ParsedFunction(name, module, path, captures, selector, where))
+        for element in (call.element, *call.captures):
+            names += _names_in(element.value, selector, where)
+            tags += _names_in(element.category, selector, where)
+    focused = [f for f in functions if any(c.focus for c in f.captures)]
+    kinds = {c.focus for f in functions for c in f.captures}
+    if 2 in kinds and 1 not in kinds:
+        next = "Write '!' before what begins: f(!#loop_i as start, !!#endloop_i as end)."
+        raise wrong(
+            selector, where, "'!!' marks the end of what a '!' begins, and there is no '!'.", next, selector.find("!!")
+        )
+    focus = (focused or functions[:1])[-1]
+    return Parsed(selector, where, tuple(functions), focus, tuple(names), tuple(tags))
+
+
+def _calls(call: Any) -> Iterator[Any]:
+    yield call
+    for child in call.children:
+        yield from _calls(child)
+
+
+def _lonely(selector: str, where: str, name: str | None) -> SelectorError:
+    if name is None:
+        return _wildcard(selector, where)
+    if name.startswith("/"):
+        next = f"Write '{name} > VARIABLE', or '{name}() as result' for what it returns."
+        return wrong(selector, where, "it names a function, but nothing to observe in it.", next)
+    next = (
+        f"Write FUNCTION > {name}, such as '//train_epoch > {name}'; '{name}() as result' for what a function returns."
+    )
+    return wrong(selector, where, f"'{name}' stands alone: a variable of which function?", next)
+
+
+def _wildcard(selector: str, where: str) -> SelectorError:
+    at = selector.find("*")
+    what = "'*' stands for any function, and a probe needs to know which." if at >= 0 else "a function needs a name."
+    return wrong(selector, where, what, f"Name it, such as in {EXAMPLE}.", at if at >= 0 else None)
+
+
+def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tuple[str, ...]]:
+    """Module and path of a function's name."""
+    if element.name is None:
+        raise _wildcard(selector, where)
+    name = element.name.value
+    at = selector.find(name)
+    if _is_compared(element):
+        raise wrong(selector, where, f"'{name}' is a function here, and has no value to compare.", at=at)
+    module, path = None, name.split(".")
+    if name.startswith("/"):
+        module, *path = name[1:].split("/")
+        if not path or not all(path):
+            near = f"Did you mean '//{module}'?" if module.isidentifier() and not path else ""
+            raise wrong(selector, where, f"'{name}' names no function.", near, at)
+        if any("." in part for part in path):
+            fixed = f"/{module}/{'/'.join(path).replace('.', '/')}"
+            if not module and "." in path[0] and len(path) > 1:  # one slash too many
+                fixed = name[1:]
+            raise wrong(selector, where, f"in '{name}' only the module may have dots.", f"Did you mean '{fixed}'?", at)
+    if not all(part.isidentifier() for part in [*path, *(module.split(".") if module else [])]):
+        raise wrong(selector, where, f"'{name}' is not the name of a function.", at=at)
+    return ("" if module == "__main__" else module), tuple(path)
+
+
+def _capture(element: Any, selector: str, where: str) -> Capture:
+    name, at = element.name or "", selector.find(element.name or "")
+    if name.startswith("#"):
+        if name not in HASH_VARIABLES and not LOOP.fullmatch(name):
+            known = f"There are: {', '.join([*HASH_VARIABLES, '#loop_X', '#endloop_X'])}."
+            loop = name.rpartition("_")[2] if "_" in name else "X"
+            near = did_you_mean(name, [*HASH_VARIABLES, f"#loop_{loop}", f"#endloop_{loop}"])
+            raise wrong(selector, where, f"there is no '{name}'.", f"{known}  {near}".rstrip(), at)
+    elif "." in name and all(part.isidentifier() for part in name.split(".")):
+        raise wrong(selector, where, ptera_limits.attribute(name), at=at)
+    elif name and not name.isidentifier():
+        raise wrong(selector, where, f"'{name}' is not the name of a variable.", at=at)
+    focus = max(element.tags, default=0)
+    return Capture(name, element.capture or "", focus, element.category is not None, _is_compared(element))
+
+
+def _is_compared(element: Any) -> bool:
+    from ptera.utils import ABSENT
+
+    return element.value is not ABSENT
+
+
+def _names_in(value: Any, selector: str, where: str) -> list[str]:
+    """The names in scope that a condition or tag uses."""
+    from ptera.selector import VCall, VKeyword, VSymbol
+
+    if isinstance(value, VCall):
+        return [name for part in (value.fn, *value.args) for name in _names_in(part, selector, where)]
+    if isinstance(value, VKeyword):
+        return _names_in(value.value, selector, where)
+    if not isinstance(value, VSymbol) or CONSTANT.fullmatch(value.value):
+        return []
+    if not all(part.isidentifier() for part in value.value.split(".")):
+        next = "Values are whole numbers, numbers such as 0.5, strings in single quotes, and names."
+        raise wrong(selector, where, f"'{value.value}' is not a value.", next, selector.find(value.value))
+    return [value.value]
+
+
+def wrong(selector: str, where: str, what: str, next: str = "", at: int | None = None) -> SelectorError:
+    """The error for a selector, with a mark under the place if that is known."""
+    if at is not None:
+        before = selector.rfind("\n", 0, at) + 1
+        line = selector[before:].split("\n", 1)[0]
+        pad = "".join(c if c == "\t" else " " for c in line[: at - before])
+        next = f"  {line}\n  {pad}^" + (f"\n{next}" if next else "")
+    return SelectorError(f"selector {selector!r}: {what}", where=where, next=next)
+
+
+def read(selector: str, where: str) -> Any:
+    """Parse a selector.
+
+    Returns:
+        A ``Call``, or an ``Element`` for a name that stands alone, of ptera.selector (1.4.1).
+
+    Raises:
+        SelectorError: It has not the form of a selector.
+    """
+    from ptera import selector as language
+
+    if not selector.strip():
+        raise wrong(selector, where, "it is empty.", f"Write FUNCTION > VARIABLE, such as {EXAMPLE}.")
+    check_form(selector, where)
+    try:
+        tree = language.parse(selector)
+    except (
+        Exception
+    ) as error:  # ptera raises SyntaxError, AssertionError, AttributeError ... for what it does not expect
+        at = (getattr(error, "offset", None) or 0) - 1 if isinstance(error, SyntaxError) else None
+        if at is not None:
+            at += len(selector) - len(selector.lstrip())
+            at += len(selector[at:]) - len(
+                selector[at:].lstrip()
+            )  # its operators begin with the white space before them
+        raise wrong(selector, where, "it can not be read.", at=at) from None
+    if isinstance(tree, list):
+        raise wrong(selector, where, "it is a list: give each selector as an argument of its own.")
+    return tree
+
+
+def check_form(selector: str, where: str) -> None:
+    """Go through the words from left to right: names where names belong, operators between them, brackets in pairs.
+
+    Raises:
+        SelectorError: With the place of the first fault.
+    """
+    tokens = _tokens(selector)
+    _check_parentheses(tokens, selector, where)
+    wants_name, last = True, ""
+    calls: list[bool] = []
+    for text, kind, at in tokens:
+        if kind in ("WORD", "STRING"):
+            if not wants_name:
+                hint = f"Write '{last} > {text}' for the variable {text} in a call of {last}." if last != ")" else ""
+                raise wrong(selector, where, f"an operator is missing before '{text}'.", hint, at)
+            wants_name = False
+        elif text == "(":
+            calls.append(not wants_name)
+            wants_name = True
+        elif text == ")":
+            if wants_name and not (last == "(" and calls[-1]):
+                raise wrong(selector, where, f"a name is missing between '{last}' and ')'.", at=at)
+            calls.pop()
+            wants_name = False
+        elif text in BEFORE and wants_name:
+            pass
+        elif text in BETWEEN:
+            if wants_name:
+                place = f"between '{last}' and '{text}'" if last else f"before '{text}'"
+                hint = "A comparison has one '='." if text == last == "=" else ""
+                raise wrong(selector, where, f"a name is missing {place}.", hint, at)
+            wants_name = True
+        elif text in BEFORE:
+            raise wrong(selector, where, f"'{text}' stands before a name, not after it.", at=at)
+        else:
+            raise wrong(selector, where, NO_MEANING.get(text, f"'{text}' has no meaning in a selector."), at=at)
+        last = text
+    if wants_name:
+        raise wrong(selector, where, f"a name is missing after '{last}'.", at=len(selector.rstrip()))
+
+
+def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
+    """Text, kind (OPERATOR, WORD, STRING, None) and place of each word, as ptera's lexer sees them."""
+    from ptera.selector import parser
+
+    indent = len(selector) - len(selector.lstrip())
+    tokens = []
+    for token in parser.lexer(selector):
+        if token.value:  # white space between two words is an operator without text
+            at = token.location.start + indent
+            tokens.append((token.value, token.type, at + len(selector[at:]) - len(selector[at:].lstrip())))
+    return tokens
+
+
+def _check_parentheses(tokens: list[tuple[str, str | None, int]], selector: str, where: str) -> None:
+    opened = []
+    for text, kind, at in tokens:
+        if kind == "OPERATOR" and text == "(":
+            opened.append(at)
+        elif kind == "OPERATOR" and text == ")":
+            if not opened:
+                raise wrong(selector, where, "a parenthesis is closed that was never opened.", at=at)
+            opened.pop()
+    if opened:
+        raise wrong(selector, where, "a parenthesis is never closed.", at=opened[-1])

@@ -1,0 +1,351 @@
+"""Selectors, checked before the script runs: do the functions, variables and loops that they name exist?
+
+Says what is wrong in the user's words, with the nearest right name. Never runs anything of the script.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+
+from voirkit.errors import SelectorError, did_you_mean, nearest
+from voirkit.probes import catalogue as sources
+from voirkit.probes import ptera_limits
+from voirkit.probes.grammar import Capture, Parsed, ParsedFunction, parse, wrong
+from voirkit.probes.references import Named, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from voirkit.probes.catalogue import Catalogue, Function
+    from voirkit.probes.references import Modules
+
+__all__ = ["Capture", "Parsed", "ParsedFunction", "check", "check_all", "check_function", "parse"]
+
+LONGEST_LIST = 20  # names in a message
+
+
+def check_all(
+    parsed: Parsed,
+    script: Catalogue | None,
+    script_name: str,
+    scope: Mapping[str, Any] | None = None,
+    modules: Modules | None = sources.catalogue_of_module,
+) -> str | None:
+    """Make sure that a selector can match what it names.
+
+    Args:
+        parsed: The selector.
+        script: Catalogue of the script; None if there is none.
+        script_name: The script's name for messages.
+        scope: What plain names stand for, builtins included; None leaves them unchecked.
+        modules: Finds the catalogue of a module; None leaves other modules unchecked.
+
+    Returns:
+        ``main.py:12``, the place of the function that makes the events; None if that can not be known yet.
+
+    Raises:
+        SelectorError: A function, variable, loop or name is not there, or can not be observed.
+    """
+    site = None
+    for function in parsed.functions:
+        if function.module is not None:
+            found = _check_absolute(function, script, script_name, modules)
+        elif scope is not None:
+            found = _check_in_scope(function, scope, script, script_name)
+        else:
+            found = None
+        if function is parsed.focus:
+            site = found
+    if scope is not None:
+        _check_names(parsed, scope)
+    return site
+
+
+def check(parsed: Parsed, script: Catalogue, script_name: str) -> str | None:
+    """``check_all`` for absolute references alone."""
+    return check_all(parsed, script, script_name)
+
+
+def _check_absolute(
+    function: ParsedFunction, script: Catalogue | None, script_name: str, modules: Modules | None
+) -> str | None:
+    cache: dict[str, Catalogue | None] = {}
+
+    def catalogue_of(name: str) -> Catalogue | None:
+        if modules is None:
+            raise SelectorError("modules are not looked at")
+        if name not in cache:
+            cache[name] = modules(name)
+        return cache[name]
+
+    if function.module and modules is not None:
+        home = _home(function, catalogue_of, script, script_name)
+    elif function.module or script is None:
+        return None
+    else:
+        home = script
+    found = resolve(function.path, home, catalogue_of)
+    if found is None:
+        return None
+    name = script_name if found.catalogue is script else _shown(found.catalogue.filename)
+    if not found.functions:
+        raise _no_function(function, found, name)
+    return _check_captures(function, found.functions, name, lambda variable: _elsewhere(variable, found.catalogue))
+
+
+def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, script_name: str) -> Catalogue:
+    """The catalogue of the module of an absolute reference."""
+    assert function.module  # the caller has seen to it
+    rest = "/".join(function.path)
+    try:
+        home = modules(function.module)
+    except SelectorError as error:
+        near = [f"//{function.module}/{rest}"] if script and script.find_class((function.module,)) else []
+        raise function.wrong(error.what, _lines(error.next, _or(near))) from None
+    except SyntaxError as error:
+        raise function.wrong(f"the source of '{function.module}' can not be read: {error}.") from None
+    if home is None:
+        raise function.wrong(f"'{function.module}' has no Python source, so that nothing in it can be probed.")
+    if script is not None and os.path.realpath(home.filename) == os.path.realpath(script.filename):
+        what = f"'/{function.module}/' would import {script_name} a second time, beside the running script."
+        raise function.wrong(what, f"Write '//{rest}'.")
+    return home
+
+
+def _no_function(function: ParsedFunction, found: Named, name: str) -> SelectorError:
+    """What a reference leads to is no function: say what it is instead, and what is near."""
+    catalogue, path, prefix = found.catalogue, found.path, f"/{found.catalogue.module}/"
+    label = ".".join(path)
+    if found.sourceless:
+        what = f"'{function.reference}' is imported from '{found.sourceless}', which has no Python source."
+        return function.wrong(what, "Only functions written in Python can be probed.")
+    if not path:
+        return function.wrong(f"'{function.reference}' is a module, not a function.")
+    if found.definition:
+        methods = [f"{prefix}{'/'.join([*path, m])}" for m in catalogue.inside(path)]
+        next = f"Name one of its methods: {_listed(methods)}." if methods else "It has no methods of its own."
+        return function.wrong(f"{label} ({name}:{found.definition.line}) is a class, not a function.", next)
+    if found.variable:
+        what = f"{label} ({name}:{found.variable.line}) is not a function."
+        its = "" if catalogue.module else _its(catalogue)
+        return function.wrong(what, _lines(its, _near(function, catalogue, prefix)))
+    owner, last = path[:-1], path[-1]
+    outer = catalogue.find(owner) or catalogue.find_class(owner)
+    if outer:
+        kind = "method" if catalogue.find_class(owner) else "inner function"
+        names = catalogue.inside(owner)
+        its = f"Its {kind}s: {_listed(names)}." if names else f"It has no {kind}s."
+        near = [f"{prefix}{'/'.join([*owner, n])}" for n in nearest(last, names)]
+        what = f"{'.'.join(owner)} ({name}:{outer.line}) has no {kind} '{last}'."
+        return function.wrong(what, _lines(its, _or(near) or _near(function, catalogue, prefix)))
+    what = f"{name} has no function '{'/'.join(function.path)}'."
+    return function.wrong(what, _lines(_its(catalogue), _near(function, catalogue, prefix)))
+
+
+def _near(function: ParsedFunction, catalogue: Catalogue, prefix: str) -> str:
+    paths = ["/".join(f.path) for f in catalogue.functions]
+    exact = [p for p in paths if p.endswith(f"/{function.path[-1]}")]
+    return _or(f"{prefix}{p}" for p in dict.fromkeys(exact or nearest("/".join(function.path), paths)))
+
+
+def _elsewhere(variable: str, catalogue: Catalogue) -> str:
+    """Which other functions of the file have a variable."""
+    found = dict.fromkeys("/".join(f.path) for f in catalogue.functions if variable in f.own_names)
+    shown = [f"'/{catalogue.module}/{path} > {variable}'" for path in found]
+    return f"It is a variable of another function: {_listed(shown)}." if shown else ""
+
+
+def _check_captures(
+    function: ParsedFunction, definitions: Iterable[Function], name: str, elsewhere: Callable[[str], str]
+) -> str:
+    """One of the definitions has all that is captured, or the last one's first fault is raised.  Returns its place."""
+    problem = None
+    for definition in definitions:
+        site = f"{name}:{definition.line}"
+        problem = _problem(function, definition, site, elsewhere)
+        if problem is None:
+            return site
+    assert problem is not None  # there is at least one definition
+    raise problem
+
+
+def _problem(
+    function: ParsedFunction, found: Function, site: str, elsewhere: Callable[[str], str]
+) -> SelectorError | None:
+    label = f"{found.name} ({site})"
+    for variable in function.variables:
+        if not found.knows(variable) and variable not in found.comprehension_variables:
+            own = sorted(found.own_names)
+            its = f"Its variables: {_listed(own)}." if own else "It has no variables."
+            read = [n for n in (*found.globals_read, *found.free_read) if not hasattr(builtins, n)]
+            near = did_you_mean(variable, [*own, *read]) or elsewhere(variable)
+            return function.wrong(f"{label} has no variable '{variable}'.", _lines(its, near))
+    loops = {name: loop.line for loop in found.loops for name in loop.names}
+    for name in function.loops:
+        if name not in loops:
+            file = site.rpartition(":")[0]
+            its = f"Its loops: {_listed(f'#loop_{n} ({file}:{line})' for n, line in loops.items())}."
+            near = _or(f"#loop_{n}" for n in nearest(name, loops))
+            what = f"{label} has no 'for' loop over '{name}'."
+            return function.wrong(what, _lines(its if loops else "It has no 'for' loops.", near))
+    if not found.yields and ("#yield" in function.hashes or "#receive" in function.hashes):
+        return function.wrong(f"{label} has no 'yield'.")
+    reason = ptera_limits.refusal(found, function.variables, function.hashes, function.is_generic)
+    return function.wrong(f"{label} {reason}") if reason else None
+
+
+# In scope
+
+
+def _check_in_scope(
+    function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str
+) -> str:
+    first, *rest = function.path
+    if first not in scope:
+        raise _not_in_scope(function, scope, script, script_name)
+    thing = scope[first]
+    for n, part in enumerate(rest):
+        try:
+            thing = getattr(thing, part)
+        except Exception:  # a property of the user's object may raise anything
+            holder = ".".join(function.path[: n + 1])
+            raise function.wrong(f"'{holder}' has no '{part}'.", did_you_mean(part, dir(thing))) from None
+    return check_function(function, thing)
+
+
+def check_function(function: ParsedFunction, thing: object) -> str:
+    """Make sure that a live object is a function that can be probed, and has what is captured in it.
+
+    Args:
+        function: The function in the selector.
+        thing: What its name stands for.
+
+    Returns:
+        ``main.py:12``, the place of the function.
+
+    Raises:
+        SelectorError: It is no Python function, or has no such variable.
+    """
+    import types
+
+    bare = _unwrapped(thing)
+    if not isinstance(bare, types.FunctionType):
+        raise function.wrong(f"'{function.reference}' {_not_a_function(bare)}")
+    file, line = _shown(bare.__code__.co_filename), bare.__code__.co_firstlineno
+    found = sources.catalogue_of_function(bare)
+    if found is None:
+        raise function.wrong(f"'{function.reference}' ({file}:{line}) {ptera_limits.without_source(bare)}")
+    hint = ""
+    if bare is thing and found.path[-1] != function.path[-1]:  # decorated, without functools.wraps
+        hint = f"'{function.reference}' stands for {found.name}."
+        hint += f"  What it decorates has an absolute reference, '//{'/'.join(function.path)}' or '/MODULE/...'."
+    return _check_captures(function, [found], file, lambda variable: hint)
+
+
+def _not_in_scope(
+    function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str
+) -> SelectorError:
+    first = function.path[0]
+    dotted = [f.name for f in script.functions] if script else []
+    near = [name for name in dotted if name == function.reference] or nearest(function.reference, dotted)
+    found = [f"'//{name.replace('.', '/')}' (a function of {script_name})" for name in dict.fromkeys(near)]
+    callables = [name for name in scope if callable(scope[name])]
+    next = f"Did you mean {' or '.join(found)}?" if found else did_you_mean(first, callables)
+    return function.wrong(f"there is no '{first}' in scope{_of_file(function.where)}.", next)
+
+
+def _unwrapped(thing: object) -> object:
+    """What ptera would look at: bound methods, properties, and decorators that use functools.wraps are taken off."""
+    import types
+
+    for _ in range(100):  # a __wrapped__ may lead in a circle
+        if isinstance(thing, type):
+            break
+        if isinstance(thing, types.MethodType):
+            thing = thing.__func__
+        elif isinstance(thing, property):
+            thing = thing.fget
+        else:
+            try:
+                thing = thing.__wrapped__  # type: ignore[attr-defined]
+            except Exception:  # the user's own __getattr__ may raise anything
+                break
+    return thing
+
+
+def _not_a_function(thing: object) -> str:
+    """What a thing is instead, never by its repr: that may be long, slow, or hold an address."""
+    import functools
+    import types
+
+    if isinstance(thing, type):
+        methods = [name for name, value in vars(thing).items() if isinstance(_unwrapped(value), types.FunctionType)]
+        return f"is a class, not a function. Name one of its methods: {_listed(methods)}." if methods else "is a class."
+    if isinstance(thing, functools.partial):
+        inner = getattr(thing.func, "__qualname__", type(thing.func).__name__)
+        return f"is a functools.partial, not a function. Probe what it calls: {inner}."
+    if isinstance(thing, types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType):
+        return "is written in C: only functions written in Python can be probed."
+    if isinstance(thing, types.ModuleType):
+        return "is a module, not a function."
+    kind = type(thing).__name__
+    if isinstance(getattr(type(thing), "__call__", None), types.FunctionType):  # noqa: B004 -- whether it is Python code
+        return f"is an object ({kind}), not a function. Probe its method: {kind}.__call__."
+    return f"is an object ({kind}), not a function."
+
+
+def _check_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
+    """The names that conditions and tags use are in scope."""
+    from ptera import tools
+    from ptera.tags import Tag
+
+    for name in (*parsed.names, *parsed.tags):
+        first, *rest = name.split(".")
+        if first in scope or hasattr(builtins, first) or (not rest and hasattr(tools, first)):
+            continue
+        what = f"there is no '{first}' in scope{_of_file(parsed.where)}."
+        raise wrong(parsed.selector, parsed.where, what, did_you_mean(first, scope))
+    for name in parsed.tags:
+        first, *rest = name.split(".")
+        value = scope.get(first)
+        for part in rest:
+            value = getattr(value, part, None)
+        if not isinstance(value, Tag):
+            raise wrong(parsed.selector, parsed.where, f"'{name}' is not a tag.", "A tag is written ':@Name'.")
+
+
+# Words
+
+
+def _of_file(where: str) -> str:
+    file = where.rpartition(":")[0] or where
+    return f" of {file}" if file else ""
+
+
+def _shown(filename: str) -> str:
+    """A file's name for messages: relative if it is in the current folder."""
+    folder = os.getcwd() + os.sep
+    return filename[len(folder) :] if filename.startswith(folder) else filename
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - LONGEST_LIST} more" if len(names) > LONGEST_LIST else ""
+    return ", ".join(names[:LONGEST_LIST]) + more
+
+
+def _its(catalogue: Catalogue) -> str:
+    paths = dict.fromkeys("/".join(f.path) for f in catalogue.functions)
+    return f"Its functions: {_listed(paths)}." if paths else "It has no functions."
+
+
+def _or(choices: Iterable[str]) -> str:
+    shown = [repr(choice) for choice in choices][:3]
+    return f"Did you mean {' or '.join(shown)}?" if shown else ""
+
+
+def _lines(*parts: str) -> str:
+    return "  ".join(part for part in parts if part)
