@@ -140,6 +140,13 @@ def test_files_of_the_command_line_go_before_those_found_and_the_last_before_all
     assert values("main.py", "one.yaml", "two.json") == {"a": 1, "b": 2, "c": 3, "t.x": 2, "t.y": 1}
 
 
+def test_without_a_search_only_the_files_of_the_command_line_are_read(place: Path) -> None:
+    write(place / "inner/voirkit.toml", "a = 1")
+    one, two = write(place / "one.yaml", "b: 2\nc: 2"), write(place / "two.yaml", "c: 3")
+    found = collect("main.py", os.getcwd(), [one, two], search=False)
+    assert {s.path[0]: s.value for s in found} == {"b": 2, "c": 3}
+
+
 def test_a_pyproject_given_with_config_is_read_as_one(place: Path) -> None:
     write(place / "elsewhere/pyproject.toml", "[tool.voirkit]\nstop = 1\n[tool.other]\nstop = 2")
     assert values("main.py", "../elsewhere/pyproject.toml") == {"stop": 1}
@@ -147,8 +154,25 @@ def test_a_pyproject_given_with_config_is_read_as_one(place: Path) -> None:
 
 @pytest.mark.usefixtures("place")
 def test_a_pyproject_that_says_nothing_to_voirkit_is_not_parsed() -> None:
-    write(Path("pyproject.toml"), "[project\nname = 'torn'")
+    write(Path("pyproject.toml"), "[project\nname = 'torn'\ndependencies = ['voirkit']\n# tool.voirkit")
     assert values() == {}
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.voirkit]\nstop = 1",
+        "[ tool . 'voirkit' ]\nstop = 1",
+        "tool.voirkit.stop = 1",
+        "tool = {voirkit = {stop = 1}}",
+        "[tool]\nvoirkit = {stop = 1}",
+        "[tool]\n'voirkit'.stop = 1",
+    ],
+)
+def test_the_table_of_a_pyproject_may_be_written_in_any_way(text: str) -> None:
+    write(Path("pyproject.toml"), text)
+    assert values() == {"stop": 1}
 
 
 @pytest.mark.usefixtures("place")
@@ -367,9 +391,7 @@ def test_a_table_gives_the_options_of_a_dataclass_their_defaults() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_fields_of_a_dataclass_may_be_set_by_their_options_names() -> None:
-    assert parsed("epochs = 5\nshuffle = false\nfiles = ['a', 'b']", "", True).training == Training(
-        5, False, ["a", "b"]
-    )
+    assert parsed("epochs = 5\nshuffle = false\nfiles = ['a', 'b']", "", True).training == Training(5, False, ["a", "b"])
 
 
 @pytest.mark.usefixtures("place")

@@ -154,9 +154,7 @@ def test_a_parametrized_instrument_always_runs_and_finds_its_value_in_the_option
     assert seen == [3, 5]
 
 
-def test_parametrized_takes_its_arguments_in_every_order_voir_does(
-    seen: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parametrized_takes_its_arguments_in_every_order_voir_does(seen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     inner = seen_after_load(seen)
 
     def hex_number(text: str) -> int:

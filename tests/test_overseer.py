@@ -36,7 +36,7 @@ def test_used_as_a_library_it_runs_a_script_and_records_nothing(place: Place, mo
 
 def test_a_missing_script_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.folder)
-    with pytest.raises(CommandLineError, match="nothing.py"):
+    with pytest.raises(CommandLineError, match=r"nothing\.py"):
         Overseer()(["nothing.py"])
 
 
@@ -410,7 +410,10 @@ def test_ranks_share_a_directory_and_the_first_writes_the_summary(place: Place) 
 
 
 def test_quiet_silences_voirkit_but_not_warnings(place: Place) -> None:
-    place.write(main="", voirfile="def instrument_x(ov):\n    yield ov.phases.run_script\n    ov.say('said')\n    ov.warn('warned')\n    ov.warn('warned')\n")
+    place.write(
+        main="",
+        voirfile="def instrument_x(ov):\n    yield ov.phases.run_script\n    ov.say('said')\n    ov.warn('warned')\n    ov.warn('warned')\n",
+    )
     assert place.voirkit("--quiet", "main.py").err == "voirkit: warned\n"
     assert "said" in place.voirkit("--force", "main.py").err
 

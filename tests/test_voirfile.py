@@ -12,7 +12,7 @@ SAYS = "def instrument_says(ov):\n    yield ov.phases.finalize\n    ov.say('{}')
 
 
 def said(ended: Ended) -> list[str]:
-    return [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if not line.startswith(("voirkit: run directory"))]
+    return [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if not line.startswith("voirkit: run directory")]
 
 
 def test_a_voirfile_is_found_beside_the_script(place: Place) -> None:

@@ -22,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if words and words[0] in _RESERVED:
-            raise CommandLineError(f"the subcommand {words[0]!r} is not in this version yet.", next=f"A script of that name: voirkit ./{words[0]}")
+            raise CommandLineError(
+                f"the subcommand {words[0]!r} is not in this version yet.", next=f"A script of that name: voirkit ./{words[0]}"
+            )
         return run.main(words)
     except VoirkitError as exc:
         print(f"voirkit: {exc}", file=sys.stderr)

@@ -64,25 +64,24 @@ def find(script: str | None, cwd: str) -> list[str]:
     while folder not in folders[1:]:
         folders.append(folder)
         folder = os.path.dirname(folder)
-    paths = [
-        os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in ("voirkit.toml", "pyproject.toml")
-    ]
+    paths = [os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in ("voirkit.toml", "pyproject.toml")]
     return [path for path in paths if os.path.exists(path)]
 
 
-def collect(script: str | None, cwd: str, configs: Sequence[str] = ()) -> list[Setting]:
+def collect(script: str | None, cwd: str, configs: Sequence[str] = (), search: bool = True) -> list[Setting]:
     """All that configuration files say, each key once: the last of ``configs`` goes first, then the nearest file.
 
     Args:
         script: The script, as far as it is known: a file or a folder.
         cwd: The current folder.
         configs: The files of ``--config``, in their order.
+        search: Whether to look for files besides those.
 
     Raises:
         ConfigurationError: A file can not be read or understood.
     """
     found: dict[tuple[str, ...], Setting] = {}
-    for path in [*reversed(configs), *find(script, cwd)]:
+    for path in [*reversed(configs), *(find(script, cwd) if search else [])]:
         for setting in read(path, cwd):
             found.setdefault(tuple(part.replace("-", "_") for part in setting.path), setting)
     return list(found.values())
@@ -105,8 +104,9 @@ def read(path: str, cwd: str = "") -> list[Setting]:
         raise ConfigurationError("a configuration file is written in TOML, YAML or JSON.", where=shown, next=hint)
     data = _bytes(os.path.join(cwd, path), shown)
     is_pyproject = os.path.basename(path) == "pyproject.toml"
-    if is_pyproject and b"voirkit" not in data:
-        return []  # most of them; whether they are well-formed is none of voirkit's business
+    # Most pyproject.toml say nothing to voirkit, though they may name it: they are not parsed (7 ms), nor judged.
+    if is_pyproject and not re.search(rb"""(?m)^[^#\n]*\btool\b.*voirkit|^\s*\[\s*["']?tool["']?\s*\]""", data):
+        return []
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -175,9 +175,7 @@ def _parse_yaml(text: str, shown: str) -> Any:
         raise ConfigurationError(f"this is not YAML: {what}.", where=f"{shown}:{line}") from None
 
 
-def _settings(
-    table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], shown: str
-) -> Iterable[Setting]:
+def _settings(table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], shown: str) -> Iterable[Setting]:
     """Each value that is no table. ``path`` is the table in voirkit's settings, ``around`` the tables around those."""
     for key, value in table.items():
         if not isinstance(key, str):
@@ -236,9 +234,7 @@ def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> d
     return vars(scratch)
 
 
-def _give(
-    parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: Action, name: str, setting: Setting
-) -> None:
+def _give(parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: Action, name: str, setting: Setting) -> None:
     """Do to a namespace what the option on a command line would have done."""
     value, key = setting.value, setting.path[0]
     if isinstance(action, argparse._CountAction) and isinstance(value, int):

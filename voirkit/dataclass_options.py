@@ -150,13 +150,7 @@ class _Option:
                 exclusive.add_argument(option, action="store_const", const=value, help=shown, **common)
             return
         known = default is not MISSING and default is not None
-        shown = (
-            f"(default: {self._words_of(default)})".replace("%", "%%")
-            if known
-            else ""
-            if default is None
-            else "(required)"
-        )
+        shown = f"(default: {self._words_of(default)})".replace("%", "%%") if known else "" if default is None else "(required)"
         common["help"] = f"{escaped} {shown}".strip()
         common["metavar"] = getattr(self.reader, "metavar", None) or self.path[-1].upper()
         if self.many:
@@ -189,9 +183,7 @@ class _Option:
 class _Collect(argparse.Action):
     """``--x a b`` and ``--x=a --x=b`` say the same; neither adds to the default."""
 
-    def __call__(
-        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
-    ) -> None:
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, []), *values])
 
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 class _HelpFormatter(argparse.HelpFormatter):
     """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in a help text."""
 
-    def __init__(
-        self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None
-    ) -> None:
+    def __init__(self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None) -> None:
         # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
@@ -103,9 +101,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         names = ", ".join(action.option_strings) or action.dest
         if self._was_read:
             hint = "Add options in phase init: after `yield ov.phases.init`, before any other phase."
-            raise InstrumentError(
-                f"the option {names} comes after the command line has been read.", where=where, next=hint
-            )
+            raise InstrumentError(f"the option {names} comes after the command line has been read.", where=where, next=hint)
         if who is not None and not action.option_strings:
             hint = f"Write: '--{names}'."
             raise InstrumentError(f"{names!r} is no option: its name needs dashes in front.", where=where, next=hint)

@@ -23,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from typing import Any
 
     from voirkit.phases import Instrument
@@ -112,10 +111,11 @@ class Overseer(GivenOverseer):
 
     def give(self, **data: Any) -> None:
         """Give values into ``given``, from any thread; they have arrived when the call returns, in the order of the calls."""
-        self.given
+        given = self.given
         import giving
 
-        giving.give.produce(data)
+        if given is not None:
+            giving.give.produce(data)
 
     def say(self, text: str) -> None:
         """Say something to the user, on stderr; nothing with ``--quiet``."""
@@ -139,7 +139,7 @@ class Overseer(GivenOverseer):
     # a run
 
     @property
-    def current(self) -> Instrument | None:  # type: ignore[override]  # the parser must know who adds an option
+    def current(self) -> Instrument | None:  # a property, so that the parser knows who adds an option
         """The instrument that runs right now."""
         return self._current
 
@@ -153,7 +153,7 @@ class Overseer(GivenOverseer):
         """The exit code of the run: the script's own, or 3 if that is 0 and a check failed."""
         return EXIT_CHECK_FAILED if self.failures and self._exit_code == 0 else self._exit_code
 
-    def run_phase(self, phase: Phase) -> AbstractContextManager[Callable[[Any], None]]:
+    def run_phase(self, phase: Phase) -> Any:
         """Around the body of a phase; it is logged when it starts."""
         self.log({"$event": "phase", "$data": {"name": phase.name}})
         return super().run_phase(phase)
@@ -206,8 +206,8 @@ class Overseer(GivenOverseer):
     def _prepare(self) -> None:
         helpers.set_current_overseer(self)
         # The script may give without any instrument that listens: what is given is counted all the same.
-        when_imported("voirkit.streams", lambda _: self.given)
-        when_imported("giving", lambda _: __import__("voirkit.streams"))
+        when_imported("voirkit.streams", self._notice_streams)
+        when_imported("giving", _load_streams)
         self._open_log()
         super()._prepare()
         self._refuse()
@@ -312,6 +312,9 @@ class Overseer(GivenOverseer):
         given.where("$event").subscribe(self.log)
         return given
 
+    def _notice_streams(self, _: object) -> None:
+        _ = self.given  # made when it is first asked for
+
     def _end_streams(self) -> None:
         super()._end_streams()
         if self._given is not None:
@@ -374,6 +377,10 @@ class Overseer(GivenOverseer):
                 {"selector": ", ".join(p.selectors), "where": p.site or p.where, "events": p.events} for p in self.probes
             ],
         )  # fmt: skip
+
+
+def _load_streams(_: object) -> None:
+    __import__("voirkit.streams")
 
 
 def _empty_summary() -> dict[str, Any]:

@@ -116,9 +116,7 @@ class BaseOverseer:
         kwargs: Keyword arguments for each instrument.
     """
 
-    def __init__(
-        self, phase_names: Iterable[str], args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, phase_names: Iterable[str], args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> None:
         boot = Phase("_boot", status="done")
         self.phases = PhaseSequence(_boot=boot, **{name: Phase(name) for name in phase_names})
         self.phases.IMMEDIATE = boot(priority=0)
@@ -182,15 +180,18 @@ class BaseOverseer:
         finally:
             self._finish()
 
-    @contextmanager
-    def run_phase(self, phase: Phase) -> Iterator[Callable[[Any], None]]:
+    def run_phase(self, phase: Phase) -> Any:
         """Around the body of a phase: afterwards all who waited for it are resumed.
 
-        Yields:
-            A function that sets the phase's value.
+        Returns:
+            A context manager; its value is a function that sets the phase's value.
 
         The body's exception is thrown into those who waited, and then raised on.
         """
+        return self._phase(phase)
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[Callable[[Any], None]]:
         value: Any = None
         failure: BaseException | None = None
 

@@ -6,8 +6,8 @@ before anything starts. Must never change what the script sees: ``sys.argv``, ``
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import builtins
 import io
@@ -59,9 +59,11 @@ class Program:
         """
         if self.source is None or self.path is None:
             return
-        self.tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)  # type: ignore[assignment]
+        tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        assert isinstance(tree, ast.Module)
+        self.tree = tree
         self._code = compile(self.source, self.path, "exec", dont_inherit=True)
-        self._split = defining_part(self.tree.body)
+        self._split = defining_part(tree.body)
 
     def enter(self) -> None:
         """Make ``sys.argv`` and ``sys.path`` those of the program."""
@@ -101,7 +103,7 @@ class Program:
             return self._call()
         assert self._module is not None
         names = self._module.__dict__
-        if self.tree is None or self._split == 0 and pauses is None:
+        if self.tree is None or (self._split == 0 and pauses is None):
             assert self._code is not None
             exec(self._code, names)
             return None
@@ -122,7 +124,8 @@ class Program:
         assert self._code is not None
         assert self.path is not None
         future = self._code.co_flags & _FUTURE
-        return compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        code: CodeType = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        return code
 
     def is_own_frame(self, frame: Any) -> bool:
         """Whether a frame is the script's module level, or the function that was asked for."""
@@ -308,19 +311,30 @@ def _defines(statement: ast.stmt, own: set[str], in_class: bool = False) -> bool
         return harmless and all(isinstance(n, (ast.Name, ast.Tuple, ast.Starred)) for n in statement.targets)
     if isinstance(statement, ast.AnnAssign):
         value = statement.value
-        return isinstance(statement.target, ast.Name) and (
-            value is None or not (_calls_own(value, own) if in_class else _calls(value))
-        )
+        return isinstance(statement.target, ast.Name) and (value is None or not (_calls_own(value, own) if in_class else _calls(value)))
     if isinstance(statement, ast.If):
         asks_for_main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement.test))
-        return not asks_for_main and not _calls(statement.test) and all(_defines(s, own, in_class) for s in statement.body + statement.orelse)
+        return (
+            not asks_for_main and not _calls(statement.test) and all(_defines(s, own, in_class) for s in statement.body + statement.orelse)
+        )
     if isinstance(statement, ast.Try):
         handlers = [s for h in statement.handlers for s in h.body]
         return all(_defines(s, own, in_class) for s in [*statement.body, *handlers, *statement.orelse, *statement.finalbody])
     return False
 
 
-_WORK = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Subscript, ast.NamedExpr)
+_WORK = (
+    ast.Call,
+    ast.Await,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+    ast.Subscript,
+    ast.NamedExpr,
+)
 
 
 def _calls(value: ast.expr) -> bool:

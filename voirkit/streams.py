@@ -35,8 +35,8 @@ def _new_lock() -> None:
 
 os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it when this process was forked
 
-_LIBRARIES = tuple(os.path.join(os.path.dirname(os.path.abspath(m.__file__)), "") for m in (giving, reactivex)) + (
-    os.path.join(os.path.dirname(os.path.abspath(__file__)), ""),
+_LIBRARIES = (
+    *(os.path.join(os.path.dirname(os.path.abspath(str(f))), "") for f in (giving.__file__, reactivex.__file__, __file__)),
     "<frozen ",
 )
 
@@ -67,7 +67,7 @@ report: Callable[[str], None] = to_stderr
 
 
 def of_nothing(exc: BaseException) -> bool:
-    """Whether this is how a reduction says that there was nothing to reduce: ``min`` raises an error of its own, ``average`` divides by 0."""
+    """Whether this is how a reduction says that nothing came: ``min`` raises an error of its own, ``average`` divides by 0."""
     if isinstance(exc, SequenceContainsNoElementsError):
         return True
     return isinstance(exc, ZeroDivisionError) and not place_of_failure(exc, "")

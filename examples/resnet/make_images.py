@@ -1,7 +1,7 @@
 """Draws the photographs that main.py trains on: JPEGs of several sizes in one folder per class, made from a seed.
 
-Each class has a texture and a tint of its own, and neither is enough alone: the tints vary and overlap, the textures are
-turned and scaled at random. What is there already is kept, so that a second run costs nothing.
+Each class has a texture and a tint of its own, and neither is enough alone: the tints vary and overlap, the textures
+are turned and scaled at random. What is there already is kept, so that a second run costs nothing.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What to observe of main.py. The script knows nothing of this file; voirkit finds it because it lies beside the script.
+"""What to observe of main.py. The script knows nothing of this file; voirkit finds it beside the script.
 
 Every function here whose name starts with ``instrument_`` runs along with the script. It is a generator: each ``yield``
 waits for the end of a phase of the run. A probe names a variable of a function of the script, and ``.give()`` puts each
-value of it into the stream ``ov.given``, where voirkit's instruments (--train-rate, --dash, --verify ...) look for names
-that they know. The script's options need no probe: --options gives what any argparse parser returns.
+value of it into the stream ``ov.given``, where voirkit's instruments (--train-rate, --dash, --verify) look for names that
+they know. The script's options need no probe: --options gives what any argparse parser returns.
 """
 
 
@@ -20,10 +20,10 @@ def instrument_probes(ov):
     # Each time that loss is assigned, so at each step.
     ov.probe("//train_epoch > loss").give()
 
-    # At the end of each turn of the loop "for inp, target in loader", with the batch of that turn. --train-rate needs it.
+    # At the end of each turn of the loop "for inp, target in loader", with its batch. --train-rate needs it.
     ov.probe("//train_epoch(inp as batch) > #endloop_inp as step").give()
 
-    # From the beginning (!) to the end (!!) of each turn, so without the wait for the next batch. --compute-rate needs it.
+    # From the beginning (!) to the end (!!) of each turn, so without the wait for a batch. --compute-rate needs it.
     ov.probe("//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)").give()
 
 

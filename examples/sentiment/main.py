@@ -1,7 +1,7 @@
-"""Trains a small attention classifier to tell positive from negative opinions, and tests it on sentences it has not seen.
+"""Trains a small attention classifier to tell positive from negative opinions, and tests it on other sentences.
 
 The sentences come from a word-list grammar, so nothing is downloaded. A negation flips an opinion ("the plot was never
-dull"), and of two opinions one counts ("although the cast was superb, the ending was weak"), so that word order matters.
+dull"), and of two opinions one counts ("although the cast was superb, the ending was weak"), so word order matters.
 """
 
 import argparse
@@ -19,9 +19,9 @@ GRAMMAR = {
     "positive": "superb good charming moving clever bright fresh gripping",
     "negative": "dull bad clumsy tedious weak bland stale awful",
     "subject": "film plot cast ending script music story pace dialogue camera hero scene",
-    "verb": "was is felt seemed",
+    "verb": "was is felt seemed looked",
     "adverb": "really very quite rather truly somewhat deeply fairly",
-    "filler": "well so i saw it last night with my friend and honestly we talked about this for hours then home again later",
+    "filler": "well so i saw it last night with my friend and honestly we talked about this for hours then home again",
 }
 WORDS = {kind: words.split() for kind, words in GRAMMAR.items()}
 VOCABULARY = [word for words in WORDS.values() for word in words]

@@ -6,6 +6,7 @@ Never touches the script's streams, and imports what draws only when the flag is
 from __future__ import annotations
 
 import os
+import sys
 
 from voirkit.instrument import gated
 from voirkit.phases import StopProgram
@@ -46,6 +47,7 @@ def dash(ov: Overseer) -> Iterator[Phase]:
     try:
         # First of those that wait for the end of the script: what they print comes after the view.
         yield ov.phases.run_script(priority=1000)
+        flush()
     except GeneratorExit:
         raise
     except BaseException:  # the program's own, reported by whoever runs it
@@ -58,6 +60,15 @@ def dash(ov: Overseer) -> Iterator[Phase]:
     except StopProgram:  # ov.stop() is thrown into all who wait, and only then are the streams ended
         yield ov.phases.finalize(priority=-1000)
     view.finish()
+
+
+def flush() -> None:
+    """Write out what the script has printed: its place is above the values that stay. (After an exception python keeps it back.)"""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # none, gone or closed: python will say so at its end, as always
+            continue
 
 
 instrument_dash = gated("--dash", dash, help="show a live view of the given values, rates and progress")

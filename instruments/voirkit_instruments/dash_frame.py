@@ -69,7 +69,7 @@ def header_line(header: Header, columns: int, look: Look) -> str:
     dash = "─" if look.blocks else "-"
     right = f" {clock(header.elapsed_s)}  {header.events} events "
     if width(right) + 4 > columns:
-        right = f" {clock(header.elapsed_s)} "
+        return fitted(clock(header.elapsed_s), columns)
     title = fitted(f" {printable(header.title)} ", max(0, columns - width(right) - 3), keep_end=True)
     rest = dash * max(0, columns - width(title) - width(right) - 3)
     return "".join([styled(dash * 2, DIM, look), styled(title, BOLD, look), styled(dash, DIM, look), right, styled(rest, DIM, look)])
@@ -77,7 +77,7 @@ def header_line(header: Header, columns: int, look: Look) -> str:
 
 def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, look: Look) -> list[str]:
     """``train  ━━━━━━━────  120/400  30%  0:00:42 left``; what does not fit is left out from the right, the bar last."""
-    names = [" ".join(word for word in (bar.task, bar.label) if word) for bar in bars]
+    names = [printable(" ".join(word for word in (bar.task, bar.label) if word)) for bar in bars]
     name_width = min(max(map(width, names), default=0), columns // 3)
     full_block, empty_block = ("━", "─") if look.blocks else ("#", "-")
     lines = []
@@ -114,7 +114,7 @@ def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
     for row in rows:
         cells = []
         if tasks:
-            cells.append(styled(padded(row.task if row.task != before else "", tasks), YELLOW, look))
+            cells.append(styled(padded(printable(row.task) if row.task != before else "", tasks), YELLOW, look))
         cells.append(styled(padded(printable(row.key), keys), CYAN, look))
         cells.append(styled(padded(row.text, max(1, values)), BOLD if row.number else PLAIN, look))
         if counts:

@@ -99,7 +99,11 @@ class LoaderWatch:
         self._iterators[id(iterator)] = (reference, task)
 
     def _iter(self, wrapped: Callable[..., Any], loader: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        iterator = wrapped(*args, **kwargs)
+        try:
+            iterator = wrapped(*args, **kwargs)
+        except BaseException as exc:
+            without_this_frame(exc)
+            raise
         known = self._loaders.get(id(loader))
         if known is not None and known[0]() is loader:
             try:
@@ -113,20 +117,25 @@ class LoaderWatch:
     ) -> Any:
         identity = id(iterator)
         known = self._iterators.get(identity)
-        if known is None or known[0]() is not iterator or identity in self._asking:
-            return wrapped(*args, **kwargs)
-        self._asking.add(identity)
+        timed = known is not None and known[0]() is iterator and identity not in self._asking
+        if timed:
+            self._asking.add(identity)
         begin = time.perf_counter_ns()
         try:
             batch = wrapped(*args, **kwargs)
-            end = time.perf_counter_ns()
         except BaseException as exc:
             without_this_frame(exc)
             raise
         finally:
-            self._asking.discard(identity)
-        self._batches += 1
-        self._arrived(known[1], begin, end, batch)
+            end = time.perf_counter_ns()
+            if timed:
+                self._asking.discard(identity)
+        if known is not None and timed:
+            self._batches += 1
+            try:
+                self._arrived(known[1], begin, end, batch)
+            except Exception as exc:  # never the program's
+                self._warn(f"a batch could not be counted: {type(exc).__name__}: {exc}")
         return batch
 
 

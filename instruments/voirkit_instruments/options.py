@@ -50,8 +50,7 @@ class ParsedArguments:
 
     def _parse(self, wrapped: Callable[..., Any], parser: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = get_ident()
-        if self._done or thread in self._inside:
-            return wrapped(*args, **kwargs)
+        outermost = thread not in self._inside
         self._inside.add(thread)
         try:
             result = wrapped(*args, **kwargs)
@@ -59,11 +58,13 @@ class ParsedArguments:
             without_this_frame(exc)
             raise
         finally:
-            self._inside.discard(thread)
-        if wrapped.__name__ in WHOLE:
-            self._finish(result)
-        elif not self._kept:
-            self._kept.append(result[0])
+            if outermost:
+                self._inside.discard(thread)
+        if outermost and not self._done:
+            if wrapped.__name__ in WHOLE:
+                self._finish(result)
+            elif not self._kept:
+                self._kept.append(result[0])
         return result
 
     def settle(self) -> None:

@@ -92,7 +92,8 @@ def refusal(function: Function, variables: Collection[str], hashes: Collection[s
     if generic:
         for name, (key, line) in survey.unseen.items():
             if key in ("handler", "match", "declared", "class body"):
-                return f"can not be probed for all variables: of '{name}', {UNSEEN[key]} (line {line}), {NOT_SEEN}."
+                reason = f"'{name}' is one, and {UNSEEN[key]} (line {line}), {NOT_SEEN}"
+                return f"can not be probed for all variables: {reason}."
     if "#value" in hashes and not function.returns and not function.is_lambda:
         return f"has no 'return', and {ENGINE} does not see that it gives None at its end."
     if survey.unseen_yields and ("#yield" in hashes or "#receive" in hashes):

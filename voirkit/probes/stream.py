@@ -104,7 +104,7 @@ class Probe(Stream):
             return
         if self._engine is not None:
             raise RuntimeError("a probe can only be entered once; make another")
-        engine = Engine(self.selectors, self._scope, self._receive, where=self.where, **self._kind)  # type: ignore[arg-type]
+        engine = Engine(self.selectors, self._scope, self._receive, where=self.where, **self._kind)
         engine.on()
         self._engine = engine
 
@@ -184,16 +184,19 @@ def probing(
     """
     frame = sys._getframe(1)
     return Probe(
-        *selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), overridable=overridable, where=place(frame)
+        *selectors,
+        raw=raw,
+        probe_type=probe_type,
+        env=env if env is not None else Scope(frame),
+        overridable=overridable,
+        where=place(frame),
     )
 
 
 _global_probes: weakref.WeakSet[Probe] = weakref.WeakSet()
 
 
-def global_probe(
-    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None
-) -> Probe:
+def global_probe(*selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None) -> Probe:
     """A probe that is active from now until ``deactivate()`` or the end of the process.
 
     Arguments, attributes and errors are those of ``Probe``.

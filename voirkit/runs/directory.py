@@ -96,7 +96,7 @@ def _take(path: str, where: str, force: bool, joins: bool) -> None:
         shown = ", ".join((foreign or sorted(there))[:4])
         raise RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where,
                                 next="Give a new or empty folder.")  # fmt: skip
-    if joins and (manifest is None or manifest.get("job") == job() and manifest.get("ended") == "running"):
+    if joins and (manifest is None or (manifest.get("job") == job() and manifest.get("ended") == "running")):
         return
     if manifest is None:
         return

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
-from voirkit.runs import directory, manifest
+from voirkit.runs import directory
 from voirkit.runs.lines import LineFile
 
 TYPE_CHECKING = False

@@ -1,0 +1,586 @@
+"""`--dash` on real terminals (a pseudo-terminal under an emulator), on files, and its parts."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+from terminal import CLEAN, Terminal
+from voirkit_instruments.dash_board import Bar, Board, Row
+from voirkit_instruments.dash_frame import Header, Look, frame, plain_line, width
+
+Run = Callable[..., Terminal]
+HEADER = re.compile(r"── main\.py ─ 0:\d\d:\d\d  \d+ events ──")
+VOIRKIT = [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run"]
+
+
+@pytest.fixture
+def on_terminal(tmp_path: Path) -> Iterator[Run]:
+    """Run a script under ``voirkit --dash`` (or python) on a terminal."""
+    started: list[Terminal] = []
+
+    def run(script: str, *words: str, python: bool = False, voirfile: str = "", size: tuple[int, int] = (80, 24), **options: object) -> Terminal:
+        (tmp_path / "main.py").write_text(dedent(script))
+        if voirfile:
+            (tmp_path / "voirfile.py").write_text(dedent(voirfile))
+        command = [sys.executable] if python else [*VOIRKIT, "--force", "--dash"]
+        started.append(Terminal(tmp_path, *command, "main.py", *words, size=size, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield run
+    for terminal in started:
+        terminal.close()
+
+
+def output_of(terminal: Terminal) -> list[str]:
+    """What is on the terminal and in its scrollback before the values that stay."""
+    lines = terminal.scrollback()
+    (start,) = [i for i, line in enumerate(lines) if HEADER.search(line)]
+    while start and not lines[start - 1]:
+        start -= 1
+    return lines[:start]
+
+
+WAIT = """
+    import time
+    from giving import give
+    def wait(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.02)
+"""
+
+# Holds on until a line is typed, so that a test can look at the screen for as long as it likes.
+HOLD = """
+    import sys
+    from giving import give
+"""
+
+
+# What it shows
+
+
+def test_the_last_value_of_every_key_is_shown_with_units_and_count(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    for i in range(7):
+        give(loss=0.5 - i / 100, lr=0.1)
+    give(train_rate=512.4, units="items/s")
+    sys.stdin.readline()
+    """)  # fmt: skip
+    terminal.until_shows("512.4 items/s")
+    shown = "\n".join(terminal.screen.display)
+    assert re.search(r"loss +0\.44 +7x", shown)
+    assert re.search(r"train_rate +512\.4 items/s +1x", shown)
+    assert re.search(r"── main\.py ─ 0:00:\d\d  8 events ──", shown)
+
+
+def test_keys_that_begin_with_a_dollar_or_a_hash_are_not_shown(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    give(**{"$hidden": 1, "#endloop_x": 2, "loss": 3})
+    sys.stdin.readline()
+    """)  # fmt: skip
+    terminal.until_shows("loss")
+    assert "hidden" not in terminal.screen.display[-1] + "".join(terminal.screen.display)
+    assert "endloop" not in "".join(terminal.screen.display)
+
+
+def test_tasks_have_rows_of_their_own(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    give(task="train", loss=1.5)
+    give(task="eval", loss=2.5)
+    sys.stdin.readline()
+    """)  # fmt: skip
+    terminal.until_shows("eval")
+    shown = "\n".join(terminal.screen.display)
+    assert re.search(r"train +loss +1\.5", shown)
+    assert re.search(r"eval +loss +2\.5", shown)
+
+
+def test_progress_is_a_bar(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    give(progress=(30, 120))
+    give(task="eval", progress=2, total=4, descr="images")
+    sys.stdin.readline()
+    """)  # fmt: skip
+    terminal.until_shows("2/4")
+    shown = "\n".join(terminal.screen.display)
+    assert re.search(r"━{10}─{30}  30/120  25%", shown)
+    assert re.search(r"eval images +━{20}─{20}  2/4  50%", shown)
+    assert "descr" not in shown
+
+
+def test_tensors_show_as_their_number_or_as_type_and_shape(on_terminal: Run) -> None:
+    terminal = on_terminal("""
+    import sys, torch
+    from giving import give
+    weight = torch.ones(1, requires_grad=True)
+    give(loss=(weight * 0.25).sum(), batch=torch.zeros(4, 3), model=torch.nn.Linear(1, 1), pair=[1, 2])
+    sys.stdin.readline()
+    """)  # fmt: skip
+    terminal.until_shows("loss")
+    shown = "\n".join(terminal.screen.display)
+    assert re.search(r"loss +0\.25", shown)
+    assert re.search(r"batch +Tensor 4x3 float32", shown)
+    assert re.search(r"model +Linear", shown)
+    assert re.search(r"pair +list of 2", shown)
+
+
+def test_the_values_that_stay_hold_what_is_given_after_the_script(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    for i in range(5):
+        give(loss=5 - i)
+    """, voirfile="""
+    def instrument_least(ov):
+        yield ov.phases.init
+        losses = ov.given["?loss"].accum()
+        yield ov.phases.run_script
+        ov.give(least=min(losses))
+    """)  # fmt: skip
+    assert terminal.end() == 0
+    assert any(re.search(r"^least +1 +1x", line) for line in terminal.scrollback())
+
+
+def test_ov_stop_ends_the_view_with_the_last_values(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    for i in range(100):
+        give(step=i)
+    """, voirfile="""
+    def instrument_stop(ov):
+        yield ov.phases.init
+        ov.given["?step"].skip(9).subscribe(lambda step: ov.stop())
+        try:
+            yield ov.phases.run_script
+        finally:
+            ov.give(stopped=9)
+    """)  # fmt: skip
+    assert terminal.end() == 0
+    assert terminal.whole()
+    assert any(re.search(r"^stopped +9 ", line) for line in terminal.scrollback())
+
+
+def test_a_run_that_gives_nothing_leaves_nothing(on_terminal: Run) -> None:
+    terminal = on_terminal("print('hello')")
+    assert terminal.end() == 0
+    assert terminal.scrollback() == ["hello"]
+
+
+def test_rank_1_shows_no_view(on_terminal: Run) -> None:
+    terminal = on_terminal("from giving import give; give(a=1); print('hello')", env={"RANK": "1"})
+    assert terminal.end() == 0
+    assert terminal.scrollback() == ["hello"]
+
+
+def test_no_color_is_honoured(on_terminal: Run) -> None:
+    terminal = on_terminal("from giving import give; give(loss=1)", env={"NO_COLOR": "1"})
+    assert terminal.end() == 0
+    assert b"loss" in terminal.raw
+    assert not re.search(rb"\033\[[1-9]\d*m", terminal.raw)
+
+
+# The script's output
+
+PRINTS = WAIT + """
+    import sys
+    give(start=1)
+    for i in range(60):
+        print(f"line {i} [bold]as it is[/bold] \\033[31mred\\033[0m", flush=True)
+        print(f"error {i}", file=sys.stderr)
+        give(task="train", loss=i, progress=(i, 60))
+        wait(0.01)
+    for i in range(40):
+        print(f"\\r|{'#' * i:40}| {i}/40", end="", file=sys.stderr, flush=True)
+        wait(0.01)
+    print("\\r" + "x" * 100)
+    print("an unfinished line, ", end="", flush=True)
+    wait(0.6)
+    print("finished later; a long one: " + "abcdefghij" * 20)
+    print("汉字 and 🙂", end="")
+"""
+
+
+def test_the_terminal_and_its_scrollback_have_the_output_as_without_dash(on_terminal: Run) -> None:
+    with_dash, without = on_terminal(PRINTS), None
+    assert with_dash.end() == 0
+    without = on_terminal(PRINTS, python=True)
+    assert without.end() == 0
+    assert output_of(with_dash) == without.scrollback()
+
+
+def test_bars_on_several_lines_are_drawn_as_without_dash(on_terminal: Run) -> None:
+    script = WAIT + """
+    give(start=1)
+    for outer in range(3):
+        print(f"\\router {outer}", end="", flush=True)
+        for inner in range(10):
+            print(f"\\n\\rinner {inner}\\033[A", end="", flush=True)
+            wait(0.05)
+            give(inner=inner)
+    print("\\n\\ndone")
+    """  # fmt: skip
+    with_dash, without = on_terminal(script, size=(60, 20)), None
+    assert with_dash.end() == 0
+    without = on_terminal(script, python=True, size=(60, 20))
+    assert without.end() == 0
+    assert output_of(with_dash) == without.scrollback()
+
+
+def test_the_script_has_its_own_streams(on_terminal: Run) -> None:
+    terminal = on_terminal("""
+    import sys
+    print(sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__, type(sys.stdout).__name__, sys.stdout.isatty())
+    """)
+    assert terminal.end() == 0
+    assert terminal.scrollback() == ["True True TextIOWrapper True"]
+
+
+def test_what_workers_and_subprocesses_print_is_not_garbled(on_terminal: Run) -> None:
+    script = WAIT + """
+    import os, subprocess, sys, torch
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self): return 24
+        def __getitem__(self, i):
+            print(f"worker reads {i:02}\\nin two lines", flush=True)
+            return i
+    def main():
+        give(start=1)
+        for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1):
+            give(batch=batch)
+            wait(0.05)
+        subprocess.run(["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do echo a subprocess says $i; done"])
+        os.write(2, b"past\\nall\\nof\\npython\\n" * 5)
+        give(end=1)
+        wait(0.6)
+    main()
+    """  # fmt: skip
+    with_dash, without = on_terminal(script), None
+    assert with_dash.end() == 0
+    without = on_terminal(script, python=True)
+    assert without.end() == 0
+    assert output_of(with_dash) == without.scrollback()
+
+
+def test_the_output_stays_in_sight_above_the_view(on_terminal: Run) -> None:
+    terminal = on_terminal("""
+    import sys
+    from giving import give
+    give(**{f"key{i}": i for i in range(50)})
+    for i in range(100):
+        print("line", i)
+    sys.stdin.readline()
+    """, size=(80, 24))  # fmt: skip
+    terminal.until_shows("more")
+    shown = [line.rstrip() for line in terminal.screen.display]
+    assert [f"line {i}" for i in range(90, 100)] == shown[:10]
+
+
+def test_input_reads_what_is_typed(on_terminal: Run) -> None:
+    terminal = on_terminal(WAIT + """
+    give(start=1)
+    wait(0.6)
+    name = input("Your name? ")
+    print("Hello", name)
+    """)  # fmt: skip
+    terminal.until_shows("Your name? ")
+    terminal.type("Ada")
+    terminal.until(lambda: any(line.startswith("Your name? Ada") for line in terminal.screen.display))
+    terminal.type("\n")
+    assert terminal.end() == 0
+    assert output_of(terminal) == ["Your name? Ada", "Hello Ada"]
+
+
+def test_standard_output_in_a_file_is_the_same_to_the_byte(on_terminal: Run, tmp_path: Path) -> None:
+    script = WAIT + """
+    import sys
+    for i in range(5):
+        give(loss=i)
+        print("\\r", i, end="")
+        sys.stdout.buffer.write(b"\\xff\\n")
+        wait(0.1)
+    """  # fmt: skip
+    outputs = []
+    for python in (False, True):
+        with open(tmp_path / "out", "wb") as out:
+            terminal = on_terminal(script, python=python, stdout=out.fileno())
+            assert terminal.end() == 0
+        outputs.append((tmp_path / "out").read_bytes())
+    assert outputs[0] == outputs[1]
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "last"),
+    [
+        ("raise ValueError('of the script')", 1, "ValueError: of the script"),
+        ("sys.exit(3)", 3, None),
+        ("sys.exit('a message')", 1, "a message"),
+    ],
+)
+def test_the_terminal_is_whole_after_any_end(on_terminal: Run, ending: str, code: int, last: str | None) -> None:
+    terminal = on_terminal(HOLD + f"""
+    give(loss=1)
+    print("before", end="", flush=True)
+    sys.stdin.readline()
+    {ending}
+    """)  # fmt: skip
+    terminal.until_shows("events")
+    assert not terminal.whole()
+    terminal.type("\n")
+    assert terminal.end() == code
+    assert terminal.whole()
+    assert not terminal.screen.cursor.hidden
+    assert terminal.scrollback()[0] == "before"
+    if last:
+        assert terminal.scrollback()[-1] == last
+
+
+def test_ctrl_c_leaves_a_whole_terminal_and_the_traceback(on_terminal: Run) -> None:
+    terminal = on_terminal(WAIT + """
+    give(loss=1)
+    wait(60)
+    """)  # fmt: skip
+    terminal.until_shows("loss")
+    terminal.type("\x03")
+    assert terminal.end() in (130, -signal.SIGINT)
+    assert terminal.whole()
+    assert terminal.scrollback()[-1].startswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(4)"])
+def test_the_terminal_is_whole_even_after_a_sudden_death(on_terminal: Run, death: str) -> None:
+    terminal = on_terminal(HOLD + f"""
+    import os
+    give(loss=1)
+    print("before")
+    sys.stdin.readline()
+    {death}
+    """)  # fmt: skip
+    terminal.until_shows("loss")
+    assert not terminal.whole()
+    terminal.type("\n")
+    terminal.process.wait(60)
+    terminal.until(terminal.whole)
+    terminal.until(lambda: "loss" not in "\n".join(terminal.screen.display))
+    assert terminal.scrollback()[0] == "before"
+
+
+def test_the_script_has_no_child_that_it_did_not_start(on_terminal: Run) -> None:
+    terminal = on_terminal("""
+    import os
+    from giving import give
+    give(loss=1)
+    try:
+        print(os.wait())
+    except ChildProcessError:
+        print("no child")
+    """)  # fmt: skip
+    assert terminal.end() == 0
+    assert output_of(terminal) == ["no child"]
+
+
+def test_a_forked_child_that_ends_leaves_the_view_to_its_parent(on_terminal: Run) -> None:
+    terminal = on_terminal("""
+    import os, sys
+    from giving import give
+    give(loss=1)
+    if os.fork() == 0:
+        print("the child ends")
+        sys.exit(0)
+    os.wait()
+    print("the parent goes on")
+    sys.stdin.readline()
+    give(loss=2)
+    """)  # fmt: skip
+    terminal.until_shows("the parent goes on")
+    terminal.until_shows("loss")
+    assert not terminal.whole()
+    terminal.type("\n")
+    assert terminal.end() == 0
+    assert any(re.search(r"^loss +2 +2x", line) for line in terminal.scrollback())
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("size", [(40, 24), (80, 10), (40, 10), (20, 5), (5, 3), (2, 1)])
+def test_a_small_terminal_has_a_small_view_and_all_the_output(on_terminal: Run, size: tuple[int, int]) -> None:
+    script = WAIT + """
+    for i in range(30):
+        give(task="train", **{f"a_rather_long_key_{k}": i for k in range(30)}, progress=(i, 30))
+        print("line", i)
+        wait(0.05)
+    """  # fmt: skip
+    terminal = on_terminal(script, size=size)
+    assert terminal.end() == 0
+    text = "".join(terminal.scrollback()).replace(" ", "")
+    assert "".join(f"line{i}" for i in range(30)) in text
+
+
+def test_the_view_follows_a_change_of_size(on_terminal: Run) -> None:
+    terminal = on_terminal(HOLD + """
+    give(loss=1.25)
+    print("line 1")
+    sys.stdin.readline()
+    print("line 2")
+    sys.stdin.readline()
+    """, size=(80, 24))  # fmt: skip
+    terminal.until_shows("1.25")
+    for columns, lines in ((40, 12), (100, 40)):
+        terminal.resize(columns, lines)
+        terminal.until(lambda lines=lines: "1.25" in terminal.screen.display[lines - 1])  # type: ignore[misc]  # mypy: default of a lambda
+        assert sum("1.25" in line for line in terminal.screen.display) == 1
+    terminal.type("\n")
+    terminal.until_shows("line 2")
+    terminal.type("\n")
+    assert terminal.end() == 0
+    assert terminal.whole()
+
+
+# Without a terminal
+
+
+def test_without_a_terminal_there_are_plain_lines_on_standard_error_and_nothing_on_standard_output(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(dedent(WAIT + """
+    for i in range(5):
+        give(loss=0.5 / (i + 1), progress=(i + 1, 400))
+        give(train_rate=512.0, units="items/s")
+        print(i)
+        wait(0.5)
+    """))  # fmt: skip
+    done = subprocess.run([*VOIRKIT, "--dash", "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
+    assert done.stdout == "0\n1\n2\n3\n4\n"
+    lines = done.stderr.splitlines()
+    assert 2 <= len(lines) <= 4
+    assert re.fullmatch(r"\[\d\.\ds\] loss 0\.1 \| train_rate 512 items/s \| 5/400", lines[-1])
+
+
+def test_a_dumb_terminal_has_plain_lines(on_terminal: Run) -> None:
+    terminal = on_terminal("from giving import give; give(loss=1)", env={"TERM": "dumb"})
+    assert terminal.end() == 0
+    assert re.fullmatch(rb"\[\d\.\ds\] loss 1\r\n", terminal.raw)
+
+
+def test_a_voirfile_can_require_it(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("from giving import give; give(loss=1)")
+    (tmp_path / "voirfile.py").write_text("from voirkit_instruments.dash import dash\ndef instrument_view(ov):\n    ov.require(dash)\n")
+    done = subprocess.run([*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False)
+    assert re.fullmatch(r"\[\d\.\ds\] loss 1\n", done.stderr)
+
+
+def test_without_the_flag_nothing_of_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("import sys; print([m for m in sys.modules if m.startswith(('rich', 'voirkit_instruments.dash_'))])")
+    done = subprocess.run([*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False)
+    assert done.stdout == "[]\n"
+
+
+# Its parts
+
+
+def numbers(board: Board) -> dict[str, str]:
+    """The table of a board, keys and texts."""
+    return {row.key: row.text for row in board.rows()}
+
+
+def test_no_autograd_graph_is_kept_alive() -> None:
+    board = Board()
+    saved: list[weakref.ref[object]] = []
+
+    class Saved:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor = tensor
+            saved.append(weakref.ref(self))
+
+    weight = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda one: one.tensor):
+        loss = (weight * weight).sum()
+    board.update({"loss": loss})
+    assert any(one() for one in saved)
+    del loss
+    gc.collect()
+    assert not any(one() for one in saved)
+    assert numbers(board) == {"loss": "3"}
+
+
+def test_no_batch_and_no_model_is_kept_alive() -> None:
+    board = Board()
+    batch, pair, model = torch.zeros(8, 3), (torch.zeros(8, 3), torch.zeros(8)), torch.nn.Linear(1, 1)
+    gone = [weakref.ref(batch), weakref.ref(pair[0]), weakref.ref(model)]
+    board.update({"batch": batch, "pair": pair, "model": model})
+    del batch, pair, model
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3
+
+
+def test_a_value_that_can_not_be_asked_is_shown_by_its_type() -> None:
+    class Rude:
+        def __getattribute__(self, name: str) -> object:
+            raise RuntimeError("no")
+
+        __repr__ = __str__ = None  # type: ignore[assignment]  # as rude as it gets
+
+    board = Board()
+    board.update({"rude": Rude(), "meta": torch.zeros(1, device="meta"), "half": torch.ones(1, dtype=torch.bfloat16), "nan": float("nan")})
+    assert numbers(board) == {"rude": "Rude", "meta": "Tensor 1 float32 meta", "half": "1", "nan": "nan"}
+
+
+def test_numpy_numbers_and_arrays_are_shown() -> None:
+    import numpy as np
+
+    board = Board()
+    board.update({"one": np.float32(0.5), "many": np.zeros((2, 3))})
+    assert numbers(board) == {"one": "0.5", "many": "array 2x3 float64"}
+
+
+def test_a_string_can_not_move_the_cursor() -> None:
+    board = Board()
+    board.update({"text": "a\033[2J\nb"})
+    assert numbers(board) == {"text": "a [2J b"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_number_on_a_gpu_is_read_without_waiting_for_the_gpu() -> None:
+    board = Board()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(2_000_000_000)
+        board.update({"loss": torch.full((), 0.5, device="cuda") + 1, "n": torch.tensor(3, device="cuda")})
+        assert numbers(board) == {"loss": "...", "n": "..."}
+        board.settle(60)
+    assert numbers(board) == {"loss": "1.5", "n": "3"}
+
+
+words = st.text(st.characters(codec="utf-8"), max_size=30)
+rows = st.builds(Row, words, words, words.map(lambda text: "".join(c for c in text if c.isprintable())), st.booleans(), st.integers(0, 10**9))
+bars = st.builds(Bar, words, words, st.floats(0, 1e6), st.floats(0, 1e6))
+
+
+@for_all(st.lists(rows, max_size=40), st.lists(bars, max_size=5), st.tuples(st.integers(1, 130), st.integers(1, 60)), words)
+def test_a_frame_never_exceeds_its_part_of_the_terminal(rows: list[Row], bars: list[Bar], size: tuple[int, int], title: str) -> None:
+    lines = frame(Header(title, 1e4, 5), bars, rows, [3.0] * len(bars), size, Look(color=False))
+    assert len(lines) <= max(size[1] // 2, size[1] - 11)
+    assert all(width(line) < size[0] for line in lines)
+    assert all("\n" not in line and "\033" not in line for line in lines)
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    many = [Row("", f"key{i}", str(i), True, 1) for i in range(30)]
+    lines = frame(Header("main.py", 5, 30), [], many, [], (80, 20), Look(color=False))
+    assert lines[-1] == "... 22 more"
+
+
+def test_a_plain_line_has_numbers_only() -> None:
+    rows = [Row("", "loss", "0.412", True, 3), Row("", "model", "ResNet", False, 1)]
+    assert plain_line(12.34, [Bar("", "", 120, 400)], rows) == "[12.3s] loss 0.412 | 120/400"
