@@ -192,10 +192,7 @@ class Overseer(GivenOverseer):
 
     def _configure(self, argv: Sequence[str], typed: str | None) -> None:
         chosen = self.argparser.early_values(argv, "--config")
-        if self._recording:
-            settings = configuration.collect(typed, os.getcwd(), chosen)
-        else:  # used as a library: only what it is told to read
-            settings = [setting for path in chosen for setting in configuration.read(path, os.getcwd())]
+        settings = configuration.collect(typed, os.getcwd(), chosen, search=self._recording)
         self.argparser.apply(settings)
 
     def _find(self, options: Namespace) -> Program:

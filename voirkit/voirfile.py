@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, ModuleType
 
-from voirkit.errors import InstrumentError, VoirfileError
+from voirkit.errors import InstrumentError, VoirfileError, VoirkitError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def load(path: str, index: int) -> list[Instrument]:
         sys.path.insert(1, folder)
     try:
         exec(code, module.__dict__)
+    except VoirkitError:
+        raise
     except Exception as exc:
         raise _failure(path, exc) from None
     except SystemExit as exc:

@@ -57,7 +57,10 @@ class BottomRows:
             except OSError:
                 return False
             height = max(len(lines), self._height if size == self._size else 0)
-            if not 0 < height <= size[1] - 2:
+            if not 0 < height <= size[1] - 2:  # nothing to show, or no room for it
+                if self._height:
+                    self._write("".join(self._blank(size)))
+                self._size, self._height = size, 0
                 return False
             burst = [] if (size, height) == (self._size, self._height) else self._make_room(size, height)
             self._size, self._height = size, height

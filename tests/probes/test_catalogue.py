@@ -431,7 +431,7 @@ def test_a_module_that_does_not_parse_raises_syntax_error(library) -> None:
 
 def plain(n):
     local = n + 1
-    return local
+    return [local]
 
 
 def test_a_live_function_is_read_from_its_source() -> None:

@@ -1,11 +1,13 @@
 """Selectors are read and checked before the script runs, and the message says what would be right."""
 
+# ruff: noqa: F841, RET504 -- local variables are what is probed
+
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import sys
-import textwrap
 import warnings
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from voirkit.errors import SelectorError
 from voirkit.probes.catalogue import catalogue
 from voirkit.probes.ptera_limits import CANNOT_TOOL, UNSEEN
-from voirkit.probes.selectors import Parsed, check, check_all, check_function, parse
+from voirkit.probes.selectors import check, check_all, check_function, parse
 
 MAIN = '''"""A script."""
 LIMIT = 3
@@ -170,11 +172,14 @@ def test_the_focus_is_where_the_event_is_made() -> None:
 # Reading: errors
 
 
+def test_what_is_no_string_is_refused() -> None:
+    with pytest.raises(SelectorError, match="a selector is a string, not an object of type int"):
+        parse(3, WHERE)  # type: ignore[arg-type]
+
+
 def test_unbalanced_parentheses_are_marked() -> None:
     assert refused("//train_epoch( > loss") == (
-        "voirfile.py:7: selector '//train_epoch( > loss': a parenthesis is never closed.\n"
-        "    //train_epoch( > loss\n"
-        "                 ^"
+        "voirfile.py:7: selector '//train_epoch( > loss': a parenthesis is never closed.\n    //train_epoch( > loss\n                 ^"
     )
     assert "closed that was never opened" in refused("f) > x")
 
@@ -207,7 +212,7 @@ FORMS = [
     ("", "selector '': it is empty"),
     (" \n ", "it is empty"),
     ("f > x, f > y", "each selector as an argument of its own"),
-    ("f(x ~ lambda: 3) > a", "an operator is missing before" if False else "lambda"),
+    ("f(x ~ lambda: 3) > a", "it can not be read"),
     ("f > (x, y)", "it can not be read"),
     ("f > x=1e-3", "'1e-3' is not a value"),
 ]
@@ -398,7 +403,7 @@ def about(selector: str, script: str = MAIN) -> str | None:
 
 
 def test_a_function_of_a_module_is_checked_without_importing_it(library) -> None:
-    assert about("/lab.steps/train(n) > loss") == "lab/steps.py:5".replace("/", "/")
+    assert about("/lab.steps/train(n) > loss") == "lab/steps.py:5"
     with pytest.raises(SelectorError, match=r"train \(lab/steps.py:5\) has no variable 'los'.[\s\S]*'loss'"):
         about("/lab.steps/train > los")
     with pytest.raises(SelectorError, match=r"lab/steps.py has no function 'trian'.[\s\S]*'/lab.steps/train'"):
@@ -458,7 +463,7 @@ def test_a_module_in_the_place_of_a_function_is_told(library) -> None:
 
 
 def test_a_module_that_does_not_parse_is_told(library) -> None:
-    with pytest.raises(SelectorError, match="the source of 'lab.torn' can not be read"):
+    with pytest.raises(SelectorError, match=r"the source of 'lab.torn' can not be read"):
         about("/lab.torn/f > x")
 
 
@@ -535,7 +540,7 @@ small = lambda n: n + 1  # noqa: E731 -- a lambda with a name is the case
 
 
 def in_scope(selector: str) -> str | None:
-    return check_all(parse(selector, WHERE), SCRIPT, "main.py", globals())
+    return check_all(parse(selector, WHERE), SCRIPT, "main.py", vars(builtins) | globals())
 
 
 SCOPE = [
@@ -586,7 +591,7 @@ def test_what_in_scope_can_not_be_probed_is_told(selector: str, said: str) -> No
 
 def test_no_message_holds_a_memory_address() -> None:
     for selector, _ in NOT_FUNCTIONS:
-        assert "0x" not in message(selector, globals())
+        assert "0x" not in message(selector, vars(builtins) | globals())
 
 
 def test_a_function_of_the_script_that_is_not_in_scope_is_suggested_as_a_reference() -> None:
@@ -627,7 +632,7 @@ def test_check_function_takes_any_object() -> None:
 
 def test_names_in_conditions_must_be_in_scope() -> None:
     assert check_all(parse("plain(n=counter.at) > local", WHERE), None, "", globals())
-    with pytest.raises(SelectorError, match="there is no 'conter' in scope of voirfile.py.\n  Did you mean 'counter'"):
+    with pytest.raises(SelectorError, match=r"there is no 'conter' in scope of voirfile.py.\n  Did you mean 'Counter' or 'counter'"):
         check_all(parse("plain(n=conter) > local", WHERE), None, "", globals())
 
 
@@ -695,7 +700,6 @@ def test_the_engine_really_can_not_do_it(key: str, source: str, asked: str, even
     (tmp_path / f"{name}.py").write_text(source + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module(name)
-    monkeypatch.setitem(sys.modules, name, module)
     expected = module.f(3)
     seen: list[object] = []
     reference = f"/{name}/{REFERENCES.get(key, 'f')}"
@@ -762,7 +766,5 @@ def test_a_type_statement_is_refused() -> None:
 
 def test_reading_a_selector_changes_nothing() -> None:
     before = plain.__code__
-    parsed: Parsed = parse("plain > local", WHERE)
-    check_all(parsed, SCRIPT, "main.py", globals())
+    in_scope("plain > local")
     assert plain.__code__ is before
-    assert textwrap.dedent("x") == "x"

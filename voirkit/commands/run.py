@@ -83,12 +83,17 @@ def words(summary: dict[str, Any]) -> list[str]:
     if loss:
         lines.append(f"loss: {loss['first']:.4g} -> {loss['last']:.4g} ({loss['n']} values)")
     for name, rate in summary["rates"].items():
-        spread = f" (p10 {rate['p10']:.4g}, p90 {rate['p90']:.4g})" if rate["n"] > 1 else ""
-        lines.append(f"{name}: {rate['median']:.4g} {rate['units']}{spread}")
+        spread = f" (p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""
+        lines.append(f"{name}: {figure(rate['median'])} {rate['units']}{spread}")
     silent = [f"{p['selector']} ({p['where']})" for p in summary["probes"] if not p["events"]]
     if silent:
         lines.append("probes that never fired: " + ", ".join(silent))
     return lines
+
+
+def figure(value: float) -> str:
+    """A number as people read it: three digits that count, thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:

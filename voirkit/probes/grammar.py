@@ -28,7 +28,6 @@ NO_MEANING = {
     "'": "a quote is opened and not closed.",
 }
 
-
 HASH_VARIABLES = ("#enter", "#exit", "#value", "#error", "#yield", "#receive")
 CONSTANT = re.compile(r"-?[0-9]+(\.[0-9]*)?|'[^']*'|[@/].*")  # numbers, strings, tags, absolute references
 LOOP = re.compile(r"#(?:end)?loop_(\w+)")
@@ -146,10 +145,9 @@ def parse(selector: str, where: str) -> Parsed:
     focused = [f for f in functions if any(c.focus for c in f.captures)]
     kinds = {c.focus for f in functions for c in f.captures}
     if 2 in kinds and 1 not in kinds:
+        what = "'!!' marks the end of what a '!' begins, and there is no '!'."
         next = "Write '!' before what begins: f(!#loop_i as start, !!#endloop_i as end)."
-        raise wrong(
-            selector, where, "'!!' marks the end of what a '!' begins, and there is no '!'.", next, selector.find("!!")
-        )
+        raise wrong(selector, where, what, next, selector.find("!!"))
     focus = (focused or functions[:1])[-1]
     return Parsed(selector, where, tuple(functions), focus, tuple(names), tuple(tags))
 
@@ -166,9 +164,7 @@ def _lonely(selector: str, where: str, name: str | None) -> SelectorError:
     if name.startswith("/"):
         next = f"Write '{name} > VARIABLE', or '{name}() as result' for what it returns."
         return wrong(selector, where, "it names a function, but nothing to observe in it.", next)
-    next = (
-        f"Write FUNCTION > {name}, such as '//train_epoch > {name}'; '{name}() as result' for what a function returns."
-    )
+    next = f"Write FUNCTION > {name}, such as '//train_epoch > {name}'; for what a function returns, '{name}() as result'."
     return wrong(selector, where, f"'{name}' stands alone: a variable of which function?", next)
 
 
@@ -261,21 +257,19 @@ def read(selector: str, where: str) -> Any:
     """
     from ptera import selector as language
 
+    if not isinstance(selector, str):
+        raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
     if not selector.strip():
         raise wrong(selector, where, "it is empty.", f"Write FUNCTION > VARIABLE, such as {EXAMPLE}.")
     check_form(selector, where)
     try:
         tree = language.parse(selector)
-    except (
-        Exception
-    ) as error:  # ptera raises SyntaxError, AssertionError, AttributeError ... for what it does not expect
-        at = (getattr(error, "offset", None) or 0) - 1 if isinstance(error, SyntaxError) else None
-        if at is not None:
-            at += len(selector) - len(selector.lstrip())
-            at += len(selector[at:]) - len(
-                selector[at:].lstrip()
-            )  # its operators begin with the white space before them
+    except SyntaxError as error:
+        at = (error.offset or 1) - 1 + len(selector) - len(selector.lstrip())
+        at += len(selector[at:]) - len(selector[at:].lstrip())  # its operators begin with the white space before them
         raise wrong(selector, where, "it can not be read.", at=at) from None
+    except Exception:  # AssertionError, AttributeError ... for a form that ptera does not expect
+        raise wrong(selector, where, "it can not be read.") from None
     if isinstance(tree, list):
         raise wrong(selector, where, "it is a list: give each selector as an argument of its own.")
     return tree
