@@ -72,6 +72,7 @@ class Overseer(GivenOverseer):
         self._quiet = False
         self._pid = os.getpid()
         self._ended, self._exit_code = "normal", 0
+        self._refused = False  # before the script started
         self._start = time.perf_counter()
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
@@ -344,16 +345,20 @@ class Overseer(GivenOverseer):
     def _on_error(self, exc: BaseException) -> None:
         self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})
         self._ended, self._exit_code = _how_it_ended(exc)
+        self._refused = isinstance(exc, VoirkitError) and self.phases.run_script.pending
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a child that the script forked came this far; the run is its parent's
         try:
-            with self.run_phase(self.phases.finalize):
-                self._deactivate()
-                for probe in self.probes:
-                    probe.end()
-                self._end_streams()
+            if self._refused:
+                self._close_instruments()
+            else:
+                with self.run_phase(self.phases.finalize):
+                    self._deactivate()
+                    for probe in self.probes:
+                        probe.end()
+                    self._end_streams()
         finally:
             self.log.end()
             if self._record is not None:
@@ -362,6 +367,16 @@ class Overseer(GivenOverseer):
             if getattr(self, "_descriptor", None) is not None:
                 self._descriptor.close()  # type: ignore[union-attr]  # just tested
             helpers.set_current_overseer(None)
+
+    def _close_instruments(self) -> None:
+        """Let go of the instruments of a run that never started: they have nothing to tell."""
+        for waiting in self._plan.values():
+            for _, _, generator in waiting:
+                try:
+                    generator.close()
+                except Exception as exc:
+                    self.warn(f"an instrument could not be closed ({type(exc).__name__}: {_text(exc)}).")
+            waiting.clear()
 
     def _summarise(self) -> None:
         given = self._given

@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), dim, padding_idx=PAD)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
-        layer = nn.TransformerEncoderLayer(dim, heads, dim_feedforward=4 * dim, dropout=0.1, batch_first=True)
+        layer = nn.TransformerEncoderLayer(dim, heads, dim_feedforward=4 * dim, dropout=0.0, batch_first=True, norm_first=True)
         # Nested tensors would leave the padding out, but are a prototype and warn of it.
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(dim)

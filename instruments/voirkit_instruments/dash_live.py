@@ -111,10 +111,10 @@ class TerminalView(View):
     def _state(self) -> object:
         return self.board.events, int(self.elapsed_s()), self._rows.size()
 
-    def _frame(self) -> list[str]:
+    def _frame(self, size: tuple[int, int]) -> list[str]:
         bars = self.board.bars()
         header = Header(self._title, self.elapsed_s(), self.board.events)
-        return frame(header, bars, self.board.rows(), [self._left_s(bar) for bar in bars], self._rows.size(), self._look)
+        return frame(header, bars, self.board.rows(), [self._left_s(bar) for bar in bars], size, self._look)
 
     def _left_s(self, bar: Bar) -> float | None:
         """Seconds that a bar still needs at its speed so far, which is measured anew whenever it starts over."""
@@ -127,13 +127,13 @@ class TerminalView(View):
         return (bar.total - bar.done) / speed if speed > 0 and bar.total > bar.done else None
 
     def _draw(self) -> None:
-        self._rows.draw(self._frame())
+        self._rows.draw(self._frame(self._rows.size()))
 
     def _close(self) -> None:
         self._rows.close()
 
     def _leave(self) -> None:
-        self._rows.leave(self._frame())
+        self._rows.leave(self._frame((self._rows.size()[0], 1000)))  # ordinary output: it may scroll
 
 
 class PlainView(View):

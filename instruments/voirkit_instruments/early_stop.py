@@ -100,9 +100,7 @@ def interruptible(frame: FrameType | None) -> bool:
         if frame.f_code.co_name == "__del__":
             return False
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if (
-            innermost is None and module not in sys.stdlib_module_names
-        ):  # a library's innermost frames belong to who called it
+        if innermost is None and module not in sys.stdlib_module_names:  # a library's innermost frames belong to who called it
             innermost = module
         frame = frame.f_back
     return innermost not in _OURS

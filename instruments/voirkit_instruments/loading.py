@@ -66,9 +66,7 @@ class LoaderWatch:
         # Every class that may be asked, since one that overrides __iter__ usually calls the one it overrides (as
         # accelerate does).
         if not [owner for owner in observable if self._patches.wrap(owner, "__iter__", self._iter)]:
-            self._can_not(
-                loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python"
-            )
+            self._can_not(loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python")
         kept = getattr(loader, "_iterator", None)  # a DataLoader with persistent workers reuses its first iterator
         if kept is not None and hasattr(type(kept), "__next__"):
             self._watch_iterator(kept, task)
@@ -112,9 +110,7 @@ class LoaderWatch:
                 self._can_not(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
-    def _next(
-        self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _next(self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         identity = id(iterator)
         known = self._iterators.get(identity)
         timed = known is not None and known[0]() is iterator and identity not in self._asking

@@ -112,9 +112,7 @@ def options(ov: Overseer) -> Iterator[Phase]:
         ov.log({"options": held})
         ov.give(options=namespace)
 
-    arguments = ParsedArguments(
-        found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}")
-    )
+    arguments = ParsedArguments(found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}"))
     subscription = ov.given.subscribe(lambda event: arguments.settle())
     try:
         yield ov.phases.run_script

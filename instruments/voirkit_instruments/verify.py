@@ -141,10 +141,7 @@ def verify(ov: Overseer) -> Iterator[Phase]:
 
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     """What the summary says under ``verify``."""
-    readings = {
-        name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)]}
-        for name, count in arrivals.counts.items()
-    }
+    readings = {name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)]} for name, count in arrivals.counts.items()}
     means = arrivals.loss.means()
     finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
     return {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,8 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 from terminal import CLEAN, Terminal
-from voirkit_instruments.dash_board import Bar, Board, Row
+
+from voirkit_instruments.dash_board import Bar, Board, DeviceNumber, Row
 from voirkit_instruments.dash_frame import Header, Look, frame, plain_line, width
 
 Run = Callable[..., Terminal]
@@ -31,7 +34,9 @@ def on_terminal(tmp_path: Path) -> Iterator[Run]:
     """Run a script under ``voirkit --dash`` (or python) on a terminal."""
     started: list[Terminal] = []
 
-    def run(script: str, *words: str, python: bool = False, voirfile: str = "", size: tuple[int, int] = (80, 24), **options: object) -> Terminal:
+    def run(
+        script: str, *words: str, python: bool = False, voirfile: str = "", size: tuple[int, int] = (80, 24), **options: object
+    ) -> Terminal:
         (tmp_path / "main.py").write_text(dedent(script))
         if voirfile:
             (tmp_path / "voirfile.py").write_text(dedent(voirfile))
@@ -191,7 +196,9 @@ def test_no_color_is_honoured(on_terminal: Run) -> None:
 
 # The script's output
 
-PRINTS = WAIT + """
+PRINTS = (
+    WAIT
+    + """
     import sys
     give(start=1)
     for i in range(60):
@@ -208,6 +215,7 @@ PRINTS = WAIT + """
     print("finished later; a long one: " + "abcdefghij" * 20)
     print("汉字 and 🙂", end="")
 """
+)
 
 
 def test_the_terminal_and_its_scrollback_have_the_output_as_without_dash(on_terminal: Run) -> None:
@@ -298,6 +306,21 @@ def test_input_reads_what_is_typed(on_terminal: Run) -> None:
     terminal.type("\n")
     assert terminal.end() == 0
     assert output_of(terminal) == ["Your name? Ada", "Hello Ada"]
+
+
+def test_standard_output_through_a_pipe_to_the_same_terminal_is_not_garbled(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(dedent(WAIT + """
+    for i in range(60):
+        give(loss=i)
+        print("line", i, flush=True)
+        wait(0.02)
+    """))  # fmt: skip
+    terminal = Terminal(tmp_path, "sh", "-c", f"{shlex.join(VOIRKIT)} --dash main.py | tee copy")
+    try:
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+    assert output_of(terminal) == [f"line {i}" for i in range(60)]
 
 
 def test_standard_output_in_a_file_is_the_same_to_the_byte(on_terminal: Run, tmp_path: Path) -> None:
@@ -449,6 +472,45 @@ def test_the_view_follows_a_change_of_size(on_terminal: Run) -> None:
     assert terminal.whole()
 
 
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_in_tmux_no_line_is_lost_and_no_part_of_the_view_is_left_behind_when_the_window_changes(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(dedent(WAIT + """
+    import os
+    i = 0
+    while not os.path.exists("enough"):
+        print(f"line {i} " + "." * 70)
+        give(task="train", loss=i, progress=(i % 100, 100))
+        i += 1
+        wait(0.02)
+    """))  # fmt: skip
+    (tmp_path / "tmux.conf").write_text("set -g history-limit 100000\nset -g remain-on-exit on\n")
+    server = ["tmux", "-S", str(tmp_path / "socket"), "-f", str(tmp_path / "tmux.conf")]
+
+    def tmux(*words: str) -> str:
+        return subprocess.run([*server, *words], check=True, capture_output=True, text=True, env=CLEAN).stdout
+
+    def until(text: str, *options: str) -> str:
+        deadline = time.monotonic() + 60
+        while not re.search(text, shown := tmux("capture-pane", "-p", "-J", *options), re.MULTILINE):
+            assert time.monotonic() < deadline, shown
+        return shown
+
+    tmux("new-session", "-d", "-x", "100", "-y", "30", "-c", str(tmp_path), *VOIRKIT, "--dash", "main.py")
+    try:
+        until("^train +loss")
+        for columns, lines in ((60, 15), (120, 40), (40, 10), (100, 30)):
+            tmux("resize-window", "-x", str(columns), "-y", str(lines))
+            until("─" * (columns - 40))
+        (tmp_path / "enough").touch()
+        output = until("Pane is dead", "-S", "-").splitlines()
+    finally:
+        tmux("kill-server")
+    printed = [line for line in output if line.startswith("line ")]
+    assert [int(line.split()[1]) for line in printed] == list(range(len(printed)))
+    assert sum("─ 0:0" in line for line in output) == 1
+    assert sum("loss" in line for line in output) == 1
+
+
 # Without a terminal
 
 
@@ -460,7 +522,9 @@ def test_without_a_terminal_there_are_plain_lines_on_standard_error_and_nothing_
         print(i)
         wait(0.5)
     """))  # fmt: skip
-    done = subprocess.run([*VOIRKIT, "--dash", "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*VOIRKIT, "--dash", "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False
+    )
     assert done.returncode == 0
     assert done.stdout == "0\n1\n2\n3\n4\n"
     lines = done.stderr.splitlines()
@@ -477,13 +541,17 @@ def test_a_dumb_terminal_has_plain_lines(on_terminal: Run) -> None:
 def test_a_voirfile_can_require_it(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("from giving import give; give(loss=1)")
     (tmp_path / "voirfile.py").write_text("from voirkit_instruments.dash import dash\ndef instrument_view(ov):\n    ov.require(dash)\n")
-    done = subprocess.run([*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False
+    )
     assert re.fullmatch(r"\[\d\.\ds\] loss 1\n", done.stderr)
 
 
 def test_without_the_flag_nothing_of_it_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("import sys; print([m for m in sys.modules if m.startswith(('rich', 'voirkit_instruments.dash_'))])")
-    done = subprocess.run([*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False
+    )
     assert done.stdout == "[]\n"
 
 
@@ -562,8 +630,19 @@ def test_a_number_on_a_gpu_is_read_without_waiting_for_the_gpu() -> None:
     assert numbers(board) == {"loss": "1.5", "n": "3"}
 
 
+def test_a_device_without_asynchronous_copies_is_read_by_the_thread_that_gives() -> None:
+    for tensor, number in ((torch.tensor(3), 3), (torch.tensor([0.5]), 0.5), (torch.tensor(True), True)):
+        on_device = DeviceNumber()
+        on_device.latest = tensor
+        assert on_device.number() is None
+        on_device.copy(torch)
+        assert (on_device.number(), type(on_device.number())) == (number, type(number))
+
+
 words = st.text(st.characters(codec="utf-8"), max_size=30)
-rows = st.builds(Row, words, words, words.map(lambda text: "".join(c for c in text if c.isprintable())), st.booleans(), st.integers(0, 10**9))
+rows = st.builds(
+    Row, words, words, words.map(lambda text: "".join(c for c in text if c.isprintable())), st.booleans(), st.integers(0, 10**9)
+)
 bars = st.builds(Bar, words, words, st.floats(0, 1e6), st.floats(0, 1e6))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -214,23 +215,13 @@ def test_stop_counts_the_rate_that_is_asked_for(place: Place) -> None:
         import time
         from giving import give
         while True:
-            with give.wrap("compute_start"):
-                time.sleep(0.01)
-        """,
-        voirfile="",
-    )
-    place.write(
-        main="""
-        import time
-        from giving import give
-        while True:
             with give.wrap("compute_start", batch=[1]):
                 time.sleep(0.01)
         """
     )
     ended = place.voirkit("--compute-rate", "--stop", "1", "main.py")
     assert ended.code == 0
-    assert ended.summary["rates"]["compute_rate"]["units"] == "items/s"
+    assert list(ended.summary["rates"]) == ["compute_rate"]
 
 
 def test_stop_after_ends_a_script_that_gives(place: Place) -> None:
@@ -254,7 +245,8 @@ def test_a_stop_lets_finally_blocks_run(place: Place) -> None:
     place.write(
         main="""
         try:
-            while True: pass
+            n = 0  # a loop that begins a try is not covered by it in 3.11 and 3.12, nor for KeyboardInterrupt
+            while True: n += 1
         finally:
             print("closed")
         """
@@ -264,7 +256,7 @@ def test_a_stop_lets_finally_blocks_run(place: Place) -> None:
 
 
 WORKERS = """
-    import os, time, torch, multiprocessing
+    import multiprocessing, sys, threading, time, torch
     from giving import give
     from torch.utils.data import DataLoader, Dataset
 
@@ -276,25 +268,30 @@ WORKERS = """
 
     def main():
         loader = DataLoader(Data(), batch_size=4, num_workers=2, persistent_workers=True)
-        give(loader=loader)
-        told = False
         for n, x in enumerate(loader):
-            if not told:
-                told = True
+            if n == 3:
                 print(*[child.pid for child in multiprocessing.active_children()], flush=True)
-            EVENT
+                if sys.argv[1] == "here":
+                    give(ready=True)
+                else:
+                    threading.Thread(target=give, kwargs={"ready": True}).start()
             time.sleep(0.01)
 
     if __name__ == "__main__":
         main()
 """
+STOPS = """
+    from voirkit_instruments.early_stop import early_stop
+
+    def instrument_stop(ov):
+        yield ov.phases.init
+        ov.require(early_stop(key="ready", n=0))
+"""
 
 
-@pytest.mark.parametrize("event", ["give(step=n, batch=x)", "pass"])
-def test_workers_of_a_loader_end_with_the_script(place: Place, event: str) -> None:
-    import os
-
-    ended = place.write(main=WORKERS.replace("EVENT", event)).voirkit("--stop-after", "1s", "main.py")
+@pytest.mark.parametrize("where", ["here", "in a thread"])
+def test_workers_of_a_loader_end_with_the_script(place: Place, where: str) -> None:
+    ended = place.write(main=WORKERS, voirfile=STOPS).voirkit("main.py", where)
     assert ended.code == 0
     workers = [int(word) for word in ended.out.split()]
     assert len(workers) == 2

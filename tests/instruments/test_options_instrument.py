@@ -54,7 +54,7 @@ def test_the_first_arguments_count() -> None:
 
 def test_known_arguments_of_a_first_parser_give_way_to_all_arguments_of_a_second() -> None:
     def program() -> None:
-        known, rest = parser(add_help=False).parse_known_args(["--lr", "1", "--wd=2"])
+        _, rest = parser(add_help=False).parse_known_args(["--lr", "1", "--wd=2"])
         second = parser()
         second.add_argument("--wd", type=float)
         second.parse_args(rest)

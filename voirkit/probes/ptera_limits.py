@@ -120,15 +120,11 @@ class _Survey:
         stack: list[tuple[ast.AST, bool]] = [(statement, False) for statement in node.body]
         while stack:
             statement, handler = stack.pop()
-            stack += [
-                (inner, handler or isinstance(statement, ast.ExceptHandler)) for inner in self.visit(statement, handler)
-            ]
+            stack += [(inner, handler or isinstance(statement, ast.ExceptHandler)) for inner in self.visit(statement, handler)]
         self.faults.sort(key=lambda fault: fault[1])
         if function.mangles:
             inner = _inside(*node.body, but=(ast.ClassDef,))  # which has private names of its own
-            self.faults += [
-                ("private", n.lineno) for n in inner if isinstance(n, ast.Attribute) and _is_private(n.attr)
-            ]
+            self.faults += [("private", n.lineno) for n in inner if isinstance(n, ast.Attribute) and _is_private(n.attr)]
         for name in function.globals_declared:
             if name not in self.seen | set(self.in_handler) and name in function.globals_read:
                 self.faults.append(("global", node.lineno))
@@ -204,11 +200,7 @@ class _Survey:
                         self.sets(alias.asname or alias.name, node.lineno, handler)
                     else:
                         self.misses(alias.name.split(".")[0], "submodule", node.lineno)
-            case (
-                ast.MatchAs(name=str() as name)
-                | ast.MatchStar(name=str() as name)
-                | ast.MatchMapping(rest=str() as name)
-            ):
+            case ast.MatchAs(name=str() as name) | ast.MatchStar(name=str() as name) | ast.MatchMapping(rest=str() as name):
                 self.misses(name, "match", node.lineno)
             case ast.Nonlocal():
                 self.faults.append(("nonlocal", node.lineno))

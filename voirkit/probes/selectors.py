@@ -69,9 +69,7 @@ def check(parsed: Parsed, script: Catalogue, script_name: str) -> str | None:
     return check_all(parsed, script, script_name)
 
 
-def _check_absolute(
-    function: ParsedFunction, script: Catalogue | None, script_name: str, modules: Modules | None
-) -> str | None:
+def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_name: str, modules: Modules | None) -> str | None:
     cache: dict[str, Catalogue | None] = {}
 
     def catalogue_of(name: str) -> Catalogue | None:
@@ -158,9 +156,7 @@ def _elsewhere(variable: str, catalogue: Catalogue) -> str:
     return f"It is a variable of another function: {_listed(shown)}." if shown else ""
 
 
-def _check_captures(
-    function: ParsedFunction, definitions: Iterable[Function], name: str, elsewhere: Callable[[str], str]
-) -> str:
+def _check_captures(function: ParsedFunction, definitions: Iterable[Function], name: str, elsewhere: Callable[[str], str]) -> str:
     """One of the definitions has all that is captured, or the last one's first fault is raised.  Returns its place."""
     problem = None
     for definition in definitions:
@@ -172,9 +168,7 @@ def _check_captures(
     raise problem
 
 
-def _problem(
-    function: ParsedFunction, found: Function, site: str, elsewhere: Callable[[str], str]
-) -> SelectorError | None:
+def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Callable[[str], str]) -> SelectorError | None:
     label = f"{found.name} ({site})"
     for variable in function.variables:
         if not found.knows(variable) and variable not in found.comprehension_variables:
@@ -200,9 +194,7 @@ def _problem(
 # In scope
 
 
-def _check_in_scope(
-    function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str
-) -> str:
+def _check_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str) -> str:
     first, *rest = function.path
     if first not in scope:
         raise _not_in_scope(function, scope, script, script_name)
@@ -245,9 +237,7 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     return _check_captures(function, [found], file, lambda variable: hint)
 
 
-def _not_in_scope(
-    function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str
-) -> SelectorError:
+def _not_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str) -> SelectorError:
     first = function.path[0]
     dotted = [f.name for f in script.functions] if script else []
     near = [name for name in dotted if name == function.reference] or nearest(function.reference, dotted)

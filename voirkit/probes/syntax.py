@@ -69,9 +69,7 @@ class Scope:
 
     def is_free(self, name: str) -> bool:
         """Whether a name that is not local belongs to a function around this one."""
-        return name not in self.globals and any(
-            s.local(name) for s in self.enclosing() if s.kind not in ("module", "class")
-        )
+        return name not in self.globals and any(s.local(name) for s in self.enclosing() if s.kind not in ("module", "class"))
 
     def is_conditional(self) -> bool:
         """Whether it stands in an ``if``, ``try``, ``for`` ... of the scope around it, and not directly in it."""

@@ -1,0 +1,57 @@
+"""The names that voirkit promises are there, and no others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+PUBLIC = {
+    "voirkit": ["Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "configurable", "gated", "give", "given",
+                "global_probe", "instrument_definition", "iterate", "log", "parametrized", "probing", "refstring", "tag"],
+    "voirkit.phases": ["BaseOverseer", "GivenOverseer", "OverseerAbort", "Phase", "PhaseSequence", "StopProgram"],
+    "voirkit.options": ["ExtendedArgumentParser"],
+    "voirkit.multiplexer": ["LogEntry", "Multiplexer", "run"],
+    "voirkit.escape": ["Decoder", "decode_escape_sequence", "encode_as_escape_sequence"],
+    "voirkit_instruments.options": ["instrument_argparse"],
+    "voirkit_instruments.rates": ["instrument_rates"],
+    "voirkit_instruments.rate": ["rate"],
+    "voirkit_instruments.log": ["instrument_log", "log"],
+    "voirkit_instruments.early_stop": ["early_stop", "instrument_early_stop"],
+    "voirkit_instruments.display": ["instrument_display"],
+    "voirkit_instruments.dash": ["dash", "instrument_dash"],
+    "voirkit_instruments.verify": ["instrument_verify"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_names_are_there(module: str) -> None:
+    found = import_module(module)
+    for name in PUBLIC[module]:
+        assert hasattr(found, name), name
+
+
+def test_voirkit_exports_these_and_no_others() -> None:
+    import voirkit
+
+    assert sorted(voirkit.__all__) == PUBLIC["voirkit"]
+    assert set(PUBLIC["voirkit"]) <= set(dir(voirkit))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import voirkit
+
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = voirkit.no_such_name
+
+
+@pytest.mark.parametrize("heavy", ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect"])
+def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) -> None:
+    code = (
+        "import sys, voirkit.cli\n"
+        f"code = voirkit.cli.main(['--run-dir', {str(tmp_path)!r} + '/run', '-m', 'this'])\n"
+        f"sys.exit(5 if {heavy!r} in sys.modules else code)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
