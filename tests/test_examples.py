@@ -1,6 +1,6 @@
 """The examples learn, print the same each time and under voirkit, and their voirfiles give all that they promise.
 
-Importing torch and making the first optimizer takes seconds, so that each example is run a few times for all its tests.
+Importing torch and making the first optimizer takes seconds: each example is run three times for all its tests, two side by side.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +26,7 @@ SMALL = {
     "sentiment": (["--steps", "40", "--sentences", "640", "--batch-size", "16", "--test-sentences", "64"], 40),
 }
 NAMES = sorted(SMALL)
-Run = Callable[..., Ended]
+Run = Callable[[str, str], Ended]
 
 
 @pytest.fixture(scope="module")
@@ -38,55 +39,62 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run a small example under ``python`` or ``voirkit``; the same run is done once and remembered."""
+def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """What came of a small example run by ``"python"``, by python ``"again"``, or by ``"voirkit"``."""
 
-    @cache
-    def run_once(tool: str, name: str, *options: str, again: int = 0) -> Ended:
-        data = ["--data", str(images)] if name == "resnet" else []
-        place = Place(tmp_path_factory.mktemp(f"{tool}-{name}"))
-        start = getattr(place, tool)
-        ended: Ended = start(*options, str(EXAMPLES / name / "main.py"), *data, *SMALL[name][0])
-        assert ended.code == 0, ended.err
-        return ended
+    def start(name: str, how: str) -> Ended:
+        place = Place(tmp_path_factory.mktemp(f"{name}-{how}"))
+        words = [str(EXAMPLES / name / "main.py"), *SMALL[name][0]]
+        if name == "resnet":
+            words += ["--data", str(images)]
+        return place.voirkit("--verify", "--options", *words) if how == "voirkit" else place.python(*words)
 
-    return run_once
+    with ThreadPoolExecutor(2) as pool:
+
+        @cache
+        def started(name: str) -> dict[str, Future[Ended]]:
+            return {how: pool.submit(start, name, how) for how in ("python", "again", "voirkit")}
+
+        def ended(name: str, how: str) -> Ended:
+            found = started(name)[how].result()
+            assert found.code == 0, found.err
+            return found
+
+        yield ended
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loss_falls(run: Run, name: str) -> None:
-    losses = [float(found) for found in re.findall(r"loss (\S+?),?\s", run("python", name).out)]
+    losses = [float(found) for found in re.findall(r"loss (\S+?),?\s", run(name, "python").out)]
     assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_python_says_nothing_on_stderr(run: Run, name: str) -> None:
-    assert run("python", name).err == ""
+    assert run(name, "python").err == ""
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_runs_print_the_same(run: Run, name: str) -> None:
-    assert run("python", name).out == run("python", name, again=1).out
+    assert run(name, "python").out == run(name, "again").out
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_prints_the_same_under_voirkit(run: Run, name: str) -> None:
-    assert run("voirkit", name, "--verify", "--options").out == run("python", name).out
+    assert run(name, "voirkit").out == run(name, "python").out
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_voirfile_gives_every_reading(run: Run, name: str) -> None:
     steps = SMALL[name][1]
-    given = run("voirkit", name, "--verify", "--options").summary["given"]
-    assert {key: given[key] for key in ("use_cuda", "model", "loader", "options")} == dict.fromkeys(
-        ("use_cuda", "model", "loader", "options"), 1
-    )
-    assert {key: given[key] for key in ("loss", "step")} == {"loss": steps, "step": steps}
+    expected = {"use_cuda": 1, "model": 1, "loader": 1, "options": 1, "loss": steps, "step": steps}
+    given = run(name, "voirkit").summary["given"]
+    assert {key: given.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_step_is_one_compute_wrap_with_a_batch(run: Run, name: str) -> None:
-    summary = run("voirkit", name, "--verify", "--options").summary
+    summary = run(name, "voirkit").summary
     steps = SMALL[name][1]
     wraps = [probe["events"] for probe in summary["probes"] if "compute_start" in probe["selector"]]
     assert wraps == [2 * steps]
@@ -97,7 +105,7 @@ def test_each_step_is_one_compute_wrap_with_a_batch(run: Run, name: str) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_voirfile_reduces_the_losses_to_the_smallest(run: Run, name: str) -> None:
-    ended = run("voirkit", name, "--verify", "--options")
+    ended = run(name, "voirkit")
     printed = [float(found) for found in re.findall(r"loss (\S+?),?\s", ended.out)]
     found = re.search(r"Minimum loss: (\S+)", ended.err)
     assert found is not None
@@ -105,10 +113,8 @@ def test_the_voirfile_reduces_the_losses_to_the_smallest(run: Run, name: str) ->
 
 
 def test_the_sentiment_voirfile_gives_the_entries_of_the_metrics(run: Run) -> None:
-    given = run("voirkit", "sentiment", "--verify", "--options").summary["given"]
-    assert {key: given.get(key) for key in ("accuracy", "precision", "recall", "f1")} == dict.fromkeys(
-        ("accuracy", "precision", "recall", "f1"), 1
-    )
+    given = run("sentiment", "voirkit").summary["given"]
+    assert [given.get(key) for key in ("accuracy", "precision", "recall", "f1")] == [1, 1, 1, 1]
 
 
 def test_without_images_the_resnet_says_how_to_make_them(place: Place) -> None:

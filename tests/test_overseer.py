@@ -398,15 +398,23 @@ def test_a_forked_child_writes_its_own_log(place: Place) -> None:
 
 def test_ranks_share_a_directory_and_the_first_writes_the_summary(place: Place) -> None:
     place.write(main="import voirkit, os\nvoirkit.log(rank=int(os.environ['RANK']))\n")
+    for force in ([], ["--force"]):
+        for rank in ("0", "1"):
+            ended = place.voirkit(*force, "main.py", env={"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1234"})
+            assert ended.code == 0, ended.err
+        names = sorted(p.name.split("-")[1] for p in (place.folder / "run" / "stream").iterdir())
+        assert sorted(set(names)) == ["r0", "r1"]
+    assert ended.summary["world_size"] == 2
+    assert ended.err == ""
+
+
+def test_ranks_do_not_write_into_the_run_of_another_job(place: Place) -> None:
+    place.write(main="")
+    place.voirkit("main.py")
+    before = sorted(place.folder.rglob("*"))
     for rank in ("0", "1"):
-        env = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
-        running = place.folder / "run" / "run.json"
-        if rank == "1":  # the first is still at it
-            running.write_text(json.dumps({**json.loads(running.read_text()), "ended": "running"}))
-        assert place.voirkit("main.py", env=env).code == 0
-    assert place.folder.joinpath("run", "summary.json").exists()
-    names = sorted(p.name.split("-")[1] for p in (place.folder / "run" / "stream").iterdir())
-    assert names == ["r0", "r1"]
+        assert place.voirkit("main.py", env={"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1"}).code == 2
+    assert sorted(place.folder.rglob("*")) == before
 
 
 def test_quiet_silences_voirkit_but_not_warnings(place: Place) -> None:

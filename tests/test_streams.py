@@ -158,3 +158,21 @@ def test_an_exception_whose_text_can_not_be_made_is_told_all_the_same(given: Giv
     given["?x"].subscribe(odd)
     giving.give(x=1)
     assert "Odd" in told[0]
+
+
+def test_what_a_reduction_gives_at_the_end_reaches_later_subscribers(told: list[str]) -> None:
+    seen: list[Any] = []
+    stream = Given()
+    with stream:
+        stream["?x"].min().give("least")
+        stream["?least"].subscribe(seen.append)
+        giving.give(x=2)
+        giving.give(x=1)
+    assert seen == [1]
+
+
+def test_a_reduction_with_a_function_of_nothing_is_no_error(told: list[str]) -> None:
+    stream = Given()
+    with stream:
+        stream["?never"].reduce(min).print()
+    assert told == []

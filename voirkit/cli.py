@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from voirkit.errors import CommandLineError, VoirkitError
 
+# Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
+_SUBCOMMANDS = {"probes": "voirkit.commands.probes", "init": "voirkit.commands.init"}
 # Words that are no scripts, so that scripts written today keep running when the subcommands are there.
-_RESERVED = ("probes", "init", "report", "compare", "export", "watch")
+_RESERVED = ("report", "compare", "export", "watch")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,14 +19,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. What the script raises is raised.
     """
-    from voirkit.commands import run
-
     words = sys.argv[1:] if argv is None else list(argv)
+    word = words[0] if words else ""
     try:
-        if words and words[0] in _RESERVED:
-            raise CommandLineError(
-                f"the subcommand {words[0]!r} is not in this version yet.", next=f"A script of that name: voirkit ./{words[0]}"
-            )
+        if word in _SUBCOMMANDS:
+            command = __import__(_SUBCOMMANDS[word], fromlist=["main"])
+            return int(command.main(words[1:]))
+        if word in _RESERVED:
+            raise CommandLineError(f"the subcommand {word!r} is not in this version yet.", next=f"A script of that name: voirkit ./{word}")
+        from voirkit.commands import run
+
         return run.main(words)
     except VoirkitError as exc:
         print(f"voirkit: {exc}", file=sys.stderr)

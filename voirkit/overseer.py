@@ -16,6 +16,7 @@ from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, NotAPhase, Phase
+from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, enter_folder, folder_of, module, script
 from voirkit.voirfile import name_of, place_of
 
@@ -169,7 +170,7 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self.argparser.parse_command(list(argv))
-            self._quiet = bool(self.options.quiet)
+            self._quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0  # one rank speaks for all
             self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
         self._refuse()
         with self.run_phase(self.phases.load_script):

@@ -137,10 +137,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def _end(self) -> None:
         """Complete the stream: reductions come out; later subscribers get nothing."""
         with _lock:
-            self._ended = True
-            observers = tuple(self._observers)
-            self._observers.clear()
-            for observer in observers:
+            while self._observers:  # those that are not complete yet still see what the others' reductions give
+                observer = self._observers.pop(0)
                 try:
                     observer.on_completed()
                 except (_OnPurpose, BdbQuit):
@@ -148,15 +146,16 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 except Exception as exc:
                     if not of_nothing(exc):
                         self._tell(exc, "")
+            self._ended = True
 
     def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:
         if self._root is not self:
             self._root.__exit__(exc_type, exc, tb)
             return
         try:
-            self._exit()
-        finally:
             self._end()
+        finally:
+            self._exit()
 
     # subscribing
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 
-def dash(ov: Overseer) -> Iterator[Phase]:
+def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     """Show the last value, units and count of every given key, progress bars and the elapsed time while the script runs.
 
     Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i, total=n`` with an optional ``descr``, is a bar.
@@ -27,7 +27,7 @@ def dash(ov: Overseer) -> Iterator[Phase]:
     accelerator at most once a redraw, without waiting for it), of all else the type and shape.
 
     In a terminal the view takes its lowest rows and the script's output goes on above it, as it would without; ``input()`` and pdb work.
-    The last values stay below the output. A script that draws on the whole screen (curses, ``reset``) will disturb the view and be disturbed.
+    The last values stay below the output. A script that draws on the whole screen (curses) disturbs the view and is disturbed by it.
     With several ranks only rank 0 shows a view.
 
     For ``ov.require(dash)`` in a voirfile, or ``--dash``.

@@ -19,13 +19,13 @@ UNREAD = -2.718281828459045e301
 
 
 class Row(NamedTuple):
-    """One line of the view; ``number`` tells losses and rates from the types of models and batches."""
+    """One line of the view; ``is_number`` tells losses and rates from the types of models and batches, ``given`` how often it came."""
 
     task: str
     key: str
     text: str
-    number: bool
-    count: int
+    is_number: bool
+    given: int
 
 
 class Bar(NamedTuple):
@@ -149,14 +149,15 @@ class Board:
         """All keys, those without a task first, and numbers first within a task; also asks for a new copy of what is on an accelerator."""
         self._frame += 1
         rows: list[Row] = []
-        for task, cells in sorted(list(self._rows.items()), key=lambda item: item[0] != ""):  # list(): others add to it meanwhile
+        tasks = list(self._rows.items())  # in one go: the thread that gives may add to it at any moment
+        for task, cells in sorted(tasks, key=lambda item: item[0] != ""):
             of_task = []
             for key, cell in list(cells.items()):
-                text, number = text_of(cell.value)
-                if number and cell.units:
+                text, is_number = text_of(cell.value)
+                if is_number and cell.units:
                     text = f"{text} {cell.units}"
-                of_task.append(Row(task, key, text, number, cell.count))
-            rows += sorted(of_task, key=lambda row: not row.number)
+                of_task.append(Row(task, key, text, is_number, cell.count))
+            rows += sorted(of_task, key=lambda row: not row.is_number)
         return rows
 
     def bars(self) -> list[Bar]:
@@ -199,7 +200,7 @@ class Board:
                 # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only its type and shape are shown.
                 if type(value) is tensor:
                     self._tensor = tensor
-                    if value.numel() == 1:  # type: ignore[attr-defined]  # it is a torch.Tensor
+                    if value.numel() == 1:
                         cell.described_for = -1
                         return self._keep_number(cell, value)
                 cell.value = Described(shaped(type(value).__name__, value))

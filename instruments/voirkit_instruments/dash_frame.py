@@ -1,7 +1,7 @@
 """From what was given to the lines of the view: the frame for a terminal of some size, and the plain line for anything else.
 
-Pure functions. Built by hand on rich's cell widths, because a rich table costs 2 ms a frame of ten rows (measured, rich 15): at four frames a
-second alone nearly the whole 1 % of a core that the view may use; this costs a tenth of it.
+Pure functions. Built by hand on rich's cell widths, because a rich table costs 2 ms a frame of ten rows (measured, rich 15): at four
+frames a second alone nearly the whole 1 % of a core that the view may use. This costs a tenth of it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def frame(
     room = height - len(lines)
     if len(rows) > room > 0:
         # What does not fit is left out: types first, since they hardly change, then the numbers that came up last.
-        kept = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].number)[: room - 1])
+        kept = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].is_number)[: room - 1])
         lines += row_lines([rows[i] for i in kept], columns, look)
         lines.append(styled(fitted(f"... {len(rows) - len(kept)} more", columns), DIM, look))
     elif room > 0:
@@ -105,7 +105,7 @@ def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
     """The table: task (if there is more than none), key, value, count."""
     tasks = min(max((width(row.task) for row in rows), default=0), columns // 5)
     keys = min(max((width(row.key) for row in rows), default=0), columns // 3)
-    counts = max((len(f"{row.count}x") for row in rows), default=0)
+    counts = max((len(f"{row.given}x") for row in rows), default=0)
     values = columns - keys - 2 - (tasks + 2 if tasks else 0) - counts - 2
     if values < 8:
         counts, values = 0, values + counts + 2
@@ -116,9 +116,9 @@ def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
         if tasks:
             cells.append(styled(padded(printable(row.task) if row.task != before else "", tasks), YELLOW, look))
         cells.append(styled(padded(printable(row.key), keys), CYAN, look))
-        cells.append(styled(padded(row.text, max(1, values)), BOLD if row.number else PLAIN, look))
+        cells.append(styled(padded(row.text, max(1, values)), BOLD if row.is_number else PLAIN, look))
         if counts:
-            cells.append(styled(f"{row.count}x".rjust(counts), DIM, look))
+            cells.append(styled(f"{row.given}x".rjust(counts), DIM, look))
         lines.append("  ".join(cells))
         before = row.task
     return lines
@@ -126,7 +126,7 @@ def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
 
 def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row]) -> str:
     """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its task if it has one."""
-    parts = [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.number]
+    parts = [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.is_number]
     parts += [" ".join(word for word in (bar.task, bar.label, f"{number_text(bar.done)}/{number_text(bar.total)}") if word) for bar in bars]
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)
 

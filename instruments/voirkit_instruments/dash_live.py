@@ -80,15 +80,15 @@ class View:
 
     def _refresh(self) -> None:
         state = self._state()
-        if state != self._drawn:
+        if state != self._drawn and self._draw():
             self._drawn = state
-            self._draw()
 
     def _state(self) -> object:
         """Equal as long as a new drawing would look the same."""
         return self.board.events
 
-    def _draw(self) -> None:
+    def _draw(self) -> bool:
+        """False if it could not be done now."""
         raise NotImplementedError
 
     def _close(self) -> None:
@@ -126,8 +126,8 @@ class TerminalView(View):
         speed = (bar.done - first) / (now - since) if now > since else 0.0
         return (bar.total - bar.done) / speed if speed > 0 and bar.total > bar.done else None
 
-    def _draw(self) -> None:
-        self._rows.draw(self._frame(self._rows.size()))
+    def _draw(self) -> bool:
+        return self._rows.draw(self._frame(self._rows.size()))
 
     def _close(self) -> None:
         self._rows.close()
@@ -143,12 +143,13 @@ class PlainView(View):
         super().__init__(board, LINES_PER_S, complain)
         self._last = ""
 
-    def _draw(self) -> None:
+    def _draw(self) -> bool:
         bars, rows = self.board.bars(), self.board.rows()
         numbers = plain_line(0.0, bars, rows)
-        if (bars or any(row.number for row in rows)) and numbers != self._last:
+        if (bars or any(row.is_number for row in rows)) and numbers != self._last:
             self._last = numbers
             write_line(plain_line(self.elapsed_s(), bars, rows))
+        return True
 
 
 def view_for(board: Board, title: str, complain: Callable[[str], None]) -> View:

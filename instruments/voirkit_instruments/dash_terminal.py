@@ -1,8 +1,8 @@
 """The lowest rows of a terminal, kept for the view, while everything else goes on above them as if they were not there.
 
-The terminal itself keeps them apart (its scrolling region ends above them), so nothing that the script, its worker processes or a C library
-prints has to be caught, changed or delayed: streams, prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets every line.
-Checked with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor and never changes a terminal mode.
+The terminal itself keeps them apart (its scrolling region ends above them), so nothing that the script, its worker processes or a C
+library prints has to be caught, changed or delayed: streams, prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets
+every line. Checked with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor and never changes a terminal mode.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ SAVE, RESTORE = "\0337", "\0338"  # position and style of the cursor
 DOWN = "\033D"  # one row down in the same column; scrolls on the last row
 WHOLE = "\033[r"  # the scrolling region is the whole screen again; moves the cursor
 CLEAR_BELOW = "\033[J"
+
+# Frames after which the scrolling region is set again, in case that something (curses, `reset`) has undone it.
+HEAL_AFTER = 8
 
 # Runs beside the program: if that dies without a word (kill -9, out of memory, os._exit), the terminal would stay divided.
 GUARD = r"""exec 3<&0 </dev/null
@@ -36,6 +39,7 @@ class BottomRows:
         self._fd, self._encoding, self._pid = os.dup(fd), encoding, os.getpid()
         self._lock = threading.Lock()
         self._height = 0
+        self._frames = 0
         self._size = (0, 0)
         self._closed = False
         self._guard = Guard(fd)
@@ -46,7 +50,7 @@ class BottomRows:
         return columns or 80, lines or 24
 
     def draw(self, lines: Sequence[str]) -> bool:
-        """Show these lines; each must be narrower than the terminal. False if nothing could be drawn."""
+        """Show these lines; each must be narrower than the terminal. False if they could not be shown, now."""
         if os.getpid() != self._pid:
             return False
         with self._lock:
@@ -56,21 +60,9 @@ class BottomRows:
                 size = self.size()
             except OSError:
                 return False
-            height = max(len(lines), self._height if size == self._size else 0)
-            if not 0 < height <= size[1] - 2:  # nothing to show, or no room for it
-                if self._height:
-                    self._write("".join(self._blank(size)))
-                self._size, self._height = size, 0
-                return False
-            burst = [] if (size, height) == (self._size, self._height) else self._make_room(size, height)
-            self._size, self._height = size, height
-            first = size[1] - height + 1
-            # The region is set anew in each frame, because a resize or a `reset` undoes it.
-            burst += [SAVE, f"\033[1;{first - 1}r\033[0m"]
-            for row, line in enumerate([""] * (height - len(lines)) + list(lines), first):
-                burst.append(f"\033[{row};1H\033[2K{line}\033[0m")
-            burst.append(RESTORE)
-            return self._write("".join(burst))
+            if size != self._size:
+                return self._resized(size) and self._show(lines)
+            return self._show(lines)
 
     def close(self) -> None:
         """Give the rows back, blank. The cursor stays where the script's output left it."""
@@ -96,14 +88,42 @@ class BottomRows:
         fresh_line = " " * (self.size()[0] - 1) + "\r"
         self._write(fresh_line + CLEAR_BELOW + "".join(f"{line}\033[0m\r\n" for line in lines))
 
-    def _make_room(self, size: tuple[int, int], height: int) -> list[str]:
-        """Blank what was there, and scroll up if the cursor stands where the view is to be."""
-        blank = self._blank(size) if self._height else [SAVE, WHOLE, RESTORE]
-        return [*blank, DOWN * height, f"\033[{height}A"]
+    def _resized(self, size: tuple[int, int]) -> bool:
+        """Take note of a new size; False if drawing had better wait for the next frame.
+
+        While a window is dragged the size that we know is late (tmux tells it up to 250 ms after, ssh by its latency), and rows kept at
+        the wrong place would cost the script's lines. So nothing is kept until the size has been the same twice.
+        """
+        first = self._size == (0, 0)
+        if self._height:
+            self._write("".join(self._blank(size)))
+        self._size, self._height = size, 0
+        return first
+
+    def _show(self, lines: Sequence[str]) -> bool:
+        height = max(len(lines), self._height)
+        if not 0 < height <= self._size[1] - 2:  # nothing to show, or no room for it
+            return False
+        burst = []
+        if height != self._height or self._frames % HEAL_AFTER == 0:
+            burst += self._make_room(height)
+        self._height = height
+        self._frames += 1
+        burst += [SAVE, "\033[0m"]
+        for above, line in zip(range(height - 1, -1, -1), [""] * (height - len(lines)) + list(lines), strict=True):
+            burst.append(f"{bottom(above)}\033[2K{line}\033[0m")
+        burst.append(RESTORE)
+        return self._write("".join(burst))
+
+    def _make_room(self, height: int) -> list[str]:
+        """Keep so many rows: scroll up if the cursor stands in them, and end the scrolling region above them."""
+        whole = [SAVE, WHOLE, RESTORE] if height == self._height or not self._height else self._blank(self._size)
+        return [*whole, DOWN * height, f"\033[{height}A", SAVE, f"\033[1;{self._size[1] - height}r", RESTORE]
 
     def _blank(self, size: tuple[int, int]) -> list[str]:
+        """Give the rows back, cleared."""
         if size == self._size:
-            return [SAVE, WHOLE, "\033[0m", f"\033[{size[1] - self._height + 1};1H", CLEAR_BELOW, RESTORE]
+            return [SAVE, WHOLE, "\033[0m", bottom(self._height - 1), CLEAR_BELOW, RESTORE]
         # After a resize the old rows may be anywhere below the cursor, wrapped or cut.
         return [SAVE, WHOLE, RESTORE, DOWN, "\033[A", SAVE, "\033[0m\033[B\r", CLEAR_BELOW, RESTORE]
 
@@ -128,6 +148,11 @@ class BottomRows:
         return True
 
 
+def bottom(above: int) -> str:
+    """To the beginning of the row that is so many rows above the last one, wherever that is."""
+    return "\033[9999;1H" + (f"\033[{above}A" if above else "")
+
+
 class Guard:
     """The process that undivides the terminal when this one is gone.
 
@@ -141,6 +166,8 @@ class Guard:
             subprocess.run(
                 ["/bin/sh", "-c", GUARD], stdin=read_end, stdout=terminal, stderr=subprocess.DEVNULL, start_new_session=True, check=False
             )
+        except OSError:  # no shell: then only a sudden death leaves the terminal divided
+            pass
         finally:
             os.close(read_end)
 

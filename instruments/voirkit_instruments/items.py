@@ -70,9 +70,13 @@ def _count(batch: object, depth: int) -> int | None:
 def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
     if not batch:
         return 0
-    sizes = getattr(batch, "batch_sizes", None)
-    if sizes is not None:  # torch.nn.utils.rnn.PackedSequence: how many sequences go into each time step, on the CPU
-        return int(sizes[0])
+    if type(batch) not in (list, tuple):
+        sizes = getattr(batch, "batch_sizes", None)
+        if sizes is not None:  # torch.nn.utils.rnn.PackedSequence: how many sequences go into each time step, on the CPU
+            return int(sizes[0])
+    shape = getattr(batch[0], "shape", None)
+    if shape is not None and len(shape):  # by far the most usual
+        return int(shape[0])
     start = batch[:_LOOKED_AT]
     for element in start:
         shape = getattr(element, "shape", None)

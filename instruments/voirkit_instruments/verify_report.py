@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit_instruments.candidates import Candidates
+from voirkit.probes.candidates import Candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

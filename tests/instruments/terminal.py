@@ -8,7 +8,6 @@ import pty
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
@@ -114,6 +113,3 @@ class Terminal:
         self.raw += data
         self._stream.feed(data)
         return bool(data)
-
-
-PYTHON = sys.executable

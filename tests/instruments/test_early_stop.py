@@ -13,7 +13,8 @@ from small_overseer import SmallOverseer
 
 from voirkit.phases import StopProgram
 from voirkit_instruments.durations import seconds
-from voirkit_instruments.early_stop import Stopper, early_stop, interruptible, stop_after_rates, stop_after_time
+from voirkit_instruments.early_stop import early_stop, stop_after_rates, stop_after_time
+from voirkit_instruments.stopper import Stopper, interruptible
 
 if TYPE_CHECKING:
     from conftest import Place

@@ -13,7 +13,8 @@ from small_overseer import Clock, SmallOverseer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from voirkit_instruments.loading import LoaderWatch
-from voirkit_instruments.rates import Rate, compute_rate, instrument_rates, loading_rate, train_rate
+from voirkit_instruments.observed_rate import Rate
+from voirkit_instruments.rates import compute_rate, instrument_rates, loading_rate, train_rate
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_overseer import SmallOverseer
 
+from voirkit.probes.candidates import Candidates
 from voirkit.probes.catalogue import catalogue
-from voirkit_instruments.candidates import Candidates
 from voirkit_instruments.verify import LossTrend, sources, verify
 from voirkit_instruments.verify_report import report
 
@@ -129,7 +129,7 @@ def candidates(source: str) -> Candidates:
             "compute_start/end",
             'ov.probe("//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)").give()',
         ),
-        ("model", 'ov.probe("//train_epoch > model").give()'),
+        ("model", 'ov.probe("//main > net as model").give()'),
         ("loader", 'ov.probe("//main > train_loader as loader").give()'),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_training_loop_offers_its_readings(reading: str, line: str) -> None:
 
 def test_a_device_is_turned_into_use_cuda() -> None:
     line = candidates(SCRIPT).line("use_cuda") or ""
-    assert line.startswith('ov.probe("//train_epoch > device")["device"].map(')
+    assert line.startswith('ov.probe("//main > device")["device"].map(')
     assert '"use_cuda": "cuda" in str(device)' in line
 
 

@@ -43,7 +43,7 @@ def make(chosen: str | None, script: str, force: bool) -> str:
         if chosen is None and size == 1:
             path = _new(path)
         elif os.path.exists(path):
-            _take(path, where, force, joins=size > 1)
+            _take(path, where, force, ranks=size > 1)
         os.makedirs(path, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise RunDirectoryError("this folder can not be written to.", where=where)
@@ -85,36 +85,49 @@ def _launched() -> float:
         return time.time()
 
 
-def _take(path: str, where: str, force: bool, joins: bool) -> None:
+def _take(path: str, where: str, force: bool, ranks: bool) -> None:
     """Make sure that what stands there may be used."""
     if not os.path.isdir(path):
         raise RunDirectoryError("this is a file, not a folder.", where=where)
     there = os.listdir(path)
     foreign = sorted(n for n in there if n not in _FILES and n not in _FOLDERS and not n.endswith(".tmp"))
     manifest = read_manifest(path)
-    if foreign or (there and manifest is None and not joins):
+    if foreign or (there and manifest is None and not ranks):
         shown = ", ".join((foreign or sorted(there))[:4])
-        raise RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where,
-                                next="Give a new or empty folder.")  # fmt: skip
-    if joins and (manifest is None or (manifest.get("job") == job() and manifest.get("ended") == "running")):
-        return
-    if manifest is None:
-        return
+        raise RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
+    follows = ranks and rank_and_world_size()[0] > 0
+    if manifest is None or (follows and (force or manifest.get("job") == job())):
+        return  # the first rank replaces, or refuses, what was there
     if not force:
-        raise RunDirectoryError(f"this folder holds another run (of {manifest.get('started', 'unknown time')}).", where=where,
-                                next="Give another folder, or replace that run with --force.")  # fmt: skip
-    _clear(path)
+        raise RunDirectoryError(
+            f"this folder holds another run (of {manifest.get('started', 'unknown time')}).",
+            where=where,
+            next="Give another folder, or replace that run with --force.",
+        )
+    _clear(path, _launched() if ranks else None)
 
 
-def _clear(path: str) -> None:
-    for name in _FILES:
-        if os.path.lexists(os.path.join(path, name)):
-            os.unlink(os.path.join(path, name))
-    import shutil
+def _clear(path: str, before: float | None) -> None:
+    """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have begun to write."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        part = os.path.relpath(folder, path).split(os.sep)[0]
+        if part != "." and part not in _FOLDERS:
+            continue
+        for name in files:
+            file = os.path.join(folder, name)
+            if (part != "." or name in _FILES or name.endswith(".tmp")) and (before is None or os.lstat(file).st_mtime < before):
+                os.unlink(file)
+        if part != ".":
+            _remove_if_empty(folder)
+        for name in folders:
+            _remove_if_empty(os.path.join(folder, name))
 
-    for name in _FOLDERS:
-        if os.path.lexists(os.path.join(path, name)):
-            shutil.rmtree(os.path.join(path, name))
+
+def _remove_if_empty(folder: str) -> None:
+    if os.path.islink(folder):
+        os.unlink(folder)
+    elif os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)
 
 
 def _point_latest(path: str) -> None:
