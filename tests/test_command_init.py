@@ -214,7 +214,7 @@ def test_a_loss_that_is_set_twice_is_pointed_out(place: Place) -> None:
 def test_code_at_the_top_level_is_commented_out_with_the_reason(place: Place) -> None:
     text = written(place, DATA + FLAT)
     assert probes_in(text) == []
-    assert text.count("top level") == 5
+    assert text.count("top level") == 6
     assert '# ov.probe("//main(x as batch) > #endloop_x as step").give()' in text
 
 

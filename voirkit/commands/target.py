@@ -84,7 +84,7 @@ def read_module(name: str) -> Source:
     try:
         found = catalogue_of_module(module)
         if not colon and (found is None or os.path.basename(found.filename) == "__init__.py"):
-            found = _main_of(module)
+            found = _main_of(module, is_source=found is not None)
     except SelectorError as error:
         raise CommandLineError(error.what, where=f"-m {name}", next=error.next) from None
     except SyntaxError as error:
@@ -98,11 +98,12 @@ def read_module(name: str) -> Source:
     return Source(name, shown, here, text, found)
 
 
-def _main_of(package: str) -> Catalogue | None:
+def _main_of(package: str, is_source: bool) -> Catalogue | None:
     try:
         return catalogue_of_module(f"{package}.__main__")
     except SelectorError:
-        raise SelectorError(f"{package!r} is a package without a __main__, so it can not be run.", next="Name a module in it.") from None
+        kind = "is a package without a __main__" if is_source else "has no Python source and no __main__"
+        raise SelectorError(f"{package!r} {kind}, so there is nothing to run.", next="Name a module with functions.") from None
 
 
 def _no_python(error: SyntaxError, name: str) -> CommandLineError:

@@ -253,9 +253,9 @@ class Candidates:
         if block.function is None or name not in block.function.parameters:
             return None
         for caller, call in self._script.callers(block):
-            value = argument(call, block, name)
-            if value is not None and caller.function and self._is_variable(caller, dotted(value)):
-                return caller, dotted(value)
+            given = argument(call, block, name)
+            if given is not None and caller.function and self._is_variable(caller, dotted(given)):
+                return caller, dotted(given)
         return None
 
     def _is_variable(self, block: Block, name: str) -> bool:
