@@ -5,6 +5,7 @@ Stands on the ground: imports nothing of voirkit, and nothing heavy, since every
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 EXIT_WRONG_INPUT = 2
@@ -55,6 +56,15 @@ class SelectorError(VoirkitError, ValueError):
 
 class RunDirectoryError(VoirkitError):
     """A run directory that can not be used."""
+
+
+def tell(text: str) -> None:
+    """Say something to the user on stderr, if there is one that takes it."""
+    if sys.stderr is not None:
+        try:
+            print(f"voirkit: {text}", file=sys.stderr)
+        except (OSError, ValueError):
+            pass  # it is closed, or full: the summary has what matters
 
 
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:

@@ -148,7 +148,13 @@ class BaseOverseer:
         raise StopProgram(value)
 
     def abort(self, exc: BaseException) -> None:
-        """End the program with an exception."""
+        """End the program with an exception.
+
+        Raises:
+            TypeError: It is no exception.
+        """
+        if not isinstance(exc, BaseException):
+            raise TypeError(f"abort takes an exception, not {type(exc).__name__}")
         raise OverseerAbort(exc)
 
     # what a subclass may replace
@@ -201,6 +207,8 @@ class BaseOverseer:
 
         try:
             yield set_value
+        except OverseerAbort as abort:
+            failure = abort.args[0]
         except BaseException as exc:
             failure = exc
         phase.status, phase.value, phase.exception = "running", value, failure
@@ -235,7 +243,7 @@ class BaseOverseer:
         outer, self.current = self.current, instrument
         try:
             made = instrument(*self.handler_args, **self.handler_kwargs)
-        except (StopProgram, OverseerAbort):
+        except (StopProgram, OverseerAbort, KeyboardInterrupt):
             raise
         except BaseException as exc:
             self._on_instrument_error(exc)
@@ -276,7 +284,7 @@ class BaseOverseer:
             return wanted
         except StopIteration:
             return None
-        except (StopProgram, OverseerAbort) as exc:
+        except (StopProgram, OverseerAbort, KeyboardInterrupt) as exc:
             if exc is phase.exception:
                 return None
             raise

@@ -24,6 +24,9 @@ from giving.gvr import Giver, global_context
 from reactivex.disposable import Disposable
 from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
+from voirkit.errors import tell
+from voirkit.phases import OverseerAbort, StopProgram
+
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
 _lock = threading.RLock()
 
@@ -59,7 +62,7 @@ def place_of_failure(exc: BaseException, otherwise: str) -> str:
 
 
 def to_stderr(message: str) -> None:
-    print(f"voirkit: {message}", file=sys.stderr)
+    tell(message)
 
 
 report: Callable[[str], None] = to_stderr
@@ -75,6 +78,10 @@ def of_nothing(exc: BaseException) -> bool:
 
 class _OnPurpose(BaseException):
     """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber."""
+
+
+# What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
+_MEANT = (_OnPurpose, StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
 
 
 def describe(exc: BaseException) -> str:
@@ -141,7 +148,11 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 observer = self._observers.pop(0)
                 try:
                     observer.on_completed()
-                except (_OnPurpose, BdbQuit):
+                except StopProgram:
+                    pass  # the program has ended
+                except _OnPurpose as carried:
+                    raise carried.args[0] from None
+                except BdbQuit:
                     raise
                 except Exception as exc:
                     if not of_nothing(exc):
@@ -176,7 +187,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         subscription: list[Any] = []
         failed = False
 
-        def fail(exc: Exception) -> None:
+        def fail(exc: BaseException) -> None:
             nonlocal failed
             if not failed and not of_nothing(exc):
                 root._tell(exc, where)
@@ -193,9 +204,9 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                     return
                 try:
                     function(*args)
-                except BdbQuit:
+                except _MEANT:
                     raise
-                except Exception as exc:
+                except BaseException as exc:
                     fail(exc)
 
             return call

@@ -57,7 +57,7 @@ def load(path: str, index: int) -> list[Instrument]:
     folder = os.path.dirname(path)
     added = folder not in sys.path  # a voirfile may import what lies beside it
     if added:
-        sys.path.insert(1, folder)
+        sys.path.append(folder)
     try:
         exec(code, module.__dict__)
     except VoirkitError:
@@ -103,7 +103,10 @@ def _compile(path: str) -> CodeType:
 
 
 def _failure(path: str, exc: Exception) -> VoirfileError:
-    text = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+    try:
+        text = f"{type(exc).__name__}: {exc}".rstrip(": ")
+    except Exception:
+        text = type(exc).__name__
     return VoirfileError(f"the voirfile can not be loaded: {text}.", where=_line(path, exc))
 
 
@@ -138,6 +141,8 @@ def check(value: Any, label: str, path: str) -> Instrument:
 def _wrong_signature(value: Any) -> str:
     """Why a callable can not be called with one argument; nothing if it can."""
     code = getattr(value, "__code__", None)
+    if code is not None and code.co_flags & 0x280:  # CO_COROUTINE | CO_ASYNC_GENERATOR
+        return "is async, and an instrument is not"
     if code is not None and code.co_argcount == 1 and not code.co_kwonlyargcount:
         return ""  # the usual case, without importing inspect (12 ms)
     import inspect

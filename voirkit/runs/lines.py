@@ -45,6 +45,7 @@ class LineFile:
         self._path_of, self._warn = path_of, warn
         self._fd = -1
         self._pid = 0
+        self._file: tuple[int, int] | None = None
         self.lost = 0
 
     def write(self, line: str) -> None:
@@ -58,7 +59,11 @@ class LineFile:
                 path = self._path_of(pid)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
-                self._pid = pid
+                self._pid, self._file = pid, _identity(self._fd)
+            elif _identity(self._fd) != self._file:  # the script closed it, and its number may stand for a file of its own now
+                self._pid = 0
+                self.write(line)
+                return
             _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
         except OSError as exc:
             self.lost += 1
@@ -66,14 +71,28 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file of this process."""
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and _identity(self._fd) == self._file:
             os.close(self._fd)
         self._fd, self._pid = -1, 0
 
 
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Which file a descriptor stands for, or None if it is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _write_all(fd: int, data: bytes) -> None:
     while data:
-        data = data[os.write(fd, data) :]
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # the harness made the pipe so, and is slow
+            import select
+
+            select.select([], [fd], [])
 
 
 class DataDescriptor:
@@ -88,12 +107,16 @@ class DataDescriptor:
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self._pid = os.getpid()
+        self._file = _identity(fd)
         self._hidden: Any = None
         if fd in (1, 2):
             from voirkit.escape import SmuggleWriter
 
-            stream: TextIO = sys.stdout if fd == 1 else sys.stderr
-            self._hidden = SmuggleWriter(stream)
+            stream: TextIO | None = sys.stdout if fd == 1 else sys.stderr
+            if stream is None:
+                self._fd = None
+            else:
+                self._hidden = SmuggleWriter(stream)
 
     def write(self, line: str) -> None:
         """Send a line; nobody listening any more is no error."""
@@ -102,6 +125,8 @@ class DataDescriptor:
         try:
             if self._hidden is not None:
                 self._hidden.write(line + "\n")
+            elif _identity(self._fd) != self._file:
+                self._fd = None  # the script closed it
             else:
                 _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
         except (OSError, ValueError):
