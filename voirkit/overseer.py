@@ -76,7 +76,6 @@ class Overseer(GivenOverseer):
         self._start = time.perf_counter()
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
-        self._waiting: list[Probe] = []  # on functions that are not defined yet
         self.require(*instruments)
 
     # what instruments call
@@ -105,7 +104,7 @@ class Overseer(GivenOverseer):
         def instrument_probe(ov: Overseer) -> Any:
             yield ov.phases.load_script(priority=0)
             if not ov.phases.run_script.done:
-                ov._activate(probe)
+                probe.activate()
 
         self.require(instrument_probe)
         return probe
@@ -186,7 +185,7 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.run_script) as set_value:
             try:
-                set_value(self.program.run(self._weave_late if self._waiting else None))
+                set_value(self.program.run())
             finally:
                 self._deactivate()
 
@@ -213,34 +212,6 @@ class Overseer(GivenOverseer):
         self._refuse()
 
     # probes
-
-    def _activate(self, probe: Probe) -> None:
-        """Switch a probe on, or see to it that it is as soon as what it watches is defined."""
-        from voirkit.probes import NotDefinedYet
-
-        try:
-            probe.activate()
-        except NotDefinedYet as missing:
-            if not missing.module:
-                self._waiting.append(probe)
-            elif missing.module in sys.modules:
-                raise probe.not_there(missing) from None
-            else:
-                when_imported(missing.module, lambda _: self._activate_late(probe))
-
-    def _activate_late(self, probe: Probe) -> None:
-        """Switch on a probe while the program runs: what goes wrong is told, and the program goes on."""
-        try:
-            self._activate(probe)
-        except VoirkitError as exc:
-            self.warn(f"{exc}\n  This probe stays off; the program goes on.")
-
-    def _weave_late(self) -> bool:
-        """Put the probes on what has been defined by now; whether others still wait."""
-        waiting, self._waiting = self._waiting, []
-        for probe in waiting:
-            self._activate_late(probe)
-        return bool(self._waiting)
 
     def _deactivate(self) -> None:
         if os.getpid() == self._pid:

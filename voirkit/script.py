@@ -88,11 +88,8 @@ class Program:
         if self.tree is not None and self._split:
             exec(self._part(self.tree.body[: self._split]), self._module.__dict__)
 
-    def run(self, pauses: Callable[[], bool] | None = None) -> Any:
+    def run(self) -> Any:
         """Run the rest.
-
-        Args:
-            pauses: Called after each statement that defines a function or class, for as long as it returns True.
 
         Returns:
             What the function returned with ``module:function``, else None.
@@ -101,28 +98,23 @@ class Program:
             return self._call()
         assert self._module is not None
         names = self._module.__dict__
-        if self.tree is None or self._split == 0 and pauses is None:
+        if self.tree is None:
             assert self._code is not None
             exec(self._code, names)
-            return None
-        rest = self.tree.body[self._split :]
-        while pauses is not None and rest:
-            cut = next((i + 1 for i, statement in enumerate(rest) if _has_definition(statement)), len(rest))
-            while cut < len(rest) and _is_text(rest[cut]):
-                cut += 1  # else it would become the docstring
-            exec(self._part(rest[:cut]), names)
-            rest = rest[cut:]
-            if not pauses():
-                break
-        if rest:
-            exec(self._part(rest), names)
+        elif self._split < len(self.tree.body):
+            exec(self._part(self.tree.body[self._split :]), names)
         return None
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:
         assert self._code is not None
         assert self.path is not None
-        future = self._code.co_flags & _FUTURE
-        return compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        code = self._code
+        if self.tree is None or len(statements) < len(self.tree.body):
+            future = self._code.co_flags & _FUTURE
+            code = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        probes = sys.modules.get("voirkit.probes.imports")  # loaded only if there are probes
+        woven: CodeType = code if probes is None else probes.woven_script(statements, code)
+        return woven
 
     def is_own_frame(self, frame: Any) -> bool:
         """Whether a frame is the script's module level, or the function that was asked for."""
@@ -349,11 +341,3 @@ def _root(node: ast.expr) -> str:
 
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def _has_definition(statement: ast.stmt) -> bool:
-    """Whether a statement may define a function at module level, in itself or in a branch."""
-    if isinstance(statement, _DEFINITIONS):
-        return True
-    blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody", "handlers", "cases")]
-    return any(_has_definition(s) for block in blocks if isinstance(block, list) for s in block if isinstance(s, ast.AST))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ them, ``imports`` does so before a module runs, ``taps`` and ``matching`` are wh
 is what users have in hand.
 """
 
-from voirkit.probes.scope import NotDefinedYet, Scope
+from voirkit.probes.scope import Scope
 from voirkit.probes.stream import Probe, global_probe, probing, refstring
 
-__all__ = ["NotDefinedYet", "Probe", "Scope", "global_probe", "probing", "refstring"]
+__all__ = ["Probe", "Scope", "global_probe", "probing", "refstring"]

@@ -24,7 +24,7 @@ from voirkit.probes.plan import Element, Node, Rule, is_same
 from voirkit.probes.scope import NotDefinedYet
 from voirkit.probes.sites import CanNot
 from voirkit.probes.source import NoSource
-from voirkit.probes.taps import LocalListener, NeedsMemory
+from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
 
 AnyListener = LocalListener | MemoryListener
 REPLACEABLE = {"set", "value", "yield", "receive", "attribute"}
@@ -118,6 +118,8 @@ class Engine:
                     raise self._wrong(node, None) from None
                 if function.module:
                     self._check_source(node)
+                if isinstance(listener, LocalListener) and may_need_memory(node):
+                    raise NeedsMemory from None
                 self.missing.add(function.reference)
                 return []
             except AttributeError:
@@ -133,10 +135,14 @@ class Engine:
         return [self._tried(node, listener, found)]
 
     def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, weave.Path, AnyListener]:
-        """Weave, without putting it in place.  Of functions around each other the innermost that has all the variables."""
+        """Weave, without putting it in place.
+
+        Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any variable will do.
+        """
         problem: Exception | None = None
         target: FunctionType | None = None
-        for function in [found.host] if found.host is not None else found.functions:
+        candidates = found.functions if all(e.name for e in node.elements) else found.functions[::-1]
+        for function in [found.host] if found.host is not None else candidates:
             listener.hit.clear()
             try:
                 patch = weave.tried(function, found.path, listener)

@@ -132,10 +132,11 @@ def _function(thing: Any, path: tuple[str, ...], module: str) -> FunctionType | 
 
 
 def _is_at(function: FunctionType, path: tuple[str, ...]) -> bool:
-    qualname = getattr(function.__code__, "co_qualname", function.__qualname__)
-    return tuple(part for part in qualname.split(".") if part != "<locals>") == path or (
-        function.__code__.co_name == path[-1] and not hasattr(function.__code__, "co_qualname")
-    )
+    code = function.__code__
+    if code.co_name != path[-1]:
+        return False
+    qualname = getattr(code, "co_qualname", "")  # 3.10: only the function's own, which functools.wraps changes
+    return not qualname or tuple(part for part in qualname.split(".") if part != "<locals>") == path
 
 
 def _cells(function: FunctionType) -> list[Any]:

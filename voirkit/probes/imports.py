@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source, weave
 from voirkit.probes.sites import CanNot, Listener
+from voirkit.probes.taps import NeedsMemory
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -71,7 +72,7 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order]) -> CodeTyp
             for node in weave.definitions(tree, path):
                 try:
                     weave.put(node, [order.listener for order in wishes], None, table)
-                except CanNot:
+                except (CanNot, NeedsMemory):
                     return code
                 for order in wishes:
                     order.made = True

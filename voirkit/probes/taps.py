@@ -27,6 +27,20 @@ class NeedsMemory(Exception):
     """The selector asks for what can not be read where the event is made: ``matching.py`` must keep it."""
 
 
+def may_need_memory(node: Node) -> bool:
+    """Whether that is so for some function that is not there yet to be looked at."""
+    if node.rule.total or len(node.rule.nodes) > 1:
+        return True
+    loops = {e.loop for e in node.elements}
+    for element in node.elements if len(node.elements) > 1 else ():
+        name = element.name
+        if name is None or "." in name or (element.tag is not None and not element.focus):
+            return True
+        if name.startswith("#") and name != "#enter" and not (element.loop and element.focus and len(loops - {None}) == 1):
+            return True
+    return False
+
+
 class LocalListener:
     """Taps for a selector that names one function, whose captures are variables of it.
 
