@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from giving import give, given
-    from ptera import tag
 
     from voirkit.errors import SelectorError, VoirkitError
     from voirkit.helpers import iterate, log
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from voirkit.overseer import Overseer
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
+    from voirkit.probes.language import tag
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "parametrized": "voirkit.instrument",
     "probing": "voirkit.probes",
     "refstring": "voirkit.probes",
-    "tag": "ptera",
+    "tag": "voirkit.probes.language",
 }
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from voirkit.errors import CommandLineError, VoirkitError
+from voirkit.errors import CommandLineError, VoirkitError, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
 _SUBCOMMANDS = {"probes": "voirkit.commands.probes", "init": "voirkit.commands.init"}
@@ -27,9 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(command.main(words[1:]))
         if word in _RESERVED:
             raise CommandLineError(f"the subcommand {word!r} is not in this version yet.", next=f"A script of that name: voirkit ./{word}")
-        from voirkit.commands import run
-
-        return run.main(words)
     except VoirkitError as exc:
-        print(f"voirkit: {exc}", file=sys.stderr)
+        tell(str(exc))
         return exc.exit_code
+    from voirkit.commands import run
+
+    return run.main(words)

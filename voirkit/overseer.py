@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Sequence
 
 from voirkit import __version__, configuration, helpers
-from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError
+from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError, tell
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
-from voirkit.phases import GivenOverseer, NotAPhase, Phase
+from voirkit.phases import GivenOverseer, NotAPhase, Phase, StopProgram
 from voirkit.runs.ranks import rank_and_world_size
-from voirkit.script import Program, enter_folder, folder_of, module, script
+from voirkit.script import Program, current_folder, module, script
 from voirkit.voirfile import name_of, place_of
 
 TYPE_CHECKING = False
@@ -77,7 +77,6 @@ class Overseer(GivenOverseer):
         self._start = time.perf_counter()
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
-        self._waiting: list[Probe] = []  # on functions that are not defined yet
         self.require(*instruments)
 
     # what instruments call
@@ -106,7 +105,7 @@ class Overseer(GivenOverseer):
         def instrument_probe(ov: Overseer) -> Any:
             yield ov.phases.load_script(priority=0)
             if not ov.phases.run_script.done:
-                ov._activate(probe)
+                probe.activate()
 
         self.require(instrument_probe)
         return probe
@@ -122,17 +121,14 @@ class Overseer(GivenOverseer):
     def say(self, text: str) -> None:
         """Say something to the user, on stderr; nothing with ``--quiet``."""
         if not self._quiet:
-            print("\n".join(f"voirkit: {line}" if i == 0 else line for i, line in enumerate(text.splitlines())), file=sys.stderr)
+            tell(text)
 
     def warn(self, text: str) -> None:
         """Tell the user that something is not as it should be, on stderr (also with ``--quiet``) and in the summary; once."""
         if text in self.summary["warnings"]:
             return
         self.summary["warnings"].append(text)
-        try:
-            print(f"voirkit: {text}", file=sys.stderr)
-        except (OSError, ValueError):
-            pass  # stderr is closed: the summary has it
+        tell(text)
 
     def fail(self, reason: str) -> None:
         """Have the run end with exit code 3, unless the script itself fails."""
@@ -155,16 +151,20 @@ class Overseer(GivenOverseer):
         """The exit code of the run: the script's own, or 3 if that is 0 and a check failed."""
         return EXIT_CHECK_FAILED if self.failures and self._exit_code == 0 else self._exit_code
 
+    def is_the_programs(self, exc: BaseException) -> bool:
+        """Whether an exception came out of the program itself."""
+        tb = exc.__traceback__
+        while tb is not None and not (self.program is not None and self.program.is_own_frame(tb.tb_frame)):
+            tb = tb.tb_next
+        return tb is not None
+
     def run_phase(self, phase: Phase) -> Any:
         """Around the body of a phase; it is logged when it starts."""
         self.log({"$event": "phase", "$data": {"name": phase.name}})
         return super().run_phase(phase)
 
     def _run(self, argv: Sequence[str]) -> None:
-        typed, module_name = self.argparser.guess_script(argv)
-        folder = folder_of(typed if module_name is None else None)
-        if self._recording:
-            enter_folder(folder)
+        typed = self.argparser.guess_script(argv)[0]
         with self.run_phase(self.phases.init):
             self._configure(argv, typed)
         self._refuse()
@@ -188,19 +188,26 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.run_script) as set_value:
             try:
-                set_value(self.program.run(self._weave_late if self._waiting else None))
+                set_value(self.program.run())
             finally:
                 self._deactivate()
+                if os.getpid() != self._pid:
+                    self._leave_to_child()
 
     def _configure(self, argv: Sequence[str], typed: str | None) -> None:
         chosen = self.argparser.early_values(argv, "--config")
-        settings = configuration.collect(typed, os.getcwd(), chosen, search=self._recording)
+        settings = configuration.collect(typed, current_folder(), chosen, search=self._recording)
         self.argparser.apply(settings)
 
     def _find(self, options: Namespace) -> Program:
         if options.MODULE is not None:
             return module(options.MODULE, options.ARGV)
         return script(options.SCRIPT, options.ARGV)
+
+    def _leave_to_child(self) -> None:
+        """A child that the script forked came to the end of the script: the run, and its instruments, are its parent's."""
+        for waiting in self._plan.values():
+            waiting.clear()
 
     def _prepare(self) -> None:
         helpers.set_current_overseer(self)
@@ -212,34 +219,6 @@ class Overseer(GivenOverseer):
         self._refuse()
 
     # probes
-
-    def _activate(self, probe: Probe) -> None:
-        """Switch a probe on, or see to it that it is as soon as what it watches is defined."""
-        from voirkit.probes import NotDefinedYet
-
-        try:
-            probe.activate()
-        except NotDefinedYet as missing:
-            if not missing.module:
-                self._waiting.append(probe)
-            elif missing.module in sys.modules:
-                raise probe.not_there(missing) from None
-            else:
-                when_imported(missing.module, lambda _: self._activate_late(probe))
-
-    def _activate_late(self, probe: Probe) -> None:
-        """Switch on a probe while the program runs: what goes wrong is told, and the program goes on."""
-        try:
-            self._activate(probe)
-        except VoirkitError as exc:
-            self.warn(f"{exc}\n  This probe stays off; the program goes on.")
-
-    def _weave_late(self) -> bool:
-        """Put the probes on what has been defined by now; whether others still wait."""
-        waiting, self._waiting = self._waiting, []
-        for probe in waiting:
-            self._activate_late(probe)
-        return bool(self._waiting)
 
     def _deactivate(self) -> None:
         if os.getpid() == self._pid:
@@ -284,7 +263,7 @@ class Overseer(GivenOverseer):
             self.warn(f"{exc}\n  This run is not recorded.")
             self._early = None
             return
-        begun = manifest.begin(__version__, command, own)
+        begun = manifest.begin(__version__, command, own, current_folder())
         self._record = Record(path, self.warn, begun)
         self.run_dir = path
         self.summary.update(command=command, world_size=begun["world_size"])
@@ -346,7 +325,7 @@ class Overseer(GivenOverseer):
     def _on_error(self, exc: BaseException) -> None:
         self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})
         self._ended, self._exit_code = _how_it_ended(exc)
-        self._refused = isinstance(exc, VoirkitError) and self.phases.run_script.pending
+        self._refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
@@ -354,17 +333,21 @@ class Overseer(GivenOverseer):
         try:
             if self._refused:
                 self._close_instruments()
+                self._end_streams()
             else:
                 with self.run_phase(self.phases.finalize):
                     self._deactivate()
                     for probe in self.probes:
                         probe.end()
                     self._end_streams()
+        except BaseException as exc:
+            self._ended, self._exit_code = _how_it_ended(exc)
+            raise
         finally:
             self.log.end()
-            if self._record is not None:
-                self._summarise()
-                self._record.end(self._ended, self.exit_code, self.summary)
+            self._end_record()
+            if self.program is not None:
+                self.program.release()
             if getattr(self, "_descriptor", None) is not None:
                 self._descriptor.close()  # type: ignore[union-attr]  # just tested
             helpers.set_current_overseer(None)
@@ -378,6 +361,23 @@ class Overseer(GivenOverseer):
                 except Exception as exc:
                     self.warn(f"an instrument could not be closed ({type(exc).__name__}: {_text(exc)}).")
             waiting.clear()
+
+    def _step(self, generator: Any, phase: Phase) -> Any:
+        try:
+            return super()._step(generator, phase)
+        except StopProgram:
+            if self.phases.finalize.pending:
+                raise
+            return None  # there is nothing left to stop
+
+    def _end_record(self) -> None:
+        if self._record is None:
+            return
+        try:
+            self._summarise()
+            self._record.end(self._ended, self.exit_code, self.summary)
+        except Exception as exc:  # an instrument may have put anything into the summary
+            self.warn(f"the summary can not be written ({type(exc).__name__}: {_text(exc)}).")
 
     def _summarise(self) -> None:
         given = self._given
@@ -421,11 +421,7 @@ def _described(instrument: Any) -> str:
 
 def _shown(path: str) -> str:
     """A path as short as it is clear: relative if it is below the current folder."""
-    try:
-        here = os.getcwd() + os.sep
-    except OSError:
-        return path
-    return path[len(here) :] if path.startswith(here) else path
+    return path.removeprefix(current_folder() + os.sep)
 
 
 def _text(exc: BaseException) -> str:

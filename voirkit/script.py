@@ -11,9 +11,12 @@ import __future__
 import ast
 import builtins
 import io
+import marshal
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from importlib._bootstrap_external import MAGIC_NUMBER  # type: ignore[import-not-found]  # importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 
@@ -48,6 +51,7 @@ class Program:
         self._module: ModuleType | None = None
         self._main: Callable[[], ModuleType] = lambda: ModuleType("__main__")
         self._split = 0
+        self._names_id = 0  # of the module's dictionary
 
     # before it runs
 
@@ -59,11 +63,16 @@ class Program:
         """
         if self.source is None or self.path is None:
             return
-        tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-        assert isinstance(tree, ast.Module)
-        self.tree = tree
         self._code = compile(self.source, self.path, "exec", dont_inherit=True)
-        self._split = defining_part(tree.body)
+        try:
+            with warnings.catch_warnings():  # the compiler has given its warnings once
+                warnings.simplefilter("ignore")
+                tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+                assert isinstance(tree, ast.Module)
+                compile(tree, self.path, "exec", dont_inherit=True)
+            self.tree, self._split = tree, defining_part(tree.body)
+        except RecursionError:  # a long chain of elif or operators: python compiles it from source, but not from a tree
+            self.tree, self._split = None, 0
 
     def enter(self) -> None:
         """Make ``sys.argv`` and ``sys.path`` those of the program."""
@@ -87,14 +96,12 @@ class Program:
             return
         # The module is kept, not its dictionary: python clears the one when it ends, so that what the script holds is deleted as ever.
         self._module = sys.modules["__main__"] = self._main()
+        self._names_id = id(self._module.__dict__)
         if self.tree is not None and self._split:
             exec(self._part(self.tree.body[: self._split]), self._module.__dict__)
 
-    def run(self, pauses: Callable[[], bool] | None = None) -> Any:
+    def run(self) -> Any:
         """Run the rest.
-
-        Args:
-            pauses: Called after each statement that defines a function or class, for as long as it returns True.
 
         Returns:
             What the function returned with ``module:function``, else None.
@@ -102,36 +109,37 @@ class Program:
         if self.function is not None:
             return self._call()
         assert self._module is not None
-        names = self._module.__dict__
-        if self.tree is None or (self._split == 0 and pauses is None):
+        if self.tree is None:
             assert self._code is not None
-            exec(self._code, names)
-            return None
-        rest = self.tree.body[self._split :]
-        while pauses is not None and rest:
-            cut = next((i + 1 for i, statement in enumerate(rest) if _has_definition(statement)), len(rest))
-            while cut < len(rest) and _is_text(rest[cut]):
-                cut += 1  # else it would become the docstring
-            exec(self._part(rest[:cut]), names)
-            rest = rest[cut:]
-            if not pauses():
-                break
-        if rest:
-            exec(self._part(rest), names)
+            exec(self._code, self._module.__dict__)
+        elif self._split < len(self.tree.body) or not self._split:
+            exec(self._part(self.tree.body[self._split :]), self._module.__dict__)
         return None
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:
+        """The code of some of its statements, with the taps of probes on what they define."""
         assert self._code is not None
         assert self.path is not None
-        future = self._code.co_flags & _FUTURE
-        code: CodeType = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
-        return code
+        assert self.tree is not None
+        code = self._code
+        if len(statements) < len(self.tree.body):
+            future = self._code.co_flags & _FUTURE
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                code = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        probes = sys.modules.get("voirkit.probes.imports")  # loaded only if there are probes
+        woven: CodeType = code if probes is None else probes.woven_script(statements, code)
+        return woven
+
+    def release(self) -> None:
+        """Let go of the module, so that python deletes what is in it when it would have."""
+        self._module = None
 
     def is_own_frame(self, frame: Any) -> bool:
         """Whether a frame is the script's module level, or the function that was asked for."""
         if self.function is not None:
             return frame.f_code is getattr(getattr(self, "_call", None), "__code__", None)
-        return self._module is not None and frame.f_globals is self._module.__dict__ and frame.f_code.co_name == "<module>"
+        return id(frame.f_globals) == self._names_id and frame.f_code.co_name == "<module>"
 
 
 # The `from __future__` imports of the first part hold for the second; these are those that still change how code compiles.
@@ -154,14 +162,18 @@ def script(name: str, arguments: Iterable[str]) -> Program:
         raise CommandLineError(f"there is no script {name!r}.", next=near or f"Looked in {os.path.abspath(folder)}.")
     if os.path.isdir(name) or _is_archive(name):
         return _container(name, arguments)
-    path = os.path.abspath(name)
+    path = name if os.path.isabs(name) else os.path.join(current_folder(), name)  # as python: not normalized
     folder = os.path.dirname(os.path.realpath(path))  # python follows the link
     program = Program(name, path, [name, *arguments], folder)
     try:
         with io.open_code(path) as file:
-            program.source = file.read()
+            source = file.read()
     except OSError as exc:
         raise CommandLineError(f"the script {name!r} can not be read: {exc.strerror}.") from None
+    if source[:4] == MAGIC_NUMBER:  # compiled already
+        program._code = marshal.loads(source[16:])
+    else:
+        program.source = source
 
     def main() -> ModuleType:
         module = ModuleType("__main__")
@@ -181,7 +193,7 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     Raises:
         CommandLineError: There is no such module, or it can not be run.
     """
-    here = os.getcwd()
+    here = current_folder()
     if ":" in name:
         module_name, function = name.split(":", 1)
         program = Program(name, None, [name, *arguments], here)
@@ -194,6 +206,8 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     try:
         _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]  # what python -m itself calls
     except ImportError as exc:
+        if exc.name is not None and not f"{name}.".startswith(f"{exc.name}."):
+            raise  # what the package imports is missing: its own failure
         raise CommandLineError(_without_advice(str(exc)), where=f"-m {name}", next=_near_module(name)) from None
     except Exception as exc:
         if type(exc).__name__ == "_Error":
@@ -217,9 +231,8 @@ def _container(name: str, arguments: Iterable[str]) -> Program:
 def _from_spec(program: Program, spec: Any, code: CodeType, argv: list[str], package: str | None = None) -> Program:
     """A program that the import system found."""
     program.argv, program._code = argv, code
-    source = spec.loader.get_source(spec.name) if hasattr(spec.loader, "get_source") else None
-    if source is not None:
-        program.path, program.source = spec.origin, source.encode()
+    if str(spec.origin).endswith(".py") and hasattr(spec.loader, "get_data"):
+        program.path, program.source = spec.origin, spec.loader.get_data(spec.origin)
 
     def main() -> ModuleType:
         module = ModuleType("__main__")
@@ -233,23 +246,68 @@ def _from_spec(program: Program, spec: Any, code: CodeType, argv: list[str], pac
     return program
 
 
+def current_folder() -> str:
+    """The current folder, also if it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.environ.get("PWD", os.sep)
+
+
+_behind: list[str] = []  # the folder that put_last has put there
+
+
+def put_last(folder: str) -> None:
+    """Put the program's folder last on ``sys.path`` until the program starts: it must hide nothing that voirkit has yet to import."""
+    if _has_folder():
+        sys.path[:1] = []
+        sys.path.append(folder)
+        _behind.append(folder)
+
+
 def enter_folder(folder: str) -> None:
     """Make ``sys.path[0]`` the folder, unless python was told to have none (-P, -I, PYTHONSAFEPATH)."""
-    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
-        sys.path[0] = folder
+    if not _has_folder():
+        return
+    if _behind:
+        last = _behind.pop()
+        if sys.path[-1:] == [last]:
+            sys.path.pop()
+        sys.path.insert(0, folder)
+    else:
+        sys.path[:1] = [folder]
+
+
+def _has_folder() -> bool:
+    return not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated
 
 
 def folder_of(script: str | None) -> str:
     """What ``sys.path[0]`` is for a script: its folder, or the current one for a module."""
     if script is None:
-        return os.getcwd()
-    path = os.path.abspath(script)
+        return current_folder()
+    path = os.path.join(current_folder(), script)
     return path if os.path.isdir(path) else os.path.dirname(os.path.realpath(path))
 
 
 def _is_archive(name: str) -> bool:
-    with open(name, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+    """Whether a file is a zip archive, with or without something before it. A pipe is none, and is left unread."""
+    if not os.path.isfile(name):
+        return False
+    try:
+        with open(name, "rb") as file:
+            file.seek(-min(os.path.getsize(name), 65557), os.SEEK_END)  # the end record and the longest comment behind it
+            if b"PK\x05\x06" not in file.read():
+                return False
+    except OSError:
+        return False
+    import zipimport
+
+    try:
+        zipimport.zipimporter(name)
+    except zipimport.ZipImportError:
+        return False
+    return True
 
 
 def _import(name: str) -> ModuleType:
@@ -363,11 +421,3 @@ def _root(node: ast.expr) -> str:
 
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def _has_definition(statement: ast.stmt) -> bool:
-    """Whether a statement may define a function at module level, in itself or in a branch."""
-    if isinstance(statement, _DEFINITIONS):
-        return True
-    blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody", "handlers", "cases")]
-    return any(_has_definition(s) for block in blocks if isinstance(block, list) for s in block if isinstance(s, ast.AST))  # type: ignore[arg-type]

@@ -14,9 +14,8 @@ import sys
 import threading
 from bdb import BdbQuit
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import giving
 import reactivex
@@ -76,12 +75,12 @@ def of_nothing(exc: BaseException) -> bool:
     return isinstance(exc, ZeroDivisionError) and not place_of_failure(exc, "")
 
 
-class _OnPurpose(BaseException):
+class OnPurpose(BaseException):
     """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber."""
 
 
 # What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
-_MEANT = (_OnPurpose, StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
+MEANT = (OnPurpose, StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
 
 
 def describe(exc: BaseException) -> str:
@@ -90,6 +89,19 @@ def describe(exc: BaseException) -> str:
         return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
     except Exception:
         return type(exc).__name__
+
+
+class Direct:
+    """A subscriber of a stream itself, with no operator between: a plain function, called without reactivex."""
+
+    __slots__ = ("on_completed", "on_next", "where")
+
+    def __init__(self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str) -> None:
+        self.on_next, self.on_completed, self.where = on_next, on_completed, where
+
+
+def _nothing() -> None:
+    """What is called at the end of a stream for who does not care."""
 
 
 class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
@@ -112,10 +124,24 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             if self._ended:
                 observer.on_completed()
                 return Disposable()
-            self._observers.append(observer)
-            return Disposable(lambda: self._observers.remove(observer) if observer in self._observers else None)
+            return self._connect(observer)
 
         self._obs = reactivex.create(connect)
+
+    def _connect(self, observer: Any) -> Disposable:
+        with _lock:
+            self._observers.append(observer)
+            self._changed()
+        return Disposable(lambda: self._drop(observer))
+
+    def _drop(self, observer: Any) -> None:
+        with _lock:
+            if observer in self._observers:
+                self._observers.remove(observer)
+                self._changed()
+
+    def _changed(self) -> None:
+        """Who listens has changed; the lock is held."""
 
     # pushing and ending
 
@@ -124,15 +150,14 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             for observer in tuple(self._observers):
                 try:
                     observer.on_next(data)
-                except (_OnPurpose, BdbQuit):
+                except MEANT:
                     raise
-                except Exception as exc:  # an operator of reactivex that does not turn it into on_error
-                    self._switch_off(observer, exc, "")
+                except BaseException as exc:  # in a direct one, or an operator of reactivex that does not turn it into on_error
+                    self._switch_off(observer, exc)
 
-    def _switch_off(self, observer: Any, exc: BaseException, where: str) -> None:
-        if observer in self._observers:
-            self._observers.remove(observer)
-        self._root._tell(exc, where)
+    def _switch_off(self, observer: Any, exc: BaseException) -> None:
+        self._drop(observer)
+        self._tell(exc, getattr(observer, "where", ""))
 
     def _tell(self, exc: BaseException, where: str) -> None:
         at = place_of_failure(exc, where)
@@ -144,14 +169,16 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def _end(self) -> None:
         """Complete the stream: reductions come out; later subscribers get nothing."""
         with _lock:
-            while self._observers:  # those that are not complete yet still see what the others' reductions give
+            self._observers.sort(key=lambda observer: isinstance(observer, Direct))
+            while self._observers:  # those that are not complete yet, direct ones last, see what the others' reductions give
                 observer = self._observers.pop(0)
+                self._changed()
                 try:
                     observer.on_completed()
                 except StopProgram:
                     pass  # the program has ended
-                except _OnPurpose as carried:
-                    raise carried.args[0] from None
+                except OnPurpose as carried:
+                    raise_on_purpose(carried)
                 except BdbQuit:
                     raise
                 except Exception as exc:
@@ -184,6 +211,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if hasattr(on_next, "on_next"):
             on_next, on_error, on_completed = on_next.on_next, on_next.on_error, on_next.on_completed
         root, where = self._root, place(sys._getframe(1))
+        if root is self and callable(on_next) and on_error is None and not kwargs and not self._ended:
+            return self._connect(Direct(on_next, on_completed or _nothing, where))
         subscription: list[Any] = []
         failed = False
 
@@ -204,7 +233,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                     return
                 try:
                     function(*args)
-                except _MEANT:
+                except MEANT:
                     raise
                 except BaseException as exc:
                     fail(exc)
@@ -236,20 +265,13 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         return super().fail_if_empty(message, _purposely(exc_type), list(skip))
 
 
-def _purposely(exc_type: Any) -> Callable[[Any], _OnPurpose]:
-    return lambda data: _OnPurpose(exc_type(data))
+def _purposely(exc_type: Any) -> Callable[[Any], OnPurpose]:
+    return lambda data: OnPurpose(exc_type(data))
 
 
-@contextmanager
-def on_purpose() -> Iterator[None]:
-    """Around a push from the program: what ``.fail()`` raised comes out as itself."""
-    try:
-        yield
-    except _OnPurpose as carried:
-        exc = carried.args[0].with_traceback(carried.__traceback__)
-    else:
-        return
-    raise exc
+def raise_on_purpose(carried: BaseException) -> NoReturn:
+    """What ``.fail()`` raised comes out into the program as itself."""
+    raise carried.args[0].with_traceback(carried.__traceback__) from None
 
 
 class _Everywhere:
@@ -304,8 +326,10 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
             Giver.__init__.__kwdefaults__["context"] = global_context
 
     def _receive(self, data: Any) -> None:
-        with on_purpose():
+        try:
             self._push(data)
+        except OnPurpose as carried:
+            raise_on_purpose(carried)
 
     def _push(self, data: Any) -> None:
         self.events += 1

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from voirkit import voirfile
-from voirkit.errors import VoirfileError, VoirkitError
+from voirkit.errors import VoirfileError, VoirkitError, tell
 from voirkit.overseer import Overseer
 from voirkit.runs.lines import listening
-from voirkit.script import enter_folder, folder_of
+from voirkit.script import current_folder, folder_of, put_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,35 +28,43 @@ def main(argv: Sequence[str]) -> int:
         The exit code. What the script raises is raised on, so that python ends as it would have without voirkit; only the traceback
         is shown without voirkit's own frames.
     """
+    pid = os.getpid()
     overseer = Overseer(logfile=listening(), record=True)
-    plugins = voirfile.plugins(overseer.warn)
-    typed, module = overseer.argparser.guess_script(argv)
-    folder = folder_of(typed if module is None else None)
-    voirfiles = _voirfiles(folder)
-    enter_folder(folder)
-    overseer.require(*plugins)
-    for i, path in enumerate(voirfiles):
-        overseer.require(*voirfile.load(path, i))
     try:
+        _collect(overseer, argv)
         overseer(argv)
     except SystemExit:
         if overseer.exit_code != 3:
             raise
-    except VoirkitError:
-        raise
     except BaseException as exc:
+        if isinstance(exc, VoirkitError) and not overseer.is_the_programs(exc):
+            tell(str(exc))
+            return exc.exit_code
         _show_without_own_frames(exc, overseer)
         raise
     finally:
-        closing_words(overseer)
+        if os.getpid() == pid:
+            closing_words(overseer)
     return overseer.exit_code
+
+
+def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
+    """Give the overseer the instruments of installed packages and of voirfiles."""
+    plugins = voirfile.plugins(overseer.warn)
+    typed, module = overseer.argparser.guess_script(argv)
+    folder = folder_of(typed if module is None else None)
+    voirfiles = _voirfiles(folder)
+    put_last(folder)
+    overseer.require(*plugins)
+    for i, path in enumerate(voirfiles):
+        overseer.require(*voirfile.load(path, i))
 
 
 def _voirfiles(folder: str) -> list[str]:
     """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script and the current folder."""
     named = os.environ.get("VOIRFILE")
     if named is None:
-        return voirfile.find(folder, os.getcwd())
+        return voirfile.find(folder, current_folder())
     paths = [os.path.abspath(p) for p in named.split()]
     for path in paths:
         if not os.path.exists(path):
@@ -66,13 +74,16 @@ def _voirfiles(folder: str) -> list[str]:
 
 def closing_words(overseer: Overseer) -> None:
     """Tell, on stderr, what the run came to and where its record is."""
-    if overseer.run_dir is None or os.getpid() != overseer.summary.get("pid", os.getpid()):
+    if overseer.run_dir is None:
         return
-    for line in words(overseer.summary):
-        overseer.say(line)
+    try:
+        for line in words(overseer.summary):
+            overseer.say(line)
+    except Exception as exc:  # an instrument may have put anything into the summary
+        overseer.warn(f"the summary has not its form ({type(exc).__name__}: {exc}).")
     for reason in overseer.failures:
         overseer.say(f"check failed: {reason}")
-    here = os.getcwd() + os.sep
+    here = current_folder() + os.sep
     overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
 
 

@@ -1,9 +1,12 @@
 """Probes: a selector becomes a stream of what variables of named functions are set to.
 
-The engine that watches the functions is ptera's, behind ``engine.py`` alone; the rest of voirkit knows only the names exported here.
+From the inside out: ``language`` and ``grammar`` read selectors, ``catalogue`` and ``selectors`` say what is wrong with them, ``plan``
+says what they ask for, ``sites`` puts taps into trees, ``source`` and ``weave`` get trees from live functions and put new code into
+them, ``imports`` does so before a module runs, ``taps`` and ``matching`` are what is called, ``engine`` holds it together, ``stream``
+is what users have in hand.
 """
 
-from voirkit.probes.scope import NotDefinedYet, Scope
+from voirkit.probes.scope import Scope
 from voirkit.probes.stream import Probe, global_probe, probing, refstring
 
-__all__ = ["NotDefinedYet", "Probe", "Scope", "global_probe", "probing", "refstring"]
+__all__ = ["Probe", "Scope", "global_probe", "probing", "refstring"]

@@ -1,145 +1,267 @@
-"""The engine behind probes: ptera 1.4.1, and nothing else of voirkit knows it.
+"""The engine behind a probe: finds the functions, has taps put into them, and hands on what the taps tell.
 
-What comes in: selectors, a scope and a function to call with each event. What goes out: an ``Engine`` that can be switched on and off.
+What comes in: selectors, as parsed, a scope, and somebody who listens.  Nothing is left behind by an engine that could not be
+switched on, nor by one that was switched off.
 """
 
 from __future__ import annotations
 
-import types
-import warnings
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
+from weakref import ref
 
-import ptera
-from ptera import tag as tags
-from ptera import tools
-from ptera.utils import ABSENT, CodeNotFoundError
+from voirkit.errors import SelectorError
+from voirkit.probes import find, imports, selectors, weave
+from voirkit.probes.catalogue import catalogue
+from voirkit.probes.events import Outlet
+from voirkit.probes.grammar import Parsed
+from voirkit.probes.language import ABSENT
+from voirkit.probes.matching import Memory, MemoryListener
+from voirkit.probes.plan import Element, Node, Rule, is_same
+from voirkit.probes.scope import NotDefinedYet
+from voirkit.probes.sites import CanNot
+from voirkit.probes.source import NoSource
+from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
 
-from voirkit.errors import SelectorError, did_you_mean
-from voirkit.probes.scope import NotDefinedYet, follow
+AnyListener = LocalListener | MemoryListener
+REPLACEABLE = {"set", "value", "yield", "receive", "attribute"}
 
 
 class Engine:
     """Watches the functions that selectors name.
 
     Args:
-        selectors: One or more.
+        parsed: The selectors.
         scope: What the plain names in them stand for.
-        emit: Called with each event, in the program.
-        raw: Whether an event holds ptera's captures instead of values.
+        failed: Called with what the function that takes events raised.
+        complain: Called with what a condition raised, and what goes wrong when a module is imported.
+        raw: Whether an event holds captures instead of values.
         probe_type: ``"immediate"``, ``"total"`` or None: by the selector.
-        overridable: Whether ``value`` may be set while ``emit`` runs, to replace what the variable is set to.
-
-    Attributes:
-        value: What to set the focus variable to instead.
+        overridable: Whether ``set_value`` may replace what the variable is set to.
+        may_wait: Whether the script's functions may be defined later; they are known to stand in its source.
 
     Raises:
-        NotDefinedYet: A function is not there yet.
-        SelectorError: A name means nothing, or not a function.
+        SelectorError: A name in a condition means nothing.
     """
 
     def __init__(
-        self,
-        selectors: Sequence[str],
-        scope: Mapping[str, Any],
-        emit: Callable[[Any], None],
-        *,
-        raw: bool,
-        probe_type: str | None,
-        overridable: bool,
-        where: str,
-    ) -> None:
-        self._where = where
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # looking for functions touches deprecated attributes (torch.distributed)
-                self._probe = ptera.probing(
-                    *selectors, raw=raw, probe_type=probe_type, overridable=overridable, env=_Resolver(scope, where)
-                )
-        except (NotDefinedYet, SelectorError):
-            raise
-        except Exception as exc:
-            raise self._wrong(selectors, exc) from None
-        self._probe._push = emit
-        self._on = False
-        self._selectors = selectors
+        self, parsed: Sequence[Parsed], scope: Mapping[str, Any], failed: Callable[[Exception], None],
+        complain: Callable[[Exception], None], *, raw: bool, probe_type: str | None, overridable: bool, may_wait: bool,
+    ) -> None:  # fmt: skip
+        total = None if probe_type is None else probe_type == "total"
+        self.rules = [Rule(p, scope, raw=raw, total=total, overridable=overridable) for p in parsed]
+        self.outlet = Outlet(failed, complain)
+        self.missing: set[str] = set()
+        self._complain, self._may_wait, self._scope = complain, may_wait, scope
+        self._attached: list[tuple[ref[FunctionType], AnyListener]] = []
+        self._makes = False
+        self._listeners: list[AnyListener] = []
+        self._memories: list[Memory] = []
+        self._orders: list[imports.Order] = []
+        self._is_heard = False
+
+    @property
+    def events(self) -> int:
+        """How many events there were, since somebody listens."""
+        return int(self.outlet.count.cell_contents)
 
     def set_value(self, value: Any) -> None:
-        """Replace what the focus variable is being set to; only while ``emit`` runs, and if the probe is overridable."""
-        self._probe._value = value
+        """Replace what the focus variable is being set to; only while an event is sent, and if the probe is overridable."""
+        self.outlet.replace(value)
+
+    # on and off
 
     def on(self) -> None:
-        """Start watching.
+        """Start watching.  What is not defined yet is watched as soon as it is.
 
         Raises:
             SelectorError: A function can not be watched, or has no such variable.
         """
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._probe.__enter__()
-        except Exception as exc:
+        with weave.lock:
+            ready: list[tuple[weave.Patch, weave.Path, AnyListener]] = []
+            for rule in self.rules:
+                ready += self._ready(rule)
             try:
-                self._probe._uninstall_tooling()  # ptera leaves the functions changed
-            except Exception:  # what was not installed can not be taken out
-                pass
-            raise self._wrong(self._selectors, exc) from None
-        self._on = True
+                for patch, path, listener in ready:
+                    self._attach(patch, path, listener)
+            except NoSource as exc:
+                self.off()
+                raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
+            for order in self._orders:
+                imports.add(order)
+
+    def _ready(self, rule: Rule) -> list[tuple[weave.Patch, weave.Path, AnyListener]]:
+        """All that is to be attached for a rule, tried."""
+        before = len(self._listeners), len(self._memories), len(self._orders)
+        try:
+            return [t for node in rule.nodes for t in self._ready_node(node, LocalListener(node, self.outlet))]
+        except NeedsMemory:
+            del self._listeners[before[0] :], self._memories[before[1] :], self._orders[before[2] :]
+        memory = Memory(rule, self.outlet)
+        self._memories.append(memory)
+        return [t for node in rule.nodes for t in self._ready_node(node, MemoryListener(memory, node))]
+
+    def _ready_node(self, node: Node, listener: AnyListener) -> list[tuple[weave.Patch, weave.Path, AnyListener]]:
+        function = node.function
+        self._listeners.append(listener)
+        listener.is_awake = self._is_heard
+        if function.module is not None:
+            order = imports.Order(function.module or "__main__", function.path, listener, lambda: self._defined(node, listener))
+            self._orders.append(order)
+            try:
+                found = find.absolute(function)
+            except NotDefinedYet:
+                if (function.module or "__main__") in sys.modules and not (self._may_wait and not function.module):
+                    raise self._wrong(node, None) from None
+                if function.module:
+                    self._check_source(node)
+                if isinstance(listener, LocalListener) and may_need_memory(node):
+                    raise NeedsMemory from None
+                self.missing.add(function.reference)
+                return []
+            except AttributeError:
+                raise self._wrong(node, None) from None
+        else:
+            try:
+                found = find.in_scope(function, self._scope)
+            except Exception:  # a property of the user's object may raise anything
+                raise self._wrong(node, None) from None
+            if found.is_bound:
+                self._bind(node, found)
+                listener.names = [*listener.names, *(e.name for e in node.elements if e.name)]
+        return [self._tried(node, listener, found)]
+
+    def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, weave.Path, AnyListener]:
+        """Weave, without putting it in place.
+
+        Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any variable will do.
+        """
+        problem: Exception | None = None
+        target: FunctionType | None = None
+        candidates = found.functions if all(e.name for e in node.elements) else found.functions[::-1]
+        for function in [found.host] if found.host is not None else candidates:
+            listener.hit.clear()
+            try:
+                patch = weave.tried(function, found.path, listener)
+            except (NoSource, CanNot) as exc:
+                problem, target = problem or exc, target or function
+                continue
+            lacking = self._lacking(node, listener)
+            if lacking is None:
+                return patch, found.path, listener
+            target = target or function
+        raise self._wrong(node, target, problem)
+
+    def _lacking(self, node: Node, listener: AnyListener) -> Element | None:
+        for element in node.elements:
+            kinds = listener.hit.get(element)
+            if not kinds or (node.rule.overridable and element.focus and not kinds & REPLACEABLE):
+                return element
+        return None
+
+    def _bind(self, node: Node, found: find.Found) -> None:
+        """Only calls of this very object's method count, and the event has the object."""
+        code = found.functions[0].__code__ if found.functions else None
+        name = code.co_varnames[0] if code is not None and code.co_argcount else ""
+        if name and all(e.name != name or e.check is None for e in node.elements):
+            node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None))
+
+    def _attach(self, patch: weave.Patch, path: weave.Path, listener: AnyListener) -> None:
+        self._attached.append((weave.attach(patch, path, listener), listener))
+        if path:
+            self._makes = True
+            self._attach_inner(patch, path, listener)
+
+    def _attach_inner(self, patch: weave.Patch, path: weave.Path, listener: AnyListener) -> None:
+        """Functions that were already made inside the host."""
+        for code in weave.codes_at(patch.original, path):
+            for function in weave.made_from(code):
+                try:
+                    inner = weave.tried(function, (), listener)
+                except (NoSource, CanNot):
+                    continue
+                self._attach(inner, (), listener)
 
     def off(self) -> None:
         """Stop watching."""
-        if self._on:
-            self._on = False
+        with weave.lock:
+            self.outlet.close()
+            for memory in self._memories:
+                memory.end()
+            for order in self._orders:
+                imports.remove(order)
+            for reference, listener in self._attached:
+                weave.detach(reference(), listener)
+            if self._makes or any(order.made for order in self._orders):
+                weave.restore_made(self._listeners)
+            self._attached.clear()
+
+    def listen(self, emit: Callable[[Any], None] | None) -> None:
+        """Send events to a function; None: nobody listens, and no taps are needed."""
+        self.outlet.open(emit if emit is not None else _nobody)
+        heard = emit is not None
+        if heard != self._is_heard:
+            self._is_heard = heard
+            for listener in self._listeners:
+                listener.is_awake = heard
+            weave.refresh(reference() for reference, _ in self._attached)
+
+    # defined later
+
+    def _defined(self, node: Node, listener: AnyListener) -> None:
+        """A module with a function in it has been imported, perhaps again."""
+        with weave.lock:
             try:
-                self._probe.__exit__(None, None, None)
-            except ValueError:  # left in another thread than it was entered in (ContextVar)
-                self._probe._uninstall_tooling()
+                found = find.absolute(node.function)
+                for function in found.functions:
+                    if weave.adopt(function, listener):
+                        self._attached.append((ref(function), listener))
+                        return
+                patch, path, _ = self._tried(node, listener, found)
+            except (NotDefinedYet, SelectorError, AttributeError, NeedsMemory) as exc:
+                self._complain(exc)
+                return
+            self._attach(patch, path, listener)
+            self.missing.discard(node.function.reference)
 
-    def _wrong(self, selectors: Sequence[str], exc: Exception) -> SelectorError:
-        text = str(exc).split(": ", 1)[-1] if isinstance(exc, ptera.SelectorError) else f"{exc}" or type(exc).__name__
-        return SelectorError(f"selector {', '.join(map(repr, selectors))}: {text}.".replace("..", "."), where=self._where)
+    def _check_source(self, node: Node) -> None:
+        """What is not defined must at least stand in a source, and have the variables."""
+        parsed, function = node.rule.parsed, node.function
+        alone = Parsed(parsed.selector, parsed.where, (function,), function, (), (), None)
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        script = None
+        if not function.module and file is not None and os.path.isfile(file):
+            with open(file, "rb") as source:
+                script = catalogue(source.read(), file)
+        selectors.check_all(alone, script, selectors.shown(file or ""), None)
 
+    # errors
 
-class _Resolver:
-    """What ptera asks for the meaning of names in selectors."""
-
-    def __init__(self, scope: Mapping[str, Any], where: str) -> None:
-        self._scope, self._where = scope, where
-
-    def __call__(self, name: str) -> Any:
-        if name.startswith("/"):
-            found = follow(name)
-            code = getattr(found, "__code__", None)
-            if code is None or code.co_name != name.rpartition("/")[2]:
-                found = _by_code(name)  # inside a function, or behind a decorator that does not tell what it wraps
-        elif name.startswith("@"):
-            return getattr(tags, name[1:])
+    def _wrong(self, node: Node, target: FunctionType | None, problem: Exception | None = None) -> SelectorError:
+        """Why a function can not be watched: first in the words of the catalogue, which knows the near names."""
+        function = node.function
+        if function.module is None:
+            selectors.check_in_scope(function, self._scope)
         else:
-            first, *rest = name.split(".")
-            if first in self._scope:
-                found = self._scope[first]
-            elif not rest and hasattr(tools, first):
-                found = getattr(tools, first)  # every, between, lt ...: usable without an import
-            else:
-                raise SelectorError(f"there is no {first!r} in scope.", where=self._where, next=did_you_mean(first, self._scope))
-            for part in rest:
-                found = getattr(found, part)
-        return getattr(found, "__ptera__", found)
+            self._check_source(node)
+            if target is not None:
+                selectors.check_function(function, target)
+        if target is None:
+            return function.wrong(f"'{function.reference}' is no function that can be probed.")
+        label = f"{target.__qualname__} ({selectors.shown(target.__code__.co_filename)}:{target.__code__.co_firstlineno})"
+        if problem is not None:
+            return function.wrong(f"{label} {problem}")
+        listener_free = [e.name or f"${e.alias}" for e in node.elements]
+        if node.rule.overridable:
+            return function.wrong(f"{label} does not set what is to be replaced: {', '.join(listener_free)}.")
+        return function.wrong(f"{label} has nothing to see of: {', '.join(listener_free)}.")
 
 
-def _by_code(reference: str) -> types.FunctionType:
-    """The function whose code stands at a place, found through the code objects of all live functions."""
-    import codefind
-
-    _, module, *path = reference.split("/")
-    try:
-        code = codefind.find_code(*path, module=module or "__main__")
-    except KeyError:
-        raise NotDefinedYet(module) from None
-    found = [f for f in codefind.get_functions(code) if isinstance(f, types.FunctionType) and not hasattr(f, "__ptera_discard__")]
-    if not found:
-        raise NotDefinedYet(module)
-    return found[-1]
+def _nobody(event: Any) -> None:
+    """Takes what nobody wants."""
 
 
-__all__ = ["ABSENT", "CodeNotFoundError", "Engine"]
+__all__ = ["ABSENT", "Engine"]

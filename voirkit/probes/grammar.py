@@ -7,10 +7,9 @@ selector names exists is asked in ``selectors.py``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from voirkit.errors import SelectorError, did_you_mean
-from voirkit.probes import ptera_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,6 +107,7 @@ class Parsed:
         focus: The one whose variable makes the event; the outermost if there is no focus.
         names: Names in scope that its conditions use.
         tags: Names in scope that it uses as tags.
+        tree: As ptera's parser gives it.
     """
 
     selector: str
@@ -116,6 +116,7 @@ class Parsed:
     focus: ParsedFunction
     names: tuple[str, ...]
     tags: tuple[str, ...]
+    tree: Any = field(repr=False, compare=False)
 
 
 def parse(selector: str, where: str) -> Parsed:
@@ -149,7 +150,7 @@ def parse(selector: str, where: str) -> Parsed:
         next = "Write '!' before what begins: f(!#loop_i as start, !!#endloop_i as end)."
         raise wrong(selector, where, what, next, selector.find("!!"))
     focus = (focused or functions[:1])[-1]
-    return Parsed(selector, where, tuple(functions), focus, tuple(names), tuple(tags))
+    return Parsed(selector, where, tuple(functions), focus, tuple(names), tuple(tags), tree)
 
 
 def _calls(call: Any) -> Iterator[Any]:
@@ -206,29 +207,27 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
             loop = name.rpartition("_")[2] if "_" in name else "X"
             near = did_you_mean(name, [*HASH_VARIABLES, f"#loop_{loop}", f"#endloop_{loop}"])
             raise wrong(selector, where, f"there is no '{name}'.", f"{known}  {near}".rstrip(), at)
-    elif "." in name and all(part.isidentifier() for part in name.split(".")):
-        raise wrong(selector, where, ptera_limits.attribute(name), at=at)
-    elif name and not name.isidentifier():
+    elif name and not all(part.isidentifier() for part in name.split(".")):  # self.x: an attribute that the function sets
         raise wrong(selector, where, f"'{name}' is not the name of a variable.", at=at)
     focus = max(element.tags, default=0)
     return Capture(name, element.capture or "", focus, element.category is not None, _is_compared(element))
 
 
 def _is_compared(element: Any) -> bool:
-    from ptera.utils import ABSENT
+    from voirkit.probes.language import ABSENT
 
     return element.value is not ABSENT
 
 
 def _names_in(value: Any, selector: str, where: str) -> list[str]:
     """The names in scope that a condition or tag uses."""
-    from ptera.selector import VCall, VKeyword, VSymbol
+    from voirkit.probes.language import selector as language
 
-    if isinstance(value, VCall):
+    if isinstance(value, language.VCall):
         return [name for part in (value.fn, *value.args) for name in _names_in(part, selector, where)]
-    if isinstance(value, VKeyword):
+    if isinstance(value, language.VKeyword):
         return _names_in(value.value, selector, where)
-    if not isinstance(value, VSymbol) or CONSTANT.fullmatch(value.value):
+    if not isinstance(value, language.VSymbol) or CONSTANT.fullmatch(value.value):
         return []
     if not all(part.isidentifier() for part in value.value.split(".")):
         next = "Values are whole numbers, numbers such as 0.5, strings in single quotes, and names."
@@ -255,7 +254,7 @@ def read(selector: str, where: str) -> Any:
     Raises:
         SelectorError: It has not the form of a selector.
     """
-    from ptera import selector as language
+    from voirkit.probes.language import selector as language
 
     if not isinstance(selector, str):
         raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
@@ -318,11 +317,11 @@ def check_form(selector: str, where: str) -> None:
 
 def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
     """Text, kind (OPERATOR, WORD, STRING, None) and place of each word, as ptera's lexer sees them."""
-    from ptera.selector import parser
+    from voirkit.probes.language import selector as language
 
     indent = len(selector) - len(selector.lstrip())
     tokens = []
-    for token in parser.lexer(selector):
+    for token in language.parser.lexer(selector):
         if token.value:  # white space between two words is an operator without text
             at = token.location.start + indent
             tokens.append((token.value, token.type, at + len(selector[at:]) - len(selector[at:].lstrip())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import sys
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
@@ -37,38 +36,6 @@ class NotDefinedYet(Exception):
         self.module = module
 
 
-def follow(reference: str) -> Any:
-    """The live object of an absolute reference such as ``//f`` or ``/pkg.mod/Class/method``, decorators taken off.
-
-    Returns:
-        A function, or what else stands under the name; None if it is inside a function and so has no name.
-
-    Raises:
-        NotDefinedYet: It is not there yet.
-    """
-    _, module_name, *path = reference.split("/")
-    module = sys.modules.get(module_name or "__main__")
-    if module is None:
-        raise NotDefinedYet(module_name)
-    found: Any = module
-    for i, part in enumerate(path):
-        names = _names(found)
-        if part not in names:
-            if i and callable(found) and not isinstance(found, type):
-                return None  # //outer/inner
-            raise NotDefinedYet(module_name)
-        found = bare(names[part])
-    return found
-
-
-def _names(thing: Any) -> Mapping[str, Any]:
-    names = dict(vars(thing)) if hasattr(thing, "__dict__") else {}
-    for base in getattr(thing, "__mro__", ())[1:]:
-        for name, value in vars(base).items():
-            names.setdefault(name, value)
-    return names
-
-
 def bare(thing: Any) -> Any:
     """A function without what is around it: static and class methods, properties, decorators that use functools.wraps."""
     while True:
@@ -76,7 +43,7 @@ def bare(thing: Any) -> Any:
             thing = thing.__func__
         elif isinstance(thing, property):
             thing = thing.fget
-        elif hasattr(thing, "__wrapped__") and not hasattr(thing, "__ptera_info__"):
+        elif hasattr(thing, "__wrapped__"):
             thing = thing.__wrapped__
         else:
             return thing

@@ -10,7 +10,6 @@ import os
 
 from voirkit.errors import SelectorError, did_you_mean, nearest
 from voirkit.probes import catalogue as sources
-from voirkit.probes import ptera_limits
 from voirkit.probes.grammar import Capture, Parsed, ParsedFunction, parse, wrong
 from voirkit.probes.references import Named, resolve
 
@@ -54,7 +53,7 @@ def check_all(
         if function.module is not None:
             found = _check_absolute(function, script, script_name, modules)
         elif scope is not None:
-            found = _check_in_scope(function, scope, script, script_name)
+            found = check_in_scope(function, scope, script, script_name)
         else:
             found = None
         if function is parsed.focus:
@@ -88,7 +87,7 @@ def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_n
     found = resolve(function.path, home, catalogue_of)
     if found is None:
         return None
-    name = script_name if found.catalogue is script else _shown(found.catalogue.filename)
+    name = script_name if found.catalogue is script else shown(found.catalogue.filename)
     if not found.functions:
         raise _no_function(function, found, name)
     return _check_captures(function, found.functions, name, lambda variable: _elsewhere(variable, found.catalogue))
@@ -171,30 +170,50 @@ def _check_captures(function: ParsedFunction, definitions: Iterable[Function], n
 def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Callable[[str], str]) -> SelectorError | None:
     label = f"{found.name} ({site})"
     for variable in function.variables:
+        if variable in found.attributes:
+            continue
         if not found.knows(variable) and variable not in found.comprehension_variables:
             own = sorted(found.own_names)
             its = f"Its variables: {_listed(own)}." if own else "It has no variables."
             read = [n for n in (*found.globals_read, *found.free_read) if not hasattr(builtins, n)]
+            if "." in variable:
+                own = sorted(found.attributes)
+                its = f"It sets: {_listed(own)}." if own else "It sets no attributes."
+                what = f"{label} does not set '{variable}'."
+                return function.wrong(what, _lines(its, did_you_mean(variable, own)))
             near = did_you_mean(variable, [*own, *read]) or elsewhere(variable)
             return function.wrong(f"{label} has no variable '{variable}'.", _lines(its, near))
     loops = {name: loop.line for loop in found.loops for name in loop.names}
     for name in function.loops:
         if name not in loops:
             file = site.rpartition(":")[0]
-            its = f"Its loops: {_listed(f'#loop_{n} ({file}:{line})' for n, line in loops.items())}."
+            its = f"Its loops: {_listed(f'{n} ({file}:{line})' for n, line in loops.items())}."
             near = _or(f"#loop_{n}" for n in nearest(name, loops))
             what = f"{label} has no 'for' loop over '{name}'."
             return function.wrong(what, _lines(its if loops else "It has no 'for' loops.", near))
     if not found.yields and ("#yield" in function.hashes or "#receive" in function.hashes):
         return function.wrong(f"{label} has no 'yield'.")
-    reason = ptera_limits.refusal(found, function.variables, function.hashes, function.is_generic)
-    return function.wrong(f"{label} {reason}") if reason else None
+    return _unseen(function, found, label)
+
+
+def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorError | None:
+    """What is there, and can not be probed."""
+    for name in function.variables:
+        if name in found.comprehension_variables and not found.knows(name):
+            line = found.comprehension_variables[name].line
+            what = f"'{name}' belongs to a comprehension (line {line}), which has variables of its own."
+            return function.wrong(f"{label} can not be probed for it: {what}", "Probe what the comprehension makes.")
+        forms = found.variables[name].forms if name in found.variables else ()
+        if set(forms) == {"del"}:
+            return function.wrong(f"{label} never sets '{name}'.")
+    return None
 
 
 # In scope
 
 
-def _check_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str) -> str:
+def check_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None = None, script_name: str = "") -> str:
+    """The same for a name in scope."""
     first, *rest = function.path
     if first not in scope:
         raise _not_in_scope(function, scope, script, script_name)
@@ -226,10 +245,10 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     bare = _unwrapped(thing)
     if not isinstance(bare, types.FunctionType):
         raise function.wrong(f"'{function.reference}' {_not_a_function(bare)}")
-    file, line = _shown(bare.__code__.co_filename), bare.__code__.co_firstlineno
+    file, line = shown(bare.__code__.co_filename), bare.__code__.co_firstlineno
     found = sources.catalogue_of_function(bare)
     if found is None:
-        raise function.wrong(f"'{function.reference}' ({file}:{line}) {ptera_limits.without_source(bare)}")
+        raise function.wrong(f"'{function.reference}' ({file}:{line}) can not be probed: its source is not there to read.")
     hint = ""
     if bare is thing and found.path[-1] != function.path[-1]:  # decorated, without functools.wraps
         hint = f"'{function.reference}' stands for {found.name}."
@@ -248,14 +267,17 @@ def _not_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Ca
 
 
 def _unwrapped(thing: object) -> object:
-    """What ptera would look at: bound methods, properties, and decorators that use functools.wraps are taken off."""
+    """The innermost: bound methods, properties, and decorators that use functools.wraps are taken off."""
+    import functools
     import types
 
     for _ in range(100):  # a __wrapped__ may lead in a circle
         if isinstance(thing, type):
             break
-        if isinstance(thing, types.MethodType):
+        if isinstance(thing, types.MethodType | staticmethod | classmethod):
             thing = thing.__func__
+        elif isinstance(thing, functools.partial | functools.cached_property):
+            thing = thing.func
         elif isinstance(thing, property):
             thing = thing.fget
         else:
@@ -289,8 +311,7 @@ def _not_a_function(thing: object) -> str:
 
 def _check_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
     """The names that conditions and tags use are in scope."""
-    from ptera import tools
-    from ptera.tags import Tag
+    from voirkit.probes.language import is_tag, tools
 
     for name in (*parsed.names, *parsed.tags):
         first, *rest = name.split(".")
@@ -303,7 +324,7 @@ def _check_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
         value = scope.get(first)
         for part in rest:
             value = getattr(value, part, None)
-        if not isinstance(value, Tag):
+        if not is_tag(value):
             raise wrong(parsed.selector, parsed.where, f"'{name}' is not a tag.", "A tag is written ':@Name'.")
 
 
@@ -315,7 +336,7 @@ def _of_file(where: str) -> str:
     return f" of {file}" if file else ""
 
 
-def _shown(filename: str) -> str:
+def shown(filename: str) -> str:
     """A file's name for messages: relative if it is in the current folder."""
     folder = os.getcwd() + os.sep
     return filename[len(folder) :] if filename.startswith(folder) else filename

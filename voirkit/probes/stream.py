@@ -9,17 +9,19 @@ import atexit
 import os
 import sys
 import weakref
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from voirkit.errors import SelectorError
+from voirkit import streams
+from voirkit.errors import SelectorError, VoirkitError
 from voirkit.probes import selectors as _selectors
 from voirkit.probes.catalogue import catalogue, catalogue_of_module
-from voirkit.probes.engine import ABSENT, Engine
-from voirkit.probes.scope import NotDefinedYet, Scope
-from voirkit.streams import Stream, on_purpose, place
+from voirkit.probes.scope import Scope, bare
+from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
 
 if TYPE_CHECKING:
+    from voirkit.probes.engine import Engine
     from voirkit.script import Program
 
 
@@ -40,7 +42,7 @@ class Probe(Stream):
         selectors: The selectors.
         where: ``file:line`` where the probe was made.
         site: ``file:line`` of the function it watches, or None if that is not known.
-        events: How often it fired.
+        events: How often it fired, while somebody listened.
 
     Raises:
         TypeError: No selector, or an unknown ``probe_type``.
@@ -68,12 +70,19 @@ class Probe(Stream):
             raise TypeError(f"probe_type is 'immediate', 'total' or None, not {probe_type!r}")
         self.selectors, self.where = selectors, where
         self.site: str | None = None
-        self.events = 0
         self._parsed = [_selectors.parse(selector, where) for selector in selectors]
         self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
         self._kind = {"raw": raw, "probe_type": probe_type, "overridable": overridable}
         self._engine: Engine | None = None
+        self._is_checked = False
+        self._complaints: set[str] = set()
         self._pid = os.getpid()
+
+    @property
+    def events(self) -> int:
+        """How often it fired, while somebody listened."""
+        engine = self._root._engine
+        return 0 if engine is None else int(engine.events)
 
     # checking
 
@@ -89,24 +98,28 @@ class Probe(Stream):
         for parsed in self._parsed:
             site = _selectors.check_all(parsed, script, program.name, self._scope, catalogue_of_module)
             self.site = self.site or site
+        self._is_checked = True
 
     # on and off
 
     def activate(self) -> None:
-        """Start watching.
+        """Start watching; what is not defined yet, as soon as it is.
 
         Raises:
-            NotDefinedYet: A function does not exist yet.
             SelectorError: A function can not be watched.
         """
         if self._root is not self:
             self._root.activate()
             return
-        if self._engine is not None:
+        if self._engine is not None or self._ended:
             raise RuntimeError("a probe can only be entered once; make another")
-        engine = Engine(self.selectors, self._scope, self._receive, where=self.where, **self._kind)
+        from voirkit.probes.engine import Engine
+
+        engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)
+        engine.listen(self._emitter())
         engine.on()
         self._engine = engine
+        engine.listen(self._emitter())  # somebody may have subscribed meanwhile
 
     def deactivate(self) -> None:
         """Stop watching and end the stream, so that reductions come out."""
@@ -124,24 +137,47 @@ class Probe(Stream):
     end = Stream._end
 
     def _enter(self) -> None:
-        try:
-            self.activate()
-        except NotDefinedYet as exc:
-            raise self.not_there(exc) from None
+        self.activate()
 
     def _exit(self) -> None:
         self.switch_off()
 
-    def _receive(self, data: Any) -> None:
-        """An event from the engine."""
-        self.events += 1
-        with on_purpose():
-            self._push(data)
+    # events
 
-    def not_there(self, missing: NotDefinedYet) -> SelectorError:
-        """The error that says that a function does not exist."""
-        home = f"module {missing.module!r}" if missing.module else "the script"
-        return SelectorError(f"selector {', '.join(map(repr, self.selectors))}: there is no such function in {home}.", where=self.where)
+    def _changed(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.listen(self._emitter())
+
+    def _emitter(self) -> Callable[[Any], None] | None:
+        """The function that takes events: the only subscriber itself, the whole stream, or none."""
+        observers = self._observers
+        if not observers:
+            return None
+        if len(observers) == 1 and isinstance(observers[0], Direct):
+            return observers[0].on_next  # type: ignore[no-any-return]
+        return self._receive
+
+    def _receive(self, data: Any) -> None:
+        """An event from the engine, for several subscribers or through operators."""
+        try:
+            self._push(data)
+        except OnPurpose as carried:
+            raise_on_purpose(carried)
+
+    def _failed(self, exc: Exception) -> None:
+        """The only subscriber raised something."""
+        if isinstance(exc, BdbQuit):
+            raise exc
+        if len(self._observers) == 1:
+            self._switch_off(self._observers[0], exc)
+
+    def _complain(self, exc: Exception) -> None:
+        """A condition raised something, or an event can not be made: said once."""
+        text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)
+        if text not in self._complaints:
+            self._complaints.add(text)
+            streams.report(f"{self.label}: {text}")
 
     # replacing values
 
@@ -222,13 +258,25 @@ def refstring(function: Any) -> str:
         TypeError: It is no function.
         SelectorError: It can not be found under its own name again.
     """
-    import ptera
-    from ptera.utils import CodeNotFoundError
+    from types import FunctionType
 
+    from voirkit.probes import find
+    from voirkit.probes.grammar import ParsedFunction
+    from voirkit.probes.scope import NotDefinedYet
+
+    thing = function.__init__ if isinstance(function, type) else function
+    if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004
+        thing = type(thing).__call__
+    module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str) or not hasattr(bare(thing), "__code__"):
+        raise TypeError(f"a {type(function).__name__} without Python code has no reference")
+    path = tuple(part for part in qualname.split(".") if part != "<locals>")
+    reference = f"/{'' if module == '__main__' else module}/{'/'.join(path)}"
     try:
-        return str(ptera.refstring(function))
-    except CodeNotFoundError as exc:
-        raise SelectorError(str(exc)) from None
+        find.absolute(ParsedFunction(reference, "" if module == "__main__" else module, path, (), reference, ""))
+    except (NotDefinedYet, AttributeError):
+        raise SelectorError(f"there is no function {reference!r}, though {qualname} says that it is there.") from None
+    return reference
 
 
-__all__ = ["ABSENT", "Probe", "global_probe", "probing", "refstring"]
+__all__ = ["Probe", "global_probe", "probing", "refstring"]

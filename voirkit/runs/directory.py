@@ -10,7 +10,7 @@ import os
 import time
 
 from voirkit.errors import RunDirectoryError
-from voirkit.runs.ranks import job, rank_and_world_size
+from voirkit.runs.ranks import job, rank_and_world_size, restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ def make(chosen: str | None, script: str, force: bool) -> str:
         RunDirectoryError: It holds another run, or something that is not voirkit's, or can not be made.
     """
     rank, size = rank_and_world_size()
-    path = os.path.abspath(chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1)))
-    where = f"--run-dir {chosen}" if chosen is not None else path
+    wanted = chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1))
+    where = f"--run-dir {chosen}" if chosen is not None else wanted
     try:
+        path = os.path.abspath(wanted)
         if chosen is None and size == 1:
             path = _new(path)
         elif os.path.exists(path):
@@ -96,7 +97,7 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
         shown = ", ".join((foreign or sorted(there))[:4])
         raise RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
     follows = ranks and rank_and_world_size()[0] > 0
-    if manifest is None or (follows and (force or manifest.get("job") == job())):
+    if manifest is None or _goes_on(manifest) or (follows and (force or manifest.get("job") == job())):
         return  # the first rank replaces, or refuses, what was there
     if not force:
         raise RunDirectoryError(
@@ -105,6 +106,18 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
             next="Give another folder, or replace that run with --force.",
         )
     _clear(path, _launched() if ranks else None)
+
+
+def _goes_on(manifest: dict[str, Any]) -> bool:
+    """Whether this process goes on with the run: torchrun started its ranks again, or the script executed itself anew."""
+    if restart() > manifest.get("restart", 0) and str(manifest.get("job")).split("/")[0] == job().split("/")[0]:
+        return True
+    return (
+        manifest.get("pid") == os.getpid()
+        and manifest.get("ended") == "running"
+        and hasattr(os, "uname")
+        and (manifest.get("host") == os.uname().nodename)
+    )
 
 
 def _clear(path: str, before: float | None) -> None:

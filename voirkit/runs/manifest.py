@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from voirkit.runs.ranks import job, rank_and_world_size
+from voirkit.runs.ranks import job, rank_and_world_size, restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def begin(version: str, command: list[str], options: list[str]) -> dict[str, Any]:
-    """The manifest of a run that starts now.
+def begin(version: str, command: list[str], options: list[str], folder: str) -> dict[str, Any]:
+    """The manifest of a run that starts now, in a current folder.
 
     ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the same moment.
     """
@@ -28,15 +28,16 @@ def begin(version: str, command: list[str], options: list[str]) -> dict[str, Any
         "voirkit": version,
         "command": command,
         "voirkit_options": options,
-        "cwd": os.getcwd(),
+        "cwd": folder,
         "python": {"version": sys.version.split()[0], "executable": sys.executable},
-        "git_revision": git_revision(os.getcwd()),
+        "git_revision": git_revision(folder),
         "host": host,
         "platform": platform,
         "pid": os.getpid(),
         "rank": rank,
         "world_size": size,
         "job": job(),
+        "restart": restart(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall / 1e9)),
         "clocks": {"perf_counter_ns": perf, "time_ns": wall},
         "ended": "running",

@@ -25,6 +25,14 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
+def restart() -> int:
+    """How often torchrun has restarted the ranks of this job."""
+    try:
+        return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    except (KeyError, ValueError):
+        return 0
+
+
 def job() -> str:
     """A word that all ranks of one job share and that other jobs do not, as far as the environment tells."""
     words = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")

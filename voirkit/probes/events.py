@@ -1,0 +1,126 @@
+"""Where events go: the one function that a probe's taps call, what they count, and what raw events are made of.
+
+The function sits in a cell that all taps of the probe share, so that it can be changed under them: to the only subscriber
+itself, to the stream, to nothing.  What a subscriber raises never gets into the program.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import CellType
+from typing import Any
+
+from voirkit.probes.language import ABSENT
+
+
+class Off(Exception):
+    """Raised to a tap that outlives its probe, in a frame that was running when the probe left."""
+
+
+def _off(event: Any) -> None:
+    raise Off
+
+
+class Outlet:
+    """What the taps of one probe share.
+
+    Attributes:
+        emit: A cell with the function that takes an event.
+        failed: A cell with the function that takes what it raised.
+        count: A cell with the number of events.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None], complain: Callable[[Exception], None]) -> None:
+        self.emit, self.count = CellType(_off), CellType(0)
+        self.failed = CellType(self._failed)
+        self._told, self.complain = failed, complain
+        self._slot = threading.local()
+
+    def _failed(self, exc: Exception) -> None:
+        # At the recursion limit it is the program that is at fault, and will be told so itself.
+        if not isinstance(exc, Off | RecursionError):
+            self._told(exc)
+
+    def open(self, emit: Callable[[Any], None]) -> None:
+        """Send events to a function."""
+        self.emit.cell_contents = emit
+
+    def close(self) -> None:
+        """No more events, whatever still runs."""
+        self.emit.cell_contents = _off
+
+    def fire(self, event: Any) -> None:
+        """Send an event."""
+        try:
+            self.emit.cell_contents(event)
+            self.count.cell_contents += 1
+        except Exception as exc:
+            self.failed.cell_contents(exc)
+
+    def ask(self, event: Any, value: Any) -> Any:
+        """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
+        slot = self._slot
+        before = getattr(slot, "value", ABSENT)
+        slot.value = ABSENT
+        try:
+            self.fire(event)
+            return value if slot.value is ABSENT else slot.value
+        finally:
+            slot.value = before
+
+    def replace(self, value: Any) -> None:
+        """Replace the value; called by a subscriber, while the event is being sent."""
+        self._slot.value = value
+
+    def passes(self, checks: Any, values: Any) -> bool:
+        """Whether values pass their checks; one that raises is told, and counts as not passed."""
+        try:
+            return all(check(value) for check, value in zip(checks, values, strict=True))
+        except Exception as exc:
+            if not isinstance(exc, RecursionError):
+                self.complain(exc)
+            return False
+
+
+class Capture:
+    """What a raw event holds for each capture.
+
+    Attributes:
+        element: The part of the selector that captured (ptera's ``Element``).
+        capture: Its name in the event.
+        names: The names of the variables captured.
+        values: Their values.
+    """
+
+    __slots__ = ("capture", "element", "names", "values")
+
+    def __init__(self, element: Any, capture: str, names: list[str], values: list[Any]) -> None:
+        self.element, self.capture, self.names, self.values = element, capture, names, values
+
+    @property
+    def name(self) -> str:
+        """The variable's name.
+
+        Raises:
+            ValueError: None or several were captured.
+        """
+        named = getattr(self.element, "name", None)
+        return str(named) if named is not None else str(self._only(self.names, "name"))
+
+    @property
+    def value(self) -> Any:
+        """The value.
+
+        Raises:
+            ValueError: None or several were captured.
+        """
+        return self._only(self.values, "value")
+
+    def _only(self, found: list[Any], what: str) -> Any:
+        if len(found) != 1:
+            raise ValueError(f"{'Several' if found else 'No'} {what}s for capture '{self.capture}'")
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"Capture({self.capture}, names={self.names})"

@@ -1,0 +1,213 @@
+"""Taps for selectors inside one function: functions that read all they need from the variables at the site.
+
+Each is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of the same
+shape: the cost of an event is one call, a dictionary, and the subscriber (``benchmarks/probes.py``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import count
+from types import CodeType, FunctionType
+from typing import Any
+
+from voirkit.probes.events import Capture, Outlet
+from voirkit.probes.plan import Element, Node, plain_names
+from voirkit.probes.sites import Site
+
+_ids = count(1)
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+TRUE = "True"  # what a hash variable without a value is in an event
+VALUE = "value"
+
+
+class NeedsMemory(Exception):
+    """The selector asks for what can not be read where the event is made: ``matching.py`` must keep it."""
+
+
+def may_need_memory(node: Node) -> bool:
+    """Whether that is so for some function that is not there yet to be looked at."""
+    if node.rule.total or len(node.rule.nodes) > 1:
+        return True
+    loops = {e.loop for e in node.elements}
+    for element in node.elements if len(node.elements) > 1 else ():
+        name = element.name
+        if name is None or "." in name or (element.tag is not None and not element.focus):
+            return True
+        if name.startswith("#") and name != "#enter" and not (element.loop and element.focus and len(loops - {None}) == 1):
+            return True
+    return False
+
+
+class LocalListener:
+    """Taps for a selector that names one function, whose captures are variables of it.
+
+    Raises:
+        NeedsMemory: By ``taps``: it is not such a selector.
+    """
+
+    def __init__(self, node: Node, outlet: Outlet) -> None:
+        self.node, self.outlet, self.overridable = node, outlet, node.rule.overridable
+        self.hit: dict[Element, set[str]] = {}
+        self.is_awake = False
+        self.names = plain_names(node)
+        self.wanted = [e.name for e in node.elements if e.name is not None]
+        if node.rule.total or len(node.rule.nodes) > 1:
+            raise NeedsMemory
+        self._open: dict[int, int] = {}
+
+    def taps(self, site: Site) -> Sequence[LocalTap]:
+        """One for each focus that the site sets."""
+        if site.kind == "unset":
+            return ()
+        found = [e for e in self.node.elements if e.matches(site.name, site.tags, site.kind)]
+        for element in found:
+            self.hit.setdefault(element, set()).add(site.kind)
+        if site.kind == "declared":
+            return ()
+        return [LocalTap(self, site, e, self._sources(site, e)) for e in found if e.focus]
+
+    def _sources(self, site: Site, focus: Element) -> list[tuple[Element, str]]:
+        """Where each capture is read for an event: the name of a variable, TRUE, or VALUE (what is being set)."""
+        found: list[tuple[Element, str]] = []
+        for element in self.node.elements:
+            if element is focus:
+                continue
+            source = self._source(site, focus, element)
+            if source:
+                found.append((element, source))
+        return [*found, (focus, VALUE if site.has_value or site.kind == "error" else TRUE)]
+
+    def _source(self, site: Site, focus: Element, element: Element) -> str:
+        name = element.name
+        if focus.focus == 1 and element.focus == 2:
+            return ""  # the begin of a pair carries nothing of the end
+        if name is None or element.tag is not None or "." in name:
+            raise NeedsMemory
+        if not name.startswith("#"):
+            if name in site.unset:
+                return ""
+            return VALUE if name == site.name and site.has_value else name
+        if name == "#enter":
+            return TRUE
+        if name == "#exit" or (name in ("#value", "#error") and site.kind != "exit"):
+            return ""
+        loop = element.loop
+        if name.startswith("#loop_") and loop and (loop in site.loops or site.name == f"#endloop_{loop}"):
+            return TRUE
+        raise NeedsMemory
+
+
+class LocalTap:
+    """A tap at one site (``sites.Tap``)."""
+
+    def __init__(self, listener: LocalListener, site: Site, focus: Element, sources: list[tuple[Element, str]]) -> None:
+        self.listener, self.site, self.focus, self.sources = listener, site, focus, sources
+        self.replaces = listener.overridable and site.kind in ("set", "value", "yield", "receive", "attribute")
+        self.reads = tuple(dict.fromkeys(s for _, s in sources if s not in (TRUE, VALUE)))
+        rule = listener.node.rule
+        self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
+
+    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
+        """See ``sites.Tap``."""
+        listener, site = self.listener, self.site
+        sources = [(e, s) for e, s in self.sources if s in (TRUE, VALUE) or s in reads]
+        checks = [e.check for e, _ in sources if e.check is not None]
+        raw = listener.node.rule.raw
+        places = {name: f"a{n}" for n, name in enumerate(reads)}
+        places |= {TRUE: "True", VALUE: VALUE if site.has_value else "exc_info()[1]"}
+        shape = Shape(
+            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, raw,
+            tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
+            tuple(places[s] for e, s in sources if e.check is not None),
+        )  # fmt: skip
+        names = {
+            "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
+            "passes": listener.outlet.passes, "ask": listener.outlet.ask, "name": listener.node.rule.wrap, "Capture": Capture,
+        }  # fmt: skip
+        if raw:
+            names["elements"] = [(e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")]
+        return _function(shape, names, listener.outlet)
+
+    def slow(self) -> Callable[..., Any]:
+        """See ``sites.Tap``."""
+        reads, made = self.reads, {}
+        deep, is_value = self.site.is_deep, self.site.has_value
+
+        def tap(*value: Any) -> Any:
+            found = values_of(sys._getframe(1), reads, deep)
+            key = tuple(found)
+            function = made.get(key)
+            if function is None:
+                function = made[key] = self.make(key)
+            return function(*value, *found.values())
+
+        return tap
+
+
+class Shape(tuple[Any, ...]):
+    """All that a tap's code depends on."""
+
+    __slots__ = ()
+
+    def __new__(cls, *parts: Any) -> Shape:
+        return super().__new__(cls, parts)
+
+
+@cache
+def _code(shape: Shape) -> CodeType:
+    """The code of a tap."""
+    reads, has_value, returns, replaces, step, raw, items, checked = shape
+    arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
+    made = [f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place for n, (_, place) in enumerate(items)]
+    shown = [f"{alias!r}: {value}" for (alias, _), value in zip(items, made, strict=True)]
+    before: list[str] = []
+    if step == "begin":
+        before.append("number = open[id(_getframe(1))] = next(ids)")
+    elif step == "end":
+        before.append("number = open.pop(id(_getframe(1)), 0)")
+    if step:
+        shown.append(f"'$wrap': {{'id': number, 'name': name, 'step': {step!r}}}")
+    event = f"{{{', '.join(shown)}}}"
+    back = f"return {VALUE}" if returns else "return"
+    body: list[str] = []
+    if checked:
+        body += [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"]
+    body += before
+    if replaces:
+        body.append(f"return ask({event}, {VALUE})")
+    else:
+        body += ["try:", f"    emit({event})", "    count += 1", "except Exception as exc:", "    failed(exc)"]
+        body += [back] if returns else []
+    text = "def make(emit, failed, count):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
+    text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
+    names: dict[str, Any] = {}
+    exec(compile(text, "<voirkit tap>", "exec"), names)
+    return names["make"](None, None, None).__code__  # type: ignore[no-any-return]
+
+
+def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionType:
+    code = _code(shape)
+    cells = {"emit": outlet.emit, "failed": outlet.failed, "count": outlet.count}
+    return FunctionType(code, names, "tap", None, tuple(cells[name] for name in code.co_freevars))
+
+
+def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
+    """Those of a frame's variables that are bound.
+
+    ``deep``: the frame is that of a comprehension, and the function's is around it (python before 3.12).
+    """
+    while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    there = frame.f_locals
+    found = {name: there[name] for name in names if name in there}
+    missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
+    found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
+    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it too, empty it.
+    if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
+        there.clear()
+    return found
