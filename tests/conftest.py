@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,6 +16,11 @@ from typing import Any
 import pytest
 
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")}
+
+
+def _hear_interrupts() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would what is run from the tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass
@@ -57,7 +63,7 @@ class Place:
         """Run a command in the folder."""
         done = subprocess.run(
             command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True,
-            stdin=options.pop("stdin", subprocess.DEVNULL), timeout=timeout, text=True, errors="replace", **options,
+            stdin=options.pop("stdin", subprocess.DEVNULL), timeout=timeout, text=True, errors="replace", preexec_fn=_hear_interrupts, **options,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr, self.folder)
 

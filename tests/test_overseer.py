@@ -433,3 +433,67 @@ def test_the_version_and_the_help_are_shown_whatever_instruments_reduce(place: P
     assert (shown.code, shown.err) == (0, "")
     assert "--train-rate" in shown.out
     assert "SCRIPT" in shown.out
+
+
+# what instruments do that they had better not
+
+
+ENDS = "    yield ov.phases.finalize\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (ENDS + "    ov.stop()\n", 0, ""),
+        ("    ov.given['?x'].max().subscribe(lambda x: ov.stop())\n", 0, ""),
+        ("    ov.given['?x'].subscribe(lambda x: ov.abort(ValueError('aborted')))\n", 1, "ValueError: aborted"),
+        (ENDS + "    ov.abort(ValueError('aborted'))\n", 1, "ValueError: aborted"),
+        ("    ov.given['?y'].fail_if_empty('nothing came')\n", 1, "nothing came"),
+        ("    ov.given['?x'].subscribe(lambda x: sys.exit(5))\n", 0, "SystemExit"),
+        ("    yield ov.phases.load_script\n    sys.exit(5)\n", 0, "SystemExit"),
+        ("    ov.summary['rates']['x'] = {'a': 1}\n", 0, "summary"),
+        ("    ov.summary['x'] = ov.summary\n", 0, "summary"),
+        (ENDS + "    ov.summary.clear()\n", 0, ""),
+        ("    yield ov.phases.load_script\n    ov.abort('text')\n", 0, "TypeError"),
+        ("    yield ov.phases.load_script\n    raise KeyboardInterrupt\n", -2, "KeyboardInterrupt"),
+    ],
+)
+def test_the_exit_code_tells_what_an_instrument_meant(place: Place, body: str, code: int, words: str) -> None:
+    place.write(
+        main="from giving import give\ngive(x=1)\nprint('ran')\n",
+        voirfile=f"import sys\ndef instrument_x(ov):\n{body}\ndef instrument_last(ov):\n    yield ov.phases.finalize(priority=-5)\n    print('finalized')\n",
+    )
+    ended = place.voirkit("main.py")
+    assert ended.code == code, ended.err
+    assert words in ended.err
+    assert "Traceback" not in ended.err or code
+    if code == 0:
+        assert ended.out.endswith("finalized\n")
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    import giving
+
+    from voirkit import streams
+
+    monkeypatch.chdir(place.folder)
+    assert streams.Given is not None
+    with pytest.raises(CommandLineError):
+        Overseer()(["nothing.py"])
+    assert giving.give.context is giving.global_context
+
+
+def test_a_restart_by_torchrun_goes_on_in_the_same_directory(place: Place) -> None:
+    place.write(main="import voirkit, os\nvoirkit.log(attempt=os.environ['TORCHELASTIC_RESTART_COUNT'])\n")
+    for attempt in ("0", "1"):
+        env = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": attempt, "MASTER_PORT": attempt}
+        assert place.voirkit("main.py", env=env).code == 0
+    assert {"attempt": "0"} in place.voirkit("--version").log
+    assert {"attempt": "1"} in place.voirkit("--version").log
+
+
+def test_an_async_instrument_is_refused(place: Place) -> None:
+    place.write(main="", voirfile="async def instrument_x(ov):\n    pass\n")
+    ended = place.voirkit("main.py")
+    assert ended.code == 2
+    assert "async" in ended.err

@@ -312,3 +312,73 @@ def test_nothing_is_written_outside_the_run_directory(place: Place) -> None:
     before = sorted(place.folder.rglob("*"))
     place.voirkit("main.py", env={"PYTHONDONTWRITEBYTECODE": "1"})
     assert [p for p in sorted(place.folder.rglob("*")) if place.folder / "run" not in [p, *p.parents]] == before
+
+
+MORE = {
+    "a long chain of elif": "x = 5\nif x == 0:\n    y = 0\n" + "".join(f"elif x == {i}:\n    y = {i}\n" for i in range(1, 400)) + "print(y)\n",
+    "a long expression": "def f(x):\n    return " + " + ".join(["x"] * 1100) + "\nprint(f(1))\n",
+    "all descriptors closed": "import os\nos.closerange(3, 64)\nf = open('mine.txt', 'w')\nf.write('x')\nf.close()\nprint(open('mine.txt').read())\n",
+    "a descriptor taken over": """
+        import os
+        f = open("mine.txt", "w")
+        for fd in range(3, f.fileno()): os.dup2(f.fileno(), fd)
+        f.write("mine")
+        f.flush()
+        print(open("mine.txt").read())
+        """,
+    "a deleted folder": "import os, shutil\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\nprint('still here')\n",
+    "an object of the script that needs a module when it is deleted": "import sibling\nclass B:\n    def __del__(self): print(sibling.VALUE)\nb = B()\n",
+    "a syntax warning": "x = 1 is 1\nprint(x)\ndef f(): pass\nprint('between')\nassert (1, 'always')\n",
+    "an exception of voirkit that the script raises": "import voirkit\nprint(1)\nraise voirkit.SelectorError('mine')\n",
+    "a child that falls off the end": "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\nprint('end', bool(pid), flush=True)\n",
+    "a lost standard error": "import sys\nsys.stderr = None\nprint('x')\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_does_the_same_in_odd_cases(place: Place, name: str) -> None:
+    place.write(main=MORE[name], sibling="VALUE = 7\n")
+    theirs = place.python("main.py")
+    for noise in ([], ["--quiet"]):
+        ours = place.voirkit(*noise, "--force", "main.py")
+        assert (ours.code, ours.out) == (theirs.code, theirs.out)
+        said = [line for line in ours.err.splitlines() if not line.startswith("voirkit: ")]
+        assert said == theirs.err.splitlines()
+
+
+def test_a_script_from_a_pipe(place: Place) -> None:
+    shell = "print('from a pipe')"
+    ended = place.run("bash", "-c", f'"{sys.executable}" -m voirkit --quiet --run-dir run <(echo "{shell}")')
+    assert (ended.code, ended.out) == (0, "from a pipe\n")
+
+
+def test_compiled_scripts_and_archives_with_a_first_line(place: Place) -> None:
+    import py_compile
+    import zipapp
+
+    place.write({"main.py": "print('compiled', __name__)\n", "app/__main__.py": "import sys\nprint('archive', sys.argv)\n"})
+    py_compile.compile(str(place.folder / "main.py"), cfile=str(place.folder / "main.pyc"))
+    zipapp.create_archive(place.folder / "app", place.folder / "app.pyz", interpreter="/usr/bin/env python3")
+    same(place, "main.pyc")
+    same(place, "app.pyz", "x")
+
+
+def test_a_module_in_another_encoding(place: Place) -> None:
+    place.folder.joinpath("tool.py").write_bytes("# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n".encode("latin-1"))
+    same(place, "-m", "tool")
+
+
+def test_a_package_whose_import_fails_fails_as_under_python(place: Place) -> None:
+    place.write({"pkg/__init__.py": "import no_such_thing\n", "pkg/__main__.py": ""})
+    ended = place.voirkit("--quiet", "-m", "pkg")
+    assert ended.code == 1
+    assert ended.err.rstrip().endswith("ModuleNotFoundError: No module named 'no_such_thing'")
+
+
+@pytest.mark.parametrize("name", ["json", "argparse", "rich", "giving", "traceback"])
+def test_files_beside_the_script_do_not_hide_what_voirkit_imports(place: Place, name: str) -> None:
+    place.write({f"{name}.py": "print('mine')\n", "main.py": "def f():\n    x = 1\n    return x\nprint(f())\n"})
+    place.write(voirfile="def instrument_x(ov):\n    ov.probe('//f > x').subscribe(lambda event: None)\n")
+    ended = place.voirkit("main.py")
+    assert (ended.code, ended.out) == (0, "1\n"), ended.err
+    assert same(place, f"{name}.py", env={"VOIRFILE": ""}).out == "mine\n"

@@ -64,6 +64,7 @@ class Overseer(GivenOverseer):
         self.script: str | None = None
         self.run_dir: str | None = None
         self.summary: dict[str, Any] = _empty_summary()
+        self._warnings: list[str] = []
         self.program: Program | None = None
         self.failures: list[str] = []
         self._logfile = logfile
@@ -125,9 +126,9 @@ class Overseer(GivenOverseer):
 
     def warn(self, text: str) -> None:
         """Tell the user that something is not as it should be, on stderr (also with ``--quiet``) and in the summary; once."""
-        if text in self.summary["warnings"]:
+        if text in self._warnings:
             return
-        self.summary["warnings"].append(text)
+        self._warnings.append(text)
         tell(text)
 
     def fail(self, reason: str) -> None:
@@ -381,7 +382,10 @@ class Overseer(GivenOverseer):
 
     def _summarise(self) -> None:
         given = self._given
+        for key, value in _empty_summary().items():
+            self.summary.setdefault(key, value)
         self.summary.update(
+            warnings=self._warnings,
             exit_code=self.exit_code,
             ended=self._ended,
             duration_s=self._record.duration_s if self._record is not None else None,

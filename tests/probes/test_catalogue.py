@@ -470,3 +470,8 @@ def test_a_function_without_source_has_no_catalogue() -> None:
     names: dict[str, object] = {}
     exec("def f(): pass", names)
     assert catalogue_of_function(names["f"]) is None  # type: ignore[arg-type]
+
+
+def test_a_match_on_true_false_and_none_is_read() -> None:
+    found = catalogue("def f(x):\n    match x:\n        case True | False | None:\n            y = 1\n    return y\n", "main.py")
+    assert "y" in found.functions[0].variables

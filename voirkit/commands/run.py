@@ -90,13 +90,13 @@ def closing_words(overseer: Overseer) -> None:
 def words(summary: dict[str, Any]) -> list[str]:
     """What a summary says, a line each."""
     lines = []
-    loss = summary["loss"]
+    loss = summary.get("loss")
     if loss:
         lines.append(f"loss: {loss['first']:.4g} -> {loss['last']:.4g} ({loss['n']} values)")
-    for name, rate in summary["rates"].items():
+    for name, rate in summary.get("rates", {}).items():
         spread = f" (p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""
         lines.append(f"{name}: {figure(rate['median'])} {rate['units']}{spread}")
-    silent = [f"{p['selector']} ({p['where']})" for p in summary["probes"] if not p["events"]]
+    silent = [f"{p['selector']} ({p['where']})" for p in summary.get("probes", []) if not p["events"]]
     if silent:
         lines.append("probes that never fired: " + ", ".join(silent))
     return lines

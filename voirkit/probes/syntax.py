@@ -149,6 +149,9 @@ class Reader:
     def read_Constant(self, scope: Scope, node: ast.Constant, stack: list[Any]) -> None:
         pass
 
+    def read_MatchSingleton(self, scope: Scope, node: ast.MatchSingleton, stack: list[Any]) -> None:
+        pass  # its value is True, False or None, and no node
+
     def read_Assign(self, scope: Scope, node: ast.Assign, stack: list[Any]) -> None:
         target = node.targets[0]
         if isinstance(node.value, ast.Lambda) and len(node.targets) == 1 and isinstance(target, ast.Name):
