@@ -28,11 +28,7 @@ unhurried = settings(deadline=None)  # a busy machine is no failure
 HIDDEN = re.compile(rb"\x1b\[(?:[0-?][0-?])*z")
 
 plain_pieces = st.one_of(st.sampled_from(ANSI), st.binary(max_size=20), st.text(max_size=10).map(lambda s: s.encode()))
-wires = st.lists(
-    st.one_of(
-        st.sampled_from([b"\x1b", b"[", b"z", b"0", b"1?", b"\n", b"\xc3", b"\xa9", *ANSI]), st.binary(max_size=3)
-    )
-)
+wires = st.lists(st.one_of(st.sampled_from([b"\x1b", b"[", b"z", b"0", b"1?", b"\n", b"\xc3", b"\xa9", *ANSI]), st.binary(max_size=3)))
 
 
 def cut(wire: bytes, places: list[int]) -> list[bytes]:
@@ -216,9 +212,7 @@ def test_the_decoder_agrees_with_a_search_for_whole_sequences(wire: bytes) -> No
     hidden = HIDDEN.findall(wire)
     plain, data = decoded([wire])
     assert plain == HIDDEN.sub(b"", wire)
-    assert data == b"".join(
-        bytes.fromhex(h[2:-1].decode().translate(str.maketrans(":;<=>?", "abcdef"))) for h in hidden
-    )
+    assert data == b"".join(bytes.fromhex(h[2:-1].decode().translate(str.maketrans(":;<=>?", "abcdef"))) for h in hidden)
 
 
 def encoded_bytes(data: bytes) -> bytes:

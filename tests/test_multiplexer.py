@@ -199,9 +199,7 @@ def test_a_huge_line_comes_whole() -> None:
 
 
 def test_all_output_of_a_process_that_ends_at_once_arrives() -> None:
-    entries = events(
-        run(program('[print(i) for i in range(20000)]; [log({"i": i}) for i in range(2000)]; os._exit(0)'))
-    )
+    entries = events(run(program('[print(i) for i in range(20000)]; [log({"i": i}) for i in range(2000)]; os._exit(0)')))
     assert of_pipe(entries, "data") == [{"i": i} for i in range(2000)]
     # os._exit loses what python has buffered, so only what was written counts
     lines = of_pipe(entries, "stdout")
@@ -226,9 +224,7 @@ def test_a_process_that_closes_its_pipes_and_goes_on_is_waited_for(gate: Gate, w
 
 
 @pytest.mark.parametrize("use_stdout", [False, True])
-def test_a_grandchild_that_holds_the_pipes_open_does_not_hold_up_the_end(
-    gate: Gate, watching: str, use_stdout: bool
-) -> None:
+def test_a_grandchild_that_holds_the_pipes_open_does_not_hold_up_the_end(gate: Gate, watching: str, use_stdout: bool) -> None:
     code = f"""
         if os.fork() == 0:
             os.read({gate.fd}, 1)
@@ -277,9 +273,7 @@ def test_buffering_is_what_its_name_says(monkeypatch: pytest.MonkeyPatch, buffer
 
 
 def test_options_of_popen_are_passed_on(tmp_path: Path) -> None:
-    entries = events(
-        run(program('print(os.getcwd()); print("e", file=sys.stderr)'), cwd=tmp_path, stderr=subprocess.STDOUT)
-    )
+    entries = events(run(program('print(os.getcwd()); print("e", file=sys.stderr)'), cwd=tmp_path, stderr=subprocess.STDOUT))
     assert sorted(of_pipe(entries, "stdout")) == sorted([f"{tmp_path}\n", "e\n"])
 
 
@@ -372,9 +366,7 @@ def test_two_processes_run_side_by_side() -> None:
 
 def test_hundreds_of_processes_at_once_lose_nothing() -> None:
     count = 150
-    script = (
-        'for i in range(20): os.write(1, b"%d\\n" % i)\nos.write(int(os.environ["DATA_FD"]), b"[1]\\n")\nos._exit(0)'
-    )
+    script = 'for i in range(20): os.write(1, b"%d\\n" % i)\nos.write(int(os.environ["DATA_FD"]), b"[1]\\n")\nos._exit(0)'
     argv = [sys.executable, "-I", "-S", "-c", "import os\n" + script]
     with Multiplexer(timeout=None, constructor=NamedEntry) as multiplexer:
         for i in range(count):
@@ -423,9 +415,7 @@ def test_a_process_may_be_started_after_an_iteration() -> None:
 
 
 def test_a_process_of_somebody_else_can_be_taken_in() -> None:
-    process = subprocess.Popen(
-        program('print("x"); print("[1]", file=sys.stderr)'), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(program('print("x"); print("[1]", file=sys.stderr)'), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     r, w = os.pipe()
     with Multiplexer(timeout=None, constructor=NamedEntry) as multiplexer:
         streams = [
@@ -591,9 +581,7 @@ def test_after_control_c_the_iteration_can_go_on(tmp_path: Path) -> None:
                 print(entry.event, entry.data if entry.event == "line" else "")
         """)
     )
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", harness], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-W", "error", harness], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["start\n", "line\n"]
     process.send_signal(signal.SIGINT)

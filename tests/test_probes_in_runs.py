@@ -106,7 +106,9 @@ def test_probes_are_active_from_the_end_of_load_script_to_the_end_of_run_script(
 
 
 def test_a_probe_may_be_made_after_load_script(place: Place) -> None:
-    place.write(main=TRAIN, voirfile="def instrument_x(ov):\n    yield ov.phases.load_script\n    ov.probe('//Trainer/run > total').print()\n")
+    place.write(
+        main=TRAIN, voirfile="def instrument_x(ov):\n    yield ov.phases.load_script\n    ov.probe('//Trainer/run > total').print()\n"
+    )
     assert "{'total': 3}" in place.voirkit("main.py").out
 
 

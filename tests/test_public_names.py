@@ -47,7 +47,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = voirkit.no_such_name
 
 
-@pytest.mark.parametrize("heavy", ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect"])
+@pytest.mark.parametrize(
+    "heavy", ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect"]
+)
 def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) -> None:
     code = (
         "import sys, voirkit.cli\n"

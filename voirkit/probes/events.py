@@ -12,6 +12,7 @@ from types import CellType
 from typing import Any
 
 from voirkit.probes.language import ABSENT
+from voirkit.streams import in_turn, threads
 
 
 class Off(Exception):
@@ -53,7 +54,10 @@ class Outlet:
     def fire(self, event: Any) -> None:
         """Send an event."""
         try:
-            self.emit.cell_contents(event)
+            if len(threads) < 2:
+                self.emit.cell_contents(event)
+            else:
+                in_turn(self.emit.cell_contents, event)
             self.count.cell_contents += 1
         except Exception as exc:
             self.failed.cell_contents(exc)

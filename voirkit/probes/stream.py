@@ -145,6 +145,7 @@ class Probe(Stream):
     # events
 
     def _changed(self) -> None:
+        super()._changed()
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.listen(self._emitter())

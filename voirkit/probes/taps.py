@@ -16,6 +16,7 @@ from typing import Any
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, plain_names
 from voirkit.probes.sites import Site
+from voirkit.streams import in_turn, threads
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -126,6 +127,7 @@ class LocalTap:
         names = {
             "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
             "passes": listener.outlet.passes, "ask": listener.outlet.ask, "name": listener.node.rule.wrap, "Capture": Capture,
+            "threads": threads, "in_turn": in_turn,
         }  # fmt: skip
         if raw:
             names["elements"] = [(e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")]
@@ -179,7 +181,8 @@ def _code(shape: Shape) -> CodeType:
     if replaces:
         body.append(f"return ask({event}, {VALUE})")
     else:
-        body += ["try:", f"    emit({event})", "    count += 1", "except Exception as exc:", "    failed(exc)"]
+        send = f"emit({event}) if len(threads) < 2 else in_turn(emit, {event})"
+        body += ["try:", f"    {send}", "    count += 1", "except Exception as exc:", "    failed(exc)"]
         body += [back] if returns else []
     text = "def make(emit, failed, count):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
     text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
