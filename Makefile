@@ -21,7 +21,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow
 
-matrix:
+matrix: $(STAMP)
 	bash tests/matrix.sh
 
 lint: $(STAMP)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,3 +88,23 @@ def place(tmp_path: Path) -> Place:
 def voirkit(place: Place) -> Callable[..., Ended]:
     """Run voirkit in an empty folder."""
     return place.voirkit
+
+
+# Tests that need torch: whole files, told by what they import. Where torch is not installed (`make matrix`) they are not collected.
+_NEEDS_TORCH = re.compile(r"^\s*(import torch\b|from torch\b|pytest\.importorskip\(\"torch)", re.MULTILINE)
+HERE = Path(__file__).parent
+
+
+def _needs_torch(path: Path) -> bool:
+    return _NEEDS_TORCH.search(path.read_text()) is not None
+
+
+collect_ignore = [
+    str(path.relative_to(HERE)) for path in HERE.rglob("test_*.py") if importlib.util.find_spec("torch") is None and _needs_torch(path)
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _needs_torch(item.path):
+            item.add_marker(pytest.mark.torch)

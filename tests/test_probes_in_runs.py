@@ -204,3 +204,8 @@ def test_probes_outside_a_run() -> None:
     f(6)
     assert xs == [5]
     assert refstring(test_a_value_can_be_replaced) == "/test_probes_in_runs/test_a_value_can_be_replaced"
+
+
+def test_the_operators_of_streams_can_be_used_on_a_probe(place: Place) -> None:
+    place.write(main=TRAIN, voirfile=probing("//train_epoch(batch) > loss", ".where('loss').kmap(twice=lambda loss: 2 * loss)['twice'].max().print()"))
+    assert "12.0" in place.voirkit("main.py").out

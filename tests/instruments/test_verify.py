@@ -70,7 +70,7 @@ def test_a_loss_that_is_changed_in_place_later_is_kept_as_it_was() -> None:
 
 class Probe:
     def __init__(self, *selectors: str, events: int = 1) -> None:
-        self.selectors, self.where, self.site, self.events = selectors, "voirfile.py:3", "main.py:4", events
+        self.selectors, self.made_at, self.site, self.events = selectors, "voirfile.py:3", "main.py:4", events
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Probe(Stream):
 
     Attributes:
         selectors: The selectors.
-        where: ``file:line`` where the probe was made.
+        made_at: ``file:line`` where the probe was made.
         site: ``file:line`` of the function it watches, or None if that is not known.
         events: How often it fired, while somebody listened.
 
@@ -68,7 +68,7 @@ class Probe(Stream):
             raise TypeError("a probe takes at least one selector")
         if probe_type not in ("immediate", "total", None):
             raise TypeError(f"probe_type is 'immediate', 'total' or None, not {probe_type!r}")
-        self.selectors, self.where = selectors, where
+        self.selectors, self.made_at = selectors, where
         self.site: str | None = None
         self._parsed = [_selectors.parse(selector, where) for selector in selectors]
         self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
