@@ -199,9 +199,9 @@ class Engine:
                 weave.restore_made(self._listeners)
             self._attached.clear()
 
-    def listen(self, emit: Callable[[Any], None] | None) -> None:
-        """Send events to a function; None: nobody listens, and no taps are needed."""
-        self.outlet.open(emit if emit is not None else _nobody)
+    def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
+        """Send events to a function; None: nobody listens, and no taps are needed.  ``pair`` as ``streams.Direct``'s."""
+        self.outlet.open(emit if emit is not None else _nobody, pair)
         heard = emit is not None
         if heard != self._is_heard:
             self._is_heard = heard

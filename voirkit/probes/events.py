@@ -30,11 +30,12 @@ class Outlet:
         emit: A cell with the function that takes an event.
         failed: A cell with the function that takes what it raised.
         count: A cell with the number of events.
+        begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
     """
 
     def __init__(self, failed: Callable[[Exception], None], complain: Callable[[Exception], None]) -> None:
         self.emit, self.count = CellType(_off), CellType(0)
-        self.failed = CellType(self._failed)
+        self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
         self._told, self.complain = failed, complain
         self._slot = threading.local()
 
@@ -43,13 +44,14 @@ class Outlet:
         if not isinstance(exc, Off | RecursionError):
             self._told(exc)
 
-    def open(self, emit: Callable[[Any], None]) -> None:
+    def open(self, emit: Callable[[Any], None], pair: Any) -> None:
         """Send events to a function."""
         self.emit.cell_contents = emit
+        self.begin.cell_contents, self.end.cell_contents = pair or (None, None)
 
     def close(self) -> None:
         """No more events, whatever still runs."""
-        self.emit.cell_contents = _off
+        self.open(_off, None)
 
     def fire(self, event: Any) -> None:
         """Send an event."""

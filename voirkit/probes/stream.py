@@ -116,10 +116,10 @@ class Probe(Stream):
         from voirkit.probes.engine import Engine
 
         engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)  # type: ignore[arg-type]
-        engine.listen(self._emitter())
+        engine.listen(*self._emitter())
         engine.on()
         self._engine = engine
-        engine.listen(self._emitter())  # somebody may have subscribed meanwhile
+        engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
     def deactivate(self) -> None:
         """Stop watching and end the stream, so that reductions come out."""
@@ -148,16 +148,16 @@ class Probe(Stream):
         super()._changed()
         engine = getattr(self, "_engine", None)
         if engine is not None:
-            engine.listen(self._emitter())
+            engine.listen(*self._emitter())
 
-    def _emitter(self) -> Callable[[Any], None] | None:
-        """The function that takes events: the only subscriber itself, the whole stream, or none."""
+    def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
+        """The function that takes events: the only subscriber itself, the whole stream, or none; what takes begin and end."""
         observers = self._observers
         if not observers:
-            return None
+            return None, None
         if len(observers) == 1 and isinstance(observers[0], Direct):
-            return observers[0].on_next  # type: ignore[no-any-return]
-        return self._receive
+            return observers[0].on_next, observers[0].pair
+        return self._receive, None
 
     def _receive(self, data: Any) -> None:
         """An event from the engine, for several subscribers or through operators."""
