@@ -342,7 +342,7 @@ class Overseer(GivenOverseer):
             duration_s=self._record.duration_s if self._record is not None else None,
             given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
             probes=[
-                {"selector": ", ".join(p.selectors), "where": p.site or p.where, "events": p.events} for p in self.probes
+                {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
             ],
         )  # fmt: skip
 

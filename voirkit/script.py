@@ -61,6 +61,7 @@ class Program:
             return
         self.tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)  # type: ignore[assignment]
         self._code = compile(self.source, self.path, "exec", dont_inherit=True)
+        assert self.tree is not None  # just made
         self._split = defining_part(self.tree.body)
 
     def enter(self) -> None:

@@ -14,8 +14,7 @@ import sys
 import threading
 from bdb import BdbQuit
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import giving
 import reactivex
@@ -25,6 +24,9 @@ from reactivex.disposable import Disposable
 from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 from voirkit import operators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
 _lock = threading.RLock()
@@ -126,7 +128,9 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if _root is None:
             self._become_root(label)
 
-    _above: tuple[Any, operators.Operator] | None = None  # the stream that a plain operator takes elements from, and the operator
+    _above: tuple[Any, operators.Operator] | None = (
+        None  # the stream that a plain operator takes elements from, and the operator
+    )
 
     def _become_root(self, label: str) -> None:
         self.label = label
@@ -221,12 +225,20 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def map(self, *args: Any, **kwargs: Any) -> Any:
         """Each element through a function."""
         child = super().map(*args, **kwargs)
-        return self._plainly(child, operators.map_(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
+        return (
+            self._plainly(child, operators.map_(*args))
+            if len(args) == 1 and not kwargs and callable(args[0])
+            else child
+        )
 
     def filter(self, *args: Any, **kwargs: Any) -> Any:
         """The elements for which a function holds."""
         child = super().filter(*args, **kwargs)
-        return self._plainly(child, operators.filter_(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
+        return (
+            self._plainly(child, operators.filter_(*args))
+            if len(args) == 1 and not kwargs and callable(args[0])
+            else child
+        )
 
     def where(self, *keys: str, **conditions: Any) -> Any:
         """The dictionaries with those keys (``"!key"``: without), and with values that equal others or pass a plain function."""
@@ -293,7 +305,9 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
             return call
 
-        subscription.append(super().subscribe(guarded(on_next), guarded(on_error) or fail, guarded(on_completed), **kwargs))
+        subscription.append(
+            super().subscribe(guarded(on_next), guarded(on_error) or fail, guarded(on_completed), **kwargs)
+        )
         return subscription[0]
 
     def give(self, *keys: str, **extra: Any) -> Any:
@@ -318,11 +332,15 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         """Raise in the program if the stream produces anything."""
         return super().fail(message, _purposely(exc_type), list(skip))
 
-    def fail_if_false(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
+    def fail_if_false(
+        self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")
+    ) -> Any:
         """Raise in the program if an element is falsy."""
         return super().fail_if_false(message, _purposely(exc_type), list(skip))
 
-    def fail_if_empty(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
+    def fail_if_empty(
+        self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")
+    ) -> Any:
         """Raise when the stream ends and nothing came."""
         return super().fail_if_empty(message, _purposely(exc_type), list(skip))
 

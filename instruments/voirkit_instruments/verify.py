@@ -162,7 +162,7 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
 
 
 def _shown(probe: Any) -> dict[str, Any]:
-    return {"selector": ", ".join(probe.selectors), "where": probe.where, "events": probe.events}
+    return {"selector": ", ".join(probe.selectors), "where": probe.made_at, "events": probe.events}
 
 
 instrument_verify = gated(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
@@ -25,6 +23,10 @@ from voirkit.probes.scope import NotDefinedYet
 from voirkit.probes.sites import CanNot
 from voirkit.probes.source import NoSource
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FunctionType
 
 AnyListener = LocalListener | MemoryListener
 REPLACEABLE = {"set", "value", "yield", "receive", "attribute"}
@@ -109,7 +111,9 @@ class Engine:
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
         if function.module is not None:
-            order = imports.Order(function.module or "__main__", function.path, listener, lambda: self._defined(node, listener))
+            order = imports.Order(
+                function.module or "__main__", function.path, listener, lambda: self._defined(node, listener)
+            )
             self._orders.append(order)
             try:
                 found = find.absolute(function)
@@ -134,7 +138,9 @@ class Engine:
                 listener.names = [*listener.names, *(e.name for e in node.elements if e.name)]
         return [self._tried(node, listener, found)]
 
-    def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, weave.Path, AnyListener]:
+    def _tried(
+        self, node: Node, listener: AnyListener, found: find.Found
+    ) -> tuple[weave.Patch, weave.Path, AnyListener]:
         """Weave, without putting it in place.
 
         Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any variable will do.
@@ -167,7 +173,9 @@ class Engine:
         code = found.functions[0].__code__ if found.functions else None
         name = code.co_varnames[0] if code is not None and code.co_argcount else ""
         if name and all(e.name != name or e.check is None for e in node.elements):
-            node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None))
+            node.elements.append(
+                Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None)
+            )
 
     def _attach(self, patch: weave.Patch, path: weave.Path, listener: AnyListener) -> None:
         self._attached.append((weave.attach(patch, path, listener), listener))
@@ -215,7 +223,7 @@ class Engine:
         """A module with a function in it has been imported, perhaps again."""
         with weave.lock:
             try:
-                found = find.absolute(node.function)
+                found = find.absolute(node.function, is_done=True)
                 for function in found.functions:
                     if weave.adopt(function, listener):
                         self._attached.append((ref(function), listener))
@@ -251,7 +259,9 @@ class Engine:
                 selectors.check_function(function, target)
         if target is None:
             return function.wrong(f"'{function.reference}' is no function that can be probed.")
-        label = f"{target.__qualname__} ({selectors.shown(target.__code__.co_filename)}:{target.__code__.co_firstlineno})"
+        label = (
+            f"{target.__qualname__} ({selectors.shown(target.__code__.co_filename)}:{target.__code__.co_firstlineno})"
+        )
         if problem is not None:
             return function.wrong(f"{label} {problem}")
         listener_free = [e.name or f"${e.alias}" for e in node.elements]

@@ -7,12 +7,14 @@ itself, to the stream, to nothing.  What a subscriber raises never gets into the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.language import ABSENT
 from voirkit.streams import in_turn, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Off(Exception):

@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from voirkit.probes.grammar import ParsedFunction
 from voirkit.probes.scope import NotDefinedYet
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from voirkit.probes.grammar import ParsedFunction
 
 LONGEST = 50  # objects looked at inside a decorated function
 
@@ -69,8 +72,12 @@ def in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Found:
     return Found(chain[::-1], owner=owner, is_bound=is_bound)
 
 
-def absolute(function: ParsedFunction) -> Found:
+def absolute(function: ParsedFunction, is_done: bool = False) -> Found:
     """What an absolute reference stands for.
+
+    Args:
+        function: With the reference.
+        is_done: Whether its module has run, though its import may not have ended.
 
     Raises:
         NotDefinedYet: It is not there yet.
@@ -78,7 +85,7 @@ def absolute(function: ParsedFunction) -> Found:
     """
     module_name = function.module or "__main__"
     module = sys.modules.get(module_name)
-    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is None or (not is_done and getattr(getattr(module, "__spec__", None), "_initializing", False)):
         raise NotDefinedYet(module_name if function.module else "")
     thing: Any = module
     for n, part in enumerate(function.path):
@@ -126,7 +133,12 @@ def _function(thing: Any, path: tuple[str, ...], module: str) -> FunctionType | 
             queue += [v for v in vars(at).values() if isinstance(v, FunctionType | MethodType)]
     if best is not None and best.__code__.co_name != path[-1] and best.__module__ == module:
         for at in gc.get_objects():  # behind a decorator that keeps it where this does not look
-            if isinstance(at, FunctionType) and at.__module__ == module and at.__code__.co_name == path[-1] and _is_at(at, path):
+            if (
+                isinstance(at, FunctionType)
+                and at.__module__ == module
+                and at.__code__.co_name == path[-1]
+                and _is_at(at, path)
+            ):
                 return at
     return best
 

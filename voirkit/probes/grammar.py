@@ -211,7 +211,9 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
             loop = name.rpartition("_")[2] if "_" in name else "X"
             near = did_you_mean(name, [*HASH_VARIABLES, f"#loop_{loop}", f"#endloop_{loop}"])
             raise wrong(selector, where, f"there is no '{name}'.", f"{known}  {near}".rstrip(), at)
-    elif name and not all(part.isidentifier() for part in name.split(".")):  # self.x: an attribute that the function sets
+    elif name and not all(
+        part.isidentifier() for part in name.split(".")
+    ):  # self.x: an attribute that the function sets
         raise wrong(selector, where, f"'{name}' is not the name of a variable.", at=at)
     focus = max(element.tags, default=0)
     return Capture(name, element.capture or "", focus, element.category is not None, _is_compared(element))

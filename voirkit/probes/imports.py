@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import copy
 import sys
-from collections.abc import Callable, Sequence
-from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source, weave
@@ -18,7 +16,9 @@ from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
 
 
 class Order:
@@ -130,7 +130,9 @@ class _Loader:
 class _Finder:
     """First in ``sys.meta_path``; finds nothing itself, but puts the weaving behind what the others find."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in _orders:
             return None
         for finder in sys.meta_path:

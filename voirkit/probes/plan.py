@@ -31,7 +31,9 @@ class Element:
 
     __slots__ = ("alias", "check", "focus", "name", "source", "tag")
 
-    def __init__(self, name: str | None, alias: str, focus: int, tag: str | None, check: Check | None, source: Any) -> None:
+    def __init__(
+        self, name: str | None, alias: str, focus: int, tag: str | None, check: Check | None, source: Any
+    ) -> None:
         self.name, self.alias, self.focus, self.tag, self.check = name, alias, focus, tag, check
         self.source = source  # ptera's element, shown by raw captures
 
@@ -92,7 +94,9 @@ class Rule:
         wrap: Name of the begin in a pair ``!a ... !!b``; None without a pair.
     """
 
-    def __init__(self, parsed: Parsed, scope: Mapping[str, Any], *, raw: bool, total: bool | None, overridable: bool) -> None:
+    def __init__(
+        self, parsed: Parsed, scope: Mapping[str, Any], *, raw: bool, total: bool | None, overridable: bool
+    ) -> None:
         self.parsed, self.raw, self.overridable = parsed, raw, overridable
         lookup = _Lookup(parsed, scope)
         functions = iter(parsed.functions)

@@ -256,7 +256,9 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     file, line = shown(bare.__code__.co_filename), bare.__code__.co_firstlineno
     found = sources.catalogue_of_function(bare)
     if found is None:
-        raise function.wrong(f"'{function.reference}' ({file}:{line}) can not be probed: its source is not there to read.")
+        raise function.wrong(
+            f"'{function.reference}' ({file}:{line}) can not be probed: its source is not there to read."
+        )
     hint = ""
     if bare is thing and found.path[-1] != function.path[-1]:  # decorated, without functools.wraps
         hint = f"'{function.reference}' stands for {found.name}."

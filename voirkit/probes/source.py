@@ -5,19 +5,22 @@ for the variables that it takes from them, so that closures, ``super()`` and pri
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import linecache
-from collections.abc import Iterator, Mapping
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from voirkit.probes.names import FunctionNode
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class NoSource(Exception):
@@ -26,7 +29,8 @@ class NoSource(Exception):
 
 def compiled(tree: ast.Module, code: CodeType) -> CodeType:
     """Compile a tree under the name and ``__future__`` imports of some code."""
-    return compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
+    made: CodeType = compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
+    return made
 
 
 def parsed(text: str, code: CodeType) -> ast.Module:
@@ -77,7 +81,9 @@ def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
     return [ast.fix_missing_locations(ast.Import([ast.alias(n, None) for n in foreign]))]
 
 
-CHANGED = "can not be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
+CHANGED = (
+    "can not be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
+)
 
 
 def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module, FunctionNode] | None:
@@ -148,7 +154,9 @@ def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
     body = node.body
     if hasattr(code, "co_positions"):
         return (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset) in set(code.co_positions())
-    used = {n.id for n in ast.walk(body) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+    used = {n.id for n in ast.walk(body) if isinstance(n, ast.Name)} | {
+        n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)
+    }
     a = node.args
     arguments = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
     return tuple(arguments) == code.co_varnames[: len(arguments)] and used >= {*code.co_names, *code.co_freevars}

@@ -10,7 +10,6 @@ import os
 import sys
 import weakref
 from bdb import BdbQuit
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit import streams
@@ -21,6 +20,8 @@ from voirkit.probes.scope import Scope, bare
 from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from voirkit.probes.engine import Engine
     from voirkit.script import Program
 
@@ -40,7 +41,7 @@ class Probe(Stream):
 
     Attributes:
         selectors: The selectors.
-        where: ``file:line`` where the probe was made.
+        made_at: ``file:line`` where the probe was made.
         site: ``file:line`` of the function it watches, or None if that is not known.
         events: How often it fired, while somebody listened.
 
@@ -68,7 +69,7 @@ class Probe(Stream):
             raise TypeError("a probe takes at least one selector")
         if probe_type not in ("immediate", "total", None):
             raise TypeError(f"probe_type is 'immediate', 'total' or None, not {probe_type!r}")
-        self.selectors, self.where = selectors, where
+        self.selectors, self.made_at = selectors, where
         self.site: str | None = None
         self._parsed = [_selectors.parse(selector, where) for selector in selectors]
         self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
@@ -115,7 +116,9 @@ class Probe(Stream):
             raise RuntimeError("a probe can only be entered once; make another")
         from voirkit.probes.engine import Engine
 
-        engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)  # type: ignore[arg-type]
+        engine = Engine(
+            self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind
+        )
         engine.listen(*self._emitter())
         engine.on()
         self._engine = engine
@@ -204,7 +207,11 @@ class Probe(Stream):
 
 
 def probing(
-    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None, overridable: bool = False
+    *selectors: str,
+    raw: bool = False,
+    probe_type: str | None = None,
+    env: Mapping[str, Any] | None = None,
+    overridable: bool = False,
 ) -> Probe:
     """A probe to use in a ``with`` statement.
 
@@ -221,7 +228,12 @@ def probing(
     """
     frame = sys._getframe(1)
     return Probe(
-        *selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), overridable=overridable, where=place(frame)
+        *selectors,
+        raw=raw,
+        probe_type=probe_type,
+        env=env if env is not None else Scope(frame),
+        overridable=overridable,
+        where=place(frame),
     )
 
 
@@ -236,7 +248,9 @@ def global_probe(
     Arguments, attributes and errors are those of ``Probe``.
     """
     frame = sys._getframe(1)
-    probe = Probe(*selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), where=place(frame))
+    probe = Probe(
+        *selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), where=place(frame)
+    )
     probe.__enter__()
     _global_probes.add(probe)
     return probe
@@ -262,7 +276,7 @@ def refstring(function: Any) -> str:
     from voirkit.probes.grammar import ParsedFunction
     from voirkit.probes.scope import NotDefinedYet
 
-    thing = function.__init__ if isinstance(function, type) else function
+    thing = vars(function).get("__init__", function) if isinstance(function, type) else function
     if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004
         thing = type(thing).__call__
     module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)

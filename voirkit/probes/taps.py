@@ -7,16 +7,19 @@ shape: the cost of an event is one call, a dictionary, and the subscriber (``ben
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, plain_names
-from voirkit.probes.sites import Site
 from voirkit.streams import in_turn, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from voirkit.probes.sites import Site
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -37,7 +40,11 @@ def may_need_memory(node: Node) -> bool:
         name = element.name
         if name is None or "." in name or (element.tag is not None and not element.focus):
             return True
-        if name.startswith("#") and name != "#enter" and not (element.loop and element.focus and len(loops - {None}) == 1):
+        if (
+            name.startswith("#")
+            and name != "#enter"
+            and not (element.loop and element.focus and len(loops - {None}) == 1)
+        ):
             return True
     return False
 
@@ -53,8 +60,8 @@ class LocalListener:
         self.node, self.outlet, self.overridable = node, outlet, node.rule.overridable
         self.hit: dict[Element, set[str]] = {}
         self.is_awake = False
-        self.names = plain_names(node)
-        self.wanted = [e.name for e in node.elements if e.name is not None]
+        self.names: Sequence[str] = plain_names(node)
+        self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
         if node.rule.total or len(node.rule.nodes) > 1:
             raise NeedsMemory
         self._open: dict[int, int] = {}
@@ -111,7 +118,9 @@ class LocalTap:
         rule = listener.node.rule
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
         names = {e.name for e in listener.node.elements if e.focus}
-        self.always_ends = len(names) == 2 and (names == {"#enter", "#exit"} or names == {f"#loop_{focus.loop}", f"#endloop_{focus.loop}"})
+        self.always_ends = len(names) == 2 and (
+            names == {"#enter", "#exit"} or names == {f"#loop_{focus.loop}", f"#endloop_{focus.loop}"}
+        )
 
     def make(self, reads: Sequence[str]) -> Callable[..., Any]:
         """See ``sites.Tap``."""
@@ -132,13 +141,15 @@ class LocalTap:
             "threads": threads, "in_turn": in_turn,
         }  # fmt: skip
         if raw:
-            names["elements"] = [(e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")]
+            names["elements"] = [
+                (e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")
+            ]
         return _function(shape, names, listener.outlet)
 
     def slow(self) -> Callable[..., Any]:
         """See ``sites.Tap``."""
-        reads, made = self.reads, {}
-        deep, is_value = self.site.is_deep, self.site.has_value
+        reads, deep = self.reads, self.site.is_deep
+        made: dict[tuple[str, ...], Callable[..., Any]] = {}
 
         def tap(*value: Any) -> Any:
             found = values_of(sys._getframe(1), reads, deep)
@@ -160,12 +171,15 @@ class Shape(tuple[Any, ...]):
         return super().__new__(cls, parts)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _code(shape: Shape) -> CodeType:
     """The code of a tap."""
     reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
-    made = [f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place for n, (_, place) in enumerate(items)]
+    made = [
+        f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place
+        for n, (_, place) in enumerate(items)
+    ]
     shown = [f"{alias!r}: {value}" for (alias, _), value in zip(items, made, strict=True)]
     if step:
         shown.append(f"'$wrap': {{'id': number, 'name': {name!r}, 'step': {step!r}}}")
@@ -180,15 +194,32 @@ def _code(shape: Shape) -> CodeType:
         send += ["else:", f"    in_turn(begin, {key})"]
     elif step == "end":
         number = "number = open.pop(id(_getframe(1)), 0)"
-        send = ["if end is None:", f"    {number}", f"    {send[0]}", "else:", "    number = count", "    if len(threads) < 2:"]
+        send = [
+            "if end is None:",
+            f"    {number}",
+            f"    {send[0]}",
+            "else:",
+            "    number = count",
+            "    if len(threads) < 2:",
+        ]
         send += [f"        end({key}, {event})", "    else:", f"        in_turn(end, {key}, {event})"]
     if replaces:
         body += [number] if step else []
         body.append(f"return ask({event}, {VALUE})")
     else:
-        body += ["try:", *(f"    {line}" for line in send), "    count += 1", "except Exception as exc:", "    failed(exc)"]
+        body += [
+            "try:",
+            *(f"    {line}" for line in send),
+            "    count += 1",
+            "except Exception as exc:",
+            "    failed(exc)",
+        ]
         body += [back] if returns else []
-    text = "def make(emit, failed, count, begin, end):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
+    text = (
+        "def make(emit, failed, count, begin, end):\n    def tap("
+        + ", ".join(arguments)
+        + "):\n        nonlocal count\n"
+    )
     text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
     names: dict[str, Any] = {}
     exec(compile(text, "<voirkit tap>", "exec"), names)
@@ -197,7 +228,13 @@ def _code(shape: Shape) -> CodeType:
 
 def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionType:
     code = _code(shape)
-    cells = {"emit": outlet.emit, "failed": outlet.failed, "count": outlet.count, "begin": outlet.begin, "end": outlet.end}
+    cells = {
+        "emit": outlet.emit,
+        "failed": outlet.failed,
+        "count": outlet.count,
+        "begin": outlet.begin,
+        "end": outlet.end,
+    }
     return FunctionType(code, names, "tap", None, tuple(cells[name] for name in code.co_freevars))
 
 

@@ -10,20 +10,25 @@ import ast
 import gc
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source
-from voirkit.probes.sites import MARK, FunctionNode, Listener, Tapper, bound_in
+from voirkit.probes.names import FunctionNode, bound_in
+from voirkit.probes.sites import MARK, Listener, Tapper
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
 
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
-_origins: dict[int, tuple[Any, CodeType, frozenset[int]]] = {}  # by identity of new code: itself, the program's own code, for whom
+_origins: dict[
+    int, tuple[Any, CodeType, frozenset[int]]
+] = {}  # by identity of new code: itself, the program's own code, for whom
 _live: set[int] = set()  # identities of the listeners that are on
 
 
@@ -164,7 +169,9 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
     if not path:
         return [node] if isinstance(node, FunctionNode) else []
     found: list[FunctionNode] = []
-    stack: list[ast.AST] = list(getattr(node, "body", []))[::-1] if isinstance(getattr(node, "body", None), list) else []
+    stack: list[ast.AST] = (
+        list(getattr(node, "body", []))[::-1] if isinstance(getattr(node, "body", None), list) else []
+    )
     while stack:
         at = stack.pop()
         if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -182,7 +189,11 @@ def _code_in(module: CodeType, code: CodeType) -> CodeType | None:
     """The code in a module's that stands where some code stood."""
     alike = [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
     if len(alike) > 1:  # lambdas in a line
-        same = [c for c in alike if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars]
+        same = [
+            c
+            for c in alike
+            if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars
+        ]
         marked = [c for c in alike if any(isinstance(k, str) and k.startswith(MARK) for k in c.co_consts)]
         alike = marked or same or alike
     return alike[0] if alike else None
@@ -193,7 +204,9 @@ def _is_same(found: CodeType | None, code: CodeType) -> bool:
     frame = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars")
     if found is None or any(getattr(found, a) != getattr(code, a) for a in frame):
         return False
-    if any(name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)):  # pytest rewrites assert statements
+    if any(
+        name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)
+    ):  # pytest rewrites assert statements
         return True
     return found.co_code == code.co_code and found.co_names == code.co_names and found.co_varnames == code.co_varnames
 
