@@ -107,16 +107,16 @@ def measure(engine: str, rounds: int, events: int) -> dict[str, float]:
         return probe
 
     clock = perf_counter_ns
-    watch("one > x").subscribe(lambda event: out.append((event["x"], clock())))
+    watch("one > x").subscribe(out.append)
     watch("unheard > x")
-    watch("ep(i as batch) > #endloop_i as step").subscribe(lambda event: out.append((event["batch"], clock())))
+    watch("ep(i as batch) > #endloop_i as step").subscribe(out.append)
 
-    def times(*_: Any) -> Any:
+    def taken() -> Any:
         start = clock()
         yield
-        out.append((start, clock()))
+        return clock() - start
 
-    watch("pair(i as batch, !#loop_i as step, !!#endloop_i as step_end)").wmap(times).subscribe(lambda event: None)
+    watch("pair(i as batch, !#loop_i as step, !!#endloop_i as step_end)").wmap(taken).subscribe(out.append)
     watch("tapped > x").subscribe(out.append)
     if engine == "voirkit":
         from voirkit import streams
@@ -126,7 +126,7 @@ def measure(engine: str, rounds: int, events: int) -> dict[str, float]:
         import giving
 
         given = giving.given()
-    given.where("x").subscribe(lambda event: out.append((event["x"], clock())))
+    given.where("x").subscribe(out.append)
     with given:
         watch("giving_one > x").give()
         for probe in probes:

@@ -176,3 +176,31 @@ def test_a_reduction_with_a_function_of_nothing_is_no_error(told: list[str]) -> 
     with stream:
         stream["?never"].reduce(min).print()
     assert told == []
+
+
+def test_a_subscriber_that_waits_for_a_thread_that_gives_does_not_wait_for_ever(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "LONGEST_WAIT_S", 0.01)
+    seen = given["?z"].accum()
+
+    def wait(_: Any) -> None:
+        thread = threading.Thread(target=lambda: giving.give(z=1))
+        thread.start()
+        thread.join()
+
+    given["?x"].subscribe(wait)
+    idle = threading.Event()
+    other = threading.Thread(target=idle.wait)
+    other.start()
+    giving.give(x=1)
+    idle.set()
+    other.join()
+    assert seen == [1]
+
+
+def test_an_exit_in_a_subscriber_does_not_reach_the_program(given: Given, told: list[str]) -> None:
+    def leave(_: Any) -> None:
+        raise SystemExit(5)
+
+    given["?x"].subscribe(leave)
+    giving.give(x=1)
+    assert "SystemExit" in told[0]

@@ -47,7 +47,15 @@ def where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
     wanted = [*(key for key in keys if not key.startswith("!")), *tests]
     if len(wanted) == 1 and not tests and not excluded:
         (only,) = wanted
-        return filter_(lambda element: isinstance(element, dict) and only in element)
+
+        def make(then: Next) -> Next:
+            def on_next(element: Any) -> None:
+                if isinstance(element, dict) and only in element:
+                    then(element)
+
+            return on_next
+
+        return make
 
     def passes(element: Any) -> bool:
         if not isinstance(element, dict):
@@ -78,37 +86,78 @@ def getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
     return make
 
 
-def wmap(name: Any, function: Any = None, pass_keys: bool = True) -> Operator:
+class Wmap:
     """For each pair of ``$wrap`` events what a generator function returns that runs from the begin to the end.
+
+    An end whose begin was before the subscription is nothing.
 
     Raises:
         TypeError: It is no generator function.
     """
-    if function is None and not isinstance(name, str):
-        name, function = None, name
-    if not inspect.isgeneratorfunction(function):
-        raise TypeError("wmap() must take a generator function")
-    start = lax_function(function) if pass_keys else function
 
-    def make(then: Next) -> Next:
-        running: dict[Any, Any] = {}
+    def __init__(self, name: Any, function: Any = None, pass_keys: bool = True) -> None:
+        if function is None and not isinstance(name, str):
+            name, function = None, name
+        if not inspect.isgeneratorfunction(function):
+            raise TypeError("wmap() must take a generator function")
+        kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+        self.takes_keys = pass_keys and bool(kinds - {inspect.Parameter.VAR_POSITIONAL})
+        self.name, self.start = name, lax_function(function) if self.takes_keys else function
+
+    def __call__(self, then: Next) -> Next:
+        """As an operator."""
+        name = self.name
+        begin, end = self.pair(then)
 
         def on_next(element: Any) -> None:
             wrap = element.get("$wrap")
             if wrap is None or (name is not None and wrap["name"] != name):
                 return
-            if wrap["step"] == "begin":
-                running[wrap["id"]] = generator = start(**element) if pass_keys else start()
-                generator.send(None)
-                return
-            try:
-                running.pop(wrap["id"]).send(element)
-            except StopIteration as stop:
-                result = stop.value
+            if wrap["step"] == "end":
+                end(wrap["id"], element)
             else:
-                raise RuntimeError("the function in wmap() should yield exactly once")
-            then(result)
+                begin(wrap["id"], element)
 
+        on_next.pair = (begin, end)  # type: ignore[attr-defined]  # for who needs no event to begin with
         return on_next
 
-    return make
+    def pair(self, then: Next) -> tuple[Callable[..., None], Callable[[Any, Any], None]]:
+        """What is called at the begin, with what tells pairs apart (and the event), and at the end, with the same and the event."""
+        start = self.start
+        running: dict[Any, Any] = {}
+        pop = running.pop
+        spare: Any = None  # a driver that has nothing to drive
+
+        # `yield from` takes what the function returns without raising StopIteration, which is a tenth of a microsecond.
+        def drive() -> Any:
+            while True:
+                yield running
+                then((yield from start()))
+
+        def drive_with_keys() -> Any:
+            while True:
+                keys = yield running
+                function, keys = start(**keys), None
+                then((yield from function))
+
+        new = drive_with_keys if self.takes_keys else drive
+
+        def begin(key: Any, element: Any = None) -> None:
+            nonlocal spare
+            driver, spare = spare, None
+            if driver is None:
+                driver = new()
+                next(driver)
+            running[key] = driver
+            if driver.send(element) is running:
+                raise RuntimeError("the function in wmap() should yield exactly once")
+
+        def end(key: Any, element: Any) -> None:
+            nonlocal spare
+            driver = pop(key, None)
+            if driver is not None:
+                if driver.send(element) is not running:
+                    raise RuntimeError("the function in wmap() should yield exactly once")
+                spare = driver
+
+        return begin, end

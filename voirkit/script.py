@@ -16,7 +16,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from importlib._bootstrap_external import MAGIC_NUMBER  # type: ignore[import-not-found]  # importlib.util takes 6 ms
+from importlib._bootstrap_external import MAGIC_NUMBER  # importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 

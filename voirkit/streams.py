@@ -14,8 +14,7 @@ import sys
 import threading
 from bdb import BdbQuit
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import giving
 import reactivex
@@ -28,8 +27,12 @@ from voirkit import operators
 from voirkit.errors import tell
 from voirkit.phases import OverseerAbort, StopProgram
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
 _lock = threading.RLock()
+LONGEST_WAIT_S = 1.0
 
 
 def _new_lock() -> None:
@@ -70,10 +73,18 @@ def to_stderr(message: str) -> None:
     tell(message)
 
 
-def in_turn(function: Callable[[Any], None], data: Any) -> None:
-    """Call a function while no other thread pushes."""
-    with _lock:
-        function(data)
+def in_turn(function: Callable[..., None], *data: Any) -> None:
+    """Call a function while no other thread pushes.
+
+    A subscriber may itself wait for a thread that gives: rather than have the two wait for each other, the order is given up.
+    """
+    lock = _lock
+    has_turn = lock.acquire(timeout=LONGEST_WAIT_S)
+    try:
+        function(*data)
+    finally:
+        if has_turn:
+            lock.release()
 
 
 report: Callable[[str], None] = to_stderr
@@ -104,12 +115,16 @@ def describe(exc: BaseException) -> str:
 
 
 class Direct:
-    """A subscriber of a stream itself, with no operator between: a plain function, called without reactivex."""
+    """A subscriber of a stream itself, or through plain operators: a function, called without reactivex.
 
-    __slots__ = ("on_completed", "on_next", "where")
+    Attributes:
+        pair: For a ``wmap`` that needs no event at the begin: what to call at begin and end instead of ``on_next``.
+    """
 
-    def __init__(self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str) -> None:
-        self.on_next, self.on_completed, self.where = on_next, on_completed, where
+    __slots__ = ("on_completed", "on_next", "pair", "where")
+
+    def __init__(self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str, pair: Any) -> None:
+        self.on_next, self.on_completed, self.where, self.pair = on_next, on_completed, where, pair
 
 
 def _nothing() -> None:
@@ -133,7 +148,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def _become_root(self, label: str) -> None:
         self.label = label
         self._ended = False
-        self._current: tuple[Any, ...] = ()
+        self._current: tuple[tuple[Callable[[Any], None], Any], ...] = ()
 
         def connect(observer: Any, scheduler: Any = None) -> Disposable:
             if self._ended:
@@ -157,21 +172,20 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
     def _changed(self) -> None:
         """Who listens has changed; the lock is held."""
-        self._current = tuple(self._observers)
+        self._current = tuple((observer.on_next, observer) for observer in self._observers)
 
     # pushing and ending
 
     def _push(self, data: Any) -> None:
         if len(threads) > 1:  # 20 ns; taking the lock is 165 ns (python 3.11)
-            with _lock:
-                self._deliver(data)
+            in_turn(self._deliver, data)
         else:
             self._deliver(data)
 
     def _deliver(self, data: Any) -> None:
-        for observer in self._current:
+        for on_next, observer in self._current:
             try:
-                observer.on_next(data)
+                on_next(data)
             except MEANT:
                 raise
             except BaseException as exc:  # in a direct one, or an operator of reactivex that does not turn it into on_error
@@ -244,7 +258,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
     def wmap(self, name: Any, fn: Any = None, pass_keys: bool = True) -> Any:
         """For each pair of ``$wrap`` events what a generator function returns that runs from begin to end, and yields once."""
-        return self._plainly(super().wmap(name, fn, pass_keys), operators.wmap(name, fn, pass_keys))
+        return self._plainly(super().wmap(name, fn, pass_keys), operators.Wmap(name, fn, pass_keys))
 
     # subscribing
 
@@ -264,12 +278,14 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         root, where = self._root, place(sys._getframe(1))
         plain = callable(on_next) and on_error is None and not kwargs and not root._ended
         if plain and (root is self or self._above is not None):
-            at = self
+            at, pair = self, None
             while at is not root:
                 assert at._above is not None  # as of all above it
                 at, make = at._above
                 on_next = make(on_next)
-            return DisposableWrapper(self, root._connect(Direct(on_next, on_completed or _nothing, where)))
+                needs_no_event = isinstance(make, operators.Wmap) and make.name is None and not make.takes_keys
+                pair = on_next.pair if needs_no_event else None
+            return DisposableWrapper(self, root._connect(Direct(on_next, on_completed or _nothing, where, pair)))
         subscription: list[Any] = []
         failed = False
 
@@ -306,7 +322,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if not keys:
 
             def produce(values: Any) -> None:  # what giver.produce does
-                values = {**global_inherited.get(), **extra, **values}
+                inherited = global_inherited.get()
+                values = {**inherited, **extra, **values} if inherited or extra else values.copy()
                 for handler in global_context.get():
                     handler(values)
                 for handler in _everywhere.handlers:
@@ -391,14 +408,25 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
             Giver.__init__.__kwdefaults__["context"] = global_context
 
     def _receive(self, data: Any) -> None:
+        self.events += 1
+        counts = self.counts
+        for key in data:
+            counts[key] += 1
         try:
-            self._push(data)
+            if len(threads) > 1:
+                in_turn(self._deliver, data)
+                return
+            for on_next, observer in self._current:  # as _deliver, without its call
+                try:
+                    on_next(data)
+                except MEANT:
+                    raise
+                except BaseException as exc:
+                    self._switch_off(observer, exc)
         except OnPurpose as carried:
             raise_on_purpose(carried)
 
     def _push(self, data: Any) -> None:
         self.events += 1
-        counts = self.counts
-        for key in data:
-            counts[key] += 1
+        self.counts.update(data.keys())
         super()._push(data)

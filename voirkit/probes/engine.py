@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
@@ -25,6 +23,10 @@ from voirkit.probes.scope import NotDefinedYet
 from voirkit.probes.sites import CanNot
 from voirkit.probes.source import NoSource
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FunctionType
 
 AnyListener = LocalListener | MemoryListener
 REPLACEABLE = {"set", "value", "yield", "receive", "attribute"}
@@ -48,7 +50,7 @@ class Engine:
     """
 
     def __init__(
-        self, parsed: Sequence[Parsed], scope: Mapping[str, Any], failed: Callable[[Exception], None],
+        self, parsed: Sequence[Parsed], scope: Mapping[str, Any], failed: Callable[[BaseException], None],
         complain: Callable[[Exception], None], *, raw: bool, probe_type: str | None, overridable: bool, may_wait: bool,
     ) -> None:  # fmt: skip
         total = None if probe_type is None else probe_type == "total"
@@ -199,9 +201,9 @@ class Engine:
                 weave.restore_made(self._listeners)
             self._attached.clear()
 
-    def listen(self, emit: Callable[[Any], None] | None) -> None:
-        """Send events to a function; None: nobody listens, and no taps are needed."""
-        self.outlet.open(emit if emit is not None else _nobody)
+    def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
+        """Send events to a function; None: nobody listens, and no taps are needed.  ``pair`` as ``streams.Direct``'s."""
+        self.outlet.open(emit if emit is not None else _nobody, pair)
         heard = emit is not None
         if heard != self._is_heard:
             self._is_heard = heard
@@ -215,7 +217,7 @@ class Engine:
         """A module with a function in it has been imported, perhaps again."""
         with weave.lock:
             try:
-                found = find.absolute(node.function)
+                found = find.absolute(node.function, is_done=True)
                 for function in found.functions:
                     if weave.adopt(function, listener):
                         self._attached.append((ref(function), listener))

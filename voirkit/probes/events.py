@@ -7,12 +7,14 @@ itself, to the stream, to nothing.  What a subscriber raises never gets into the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.language import ABSENT
-from voirkit.streams import in_turn, threads
+from voirkit.streams import MEANT, in_turn, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Off(Exception):
@@ -30,26 +32,28 @@ class Outlet:
         emit: A cell with the function that takes an event.
         failed: A cell with the function that takes what it raised.
         count: A cell with the number of events.
+        begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
     """
 
-    def __init__(self, failed: Callable[[Exception], None], complain: Callable[[Exception], None]) -> None:
+    def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
         self.emit, self.count = CellType(_off), CellType(0)
-        self.failed = CellType(self._failed)
+        self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
         self._told, self.complain = failed, complain
         self._slot = threading.local()
 
-    def _failed(self, exc: Exception) -> None:
+    def _failed(self, exc: BaseException) -> None:
         # At the recursion limit it is the program that is at fault, and will be told so itself.
         if not isinstance(exc, Off | RecursionError):
             self._told(exc)
 
-    def open(self, emit: Callable[[Any], None]) -> None:
+    def open(self, emit: Callable[[Any], None], pair: Any) -> None:
         """Send events to a function."""
         self.emit.cell_contents = emit
+        self.begin.cell_contents, self.end.cell_contents = pair or (None, None)
 
     def close(self) -> None:
         """No more events, whatever still runs."""
-        self.emit.cell_contents = _off
+        self.open(_off, None)
 
     def fire(self, event: Any) -> None:
         """Send an event."""
@@ -59,7 +63,9 @@ class Outlet:
             else:
                 in_turn(self.emit.cell_contents, event)
             self.count.cell_contents += 1
-        except Exception as exc:
+        except MEANT:
+            raise
+        except BaseException as exc:
             self.failed.cell_contents(exc)
 
     def ask(self, event: Any, value: Any) -> Any:

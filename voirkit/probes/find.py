@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from voirkit.probes.grammar import ParsedFunction
 from voirkit.probes.scope import NotDefinedYet
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from voirkit.probes.grammar import ParsedFunction
 
 LONGEST = 50  # objects looked at inside a decorated function
 
@@ -31,8 +34,13 @@ class Found:
     """
 
     def __init__(
-        self, functions: list[FunctionType], host: FunctionType | None = None, path: tuple[str, ...] = (), owner: Any = None, is_bound: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        functions: list[FunctionType],
+        host: FunctionType | None = None,
+        path: tuple[str, ...] = (),
+        owner: Any = None,
+        is_bound: bool = False,
+    ) -> None:
         self.functions, self.host, self.path, self.owner, self.is_bound = functions, host, path, owner, is_bound
         self.is_shown = True
 
@@ -69,8 +77,12 @@ def in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Found:
     return Found(chain[::-1], owner=owner, is_bound=is_bound)
 
 
-def absolute(function: ParsedFunction) -> Found:
+def absolute(function: ParsedFunction, is_done: bool = False) -> Found:
     """What an absolute reference stands for.
+
+    Args:
+        function: With the reference.
+        is_done: Whether its module has run, though its import may not have ended.
 
     Raises:
         NotDefinedYet: It is not there yet.
@@ -78,7 +90,7 @@ def absolute(function: ParsedFunction) -> Found:
     """
     module_name = function.module or "__main__"
     module = sys.modules.get(module_name)
-    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is None or (not is_done and getattr(getattr(module, "__spec__", None), "_initializing", False)):
         raise NotDefinedYet(module_name if function.module else "")
     thing: Any = module
     for n, part in enumerate(function.path):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import copy
 import sys
-from collections.abc import Callable, Sequence
-from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source, weave
@@ -18,7 +16,9 @@ from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
 
 
 class Order:

@@ -8,13 +8,16 @@ calls, and who consumes a generator is not inside it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, Rule, plain_names
-from voirkit.probes.sites import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from voirkit.probes.sites import Site
 
 _numbers = count(1)
 Caught = tuple[Element, list[str], list[Any]]
@@ -161,7 +164,11 @@ class Memory:
             root = record.root
             if element.focus == 1:
                 root.number = next(_numbers)
-            event["$wrap"] = {"id": root.number, "name": self.rule.wrap, "step": "begin" if element.focus == 1 else "end"}
+            event["$wrap"] = {
+                "id": root.number,
+                "name": self.rule.wrap,
+                "step": "begin" if element.focus == 1 else "end",
+            }
         self.outlet.fire(event)
 
     def event(self, caught: dict[str, Caught]) -> dict[str, Any] | None:
@@ -186,8 +193,8 @@ class MemoryListener:
         self.memory, self.node, self.overridable = memory, node, memory.rule.overridable
         self.hit: dict[Element, set[str]] = {}
         self.is_awake = False
-        self.names = plain_names(node)
-        self.wanted = [e.name for e in node.elements if e.name is not None]
+        self.names: Sequence[str] = plain_names(node)
+        self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
 
     def taps(self, site: Site) -> Sequence[MemoryTap]:
         """See ``sites.Listener``."""
@@ -214,7 +221,7 @@ class MemoryListener:
             return tell(node, _getframe(1), found, name, value)
 
         def given_deep(value: Any) -> Any:
-            frame = _getframe(1)
+            frame: Any = _getframe(1)
             while frame is not None and id(frame) not in memory.running[node]:
                 frame = frame.f_back
             return tell(node, frame, found, name, value) if frame is not None else value

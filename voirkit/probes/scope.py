@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 class Scope(Mapping[str, Any]):

@@ -7,17 +7,15 @@ unless a subscriber means to, so that the program can not tell.  Each new node s
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from voirkit.probes.language import tag_names
+from voirkit.probes.names import COMPREHENSIONS, SCOPES, FunctionNode, bound, captures, deleted_in, dotted, inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 MARK = "\0voirkit "
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_TRY_STAR = getattr(ast, "TryStar", ast.Try)
-_TYPE_ALIAS = getattr(ast, "TypeAlias", ())
 LADDER = 2  # so many names that may be unbound are tried one by one; 2**n calls
 
 
@@ -25,8 +23,8 @@ class Site:
     """A place in a function where something happens.
 
     Attributes:
-        kind: ``set`` (a variable), ``declared`` (``x: int``; nothing happens), ``read`` (a name from outside, at entry), ``attribute``, ``unset``, ``enter``, ``exit``,
-            ``value``, ``error``, ``yield``, ``receive``, ``loop``, ``endloop``.
+        kind: ``set`` (a variable), ``declared`` (``x: int``; nothing happens), ``read`` (a name from outside, at entry), ``attribute``,
+            ``unset``, ``enter``, ``exit``, ``value``, ``error``, ``yield``, ``receive``, ``loop``, ``endloop``.
         name: The variable, or the hash variable such as ``#loop_i``.
         tags: Names of the tags that the assignment has.
         unset: Names that count as not set yet, whatever their variables hold.
@@ -106,7 +104,12 @@ class Tapper:
     """
 
     def __init__(
-        self, node: FunctionNode, listeners: Sequence[Listener], outside: Sequence[str], names: Any, table: dict[str, Any]
+        self,
+        node: FunctionNode,
+        listeners: Sequence[Listener],
+        outside: Sequence[str],
+        names: Any,
+        table: dict[str, Any],
     ) -> None:
         self.node, self.names, self.table = node, names, table
         self.listeners = sorted(listeners, key=lambda listener: not listener.overridable)
@@ -114,7 +117,7 @@ class Tapper:
         a = node.args
         rest = [x for x in (a.vararg, a.kwarg) if x is not None]
         self.parameters = [*a.posonlyargs, *a.args, *a.kwonlyargs, *rest]
-        self.deleted = _deleted(node)
+        self.deleted = deleted_in(node)
         self.sure = frozenset(p.arg for p in self.parameters) - self.deleted
         self.loops: list[str] = []
         self.deep = 0
@@ -127,11 +130,8 @@ class Tapper:
         entry = self.entry()
         declarations = self.declarations() if entry else []
         if isinstance(self.node, ast.Lambda):
-            body = self.expression(self.node.body)
-            body = self.wrap(Site("value", "#value", is_expression=True), body)
-            self.node.body = body if not entry else _at(
-                ast.Subscript(ast.Tuple([*(s.value for s in entry), body], ast.Load()), ast.Constant(-1), ast.Load()), body
-            )  # fmt: skip
+            value = self.wrap(Site("value", "#value", is_expression=True), self.expression(self.node.body))
+            self.node.body = _after([s.value for s in entry], value)
             return
         body = self.node.body
         docstring = body[:1] if _is_text(body[0]) else []
@@ -165,7 +165,9 @@ class Tapper:
         for statement in [self.node, *inside(self.node)]:
             for field in ("body", "orelse", "finalbody"):
                 block = getattr(statement, field, None)
-                for n, inner in enumerate(block if isinstance(block, list) else []):
+                if not isinstance(block, list):
+                    continue
+                for n, inner in enumerate(block):
                     if isinstance(inner, ast.Global | ast.Nonlocal):
                         moved.append(inner)
                         block[n] = _at(ast.Pass(), inner)
@@ -204,9 +206,11 @@ class Tapper:
             target = value if tap.replaces and site.kind == "set" else None
             unsure = [name for name in tap.reads if name not in self.sure and name not in (sure or ())]
             if isinstance(self.node, ast.Lambda):
-                args = [ast.Name(value, ast.Load())] if value else []
-                found.append(_at(ast.Expr(ast.Call(self.mark(tap.make(tap.reads) if not unsure else tap.slow()),
-                    args + ([ast.Name(n, ast.Load()) for n in tap.reads] if not unsure else []), [])), at))  # fmt: skip
+                if site.kind != "read":  # which may not be there, and an expression can not ask
+                    shown = [*([value] if value else []), *(() if unsure else tap.reads)]
+                    function = tap.slow() if unsure else tap.make(tap.reads)
+                    args: list[ast.expr] = [ast.Name(n, ast.Load()) for n in shown]
+                    found.append(_at(ast.Expr(ast.Call(self.mark(function), args, [])), at))
             else:
                 call = self.ladder(tap, value, list(tap.reads), unsure, target)
                 if site.kind == "read":  # there may be no such global
@@ -216,12 +220,12 @@ class Tapper:
 
     def ladder(self, tap: Tap, value: str | None, reads: list[str], unsure: list[str], target: str | None) -> ast.stmt:
         """The call of a tap; with a way out for each name that may be unbound."""
-        values = [ast.Name(name, ast.Load()) for name in ([value] if value else []) + reads]
-        call: ast.stmt = self.statement(ast.Call(self.mark(tap.make(reads)), values, []), target)  # type: ignore[arg-type]
+        call = self.call(tap, value, reads, target)
         if not unsure:
             return call
         if len(unsure) > LADDER:
-            out = self.statement(ast.Call(self.mark(tap.slow()), values[:1] if value else [], []), target)  # type: ignore[arg-type]
+            slow = ast.Call(self.mark(tap.slow()), [ast.Name(value, ast.Load())] if value else [], [])
+            out = self.statement(slow, target)
             handler: list[ast.stmt] = [out]
         else:
             first, *others = unsure
@@ -235,10 +239,13 @@ class Tapper:
 
     def only_first(self, tap: Tap, value: str | None, reads: list[str], first: str, others: list[str], target: str | None) -> ast.stmt:
         kept = [n for n in reads if n not in others]
-        values = [ast.Name(name, ast.Load()) for name in ([value] if value else []) + kept]
-        call = self.statement(ast.Call(self.mark(tap.make(kept)), values, []), target)  # type: ignore[arg-type]
+        call = self.call(tap, value, kept, target)
         without = self.ladder(tap, value, [n for n in reads if n != first], others, target)
         return ast.Try([call], [ast.ExceptHandler(self.mark(NameError), None, [without])], [], [])
+
+    def call(self, tap: Tap, value: str | None, reads: list[str], target: str | None) -> ast.stmt:
+        values: list[ast.expr] = [ast.Name(name, ast.Load()) for name in ([value] if value else []) + reads]
+        return self.statement(ast.Call(self.mark(tap.make(reads)), values, []), target)
 
     def statement(self, call: ast.Call, target: str | None) -> ast.stmt:
         return ast.Expr(call) if target is None else ast.Assign([ast.Name(target, ast.Store())], call)
@@ -276,13 +283,13 @@ class Tapper:
                 return self.tags(ast.parse(annotation.value, mode="eval").body)
             except SyntaxError:
                 return frozenset()
-        first, *path = (dotted(annotation) if annotation is not None else "").split(".")
+        first, *rest = (dotted(annotation) if annotation is not None else "").split(".")
         if not first or self.names is None or first not in self.names:
             return frozenset()
         found = self.names[first]
-        if path and not (type(found).__name__ == "_TagFactory" or hasattr(found, "__path__") or hasattr(found, "__spec__")):
+        if rest and not (type(found).__name__ == "_TagFactory" or hasattr(found, "__path__") or hasattr(found, "__spec__")):
             return frozenset()
-        for part in path:
+        for part in rest:
             found = getattr(found, part, None)
         return tag_names(found)
 
@@ -436,7 +443,7 @@ class Tapper:
     def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
         node.subject = self.expression(node.subject)
         for case in node.cases:
-            names = _captures(case.pattern)
+            names = captures(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
             else:
@@ -444,8 +451,7 @@ class Tapper:
                 guard = self.expression(case.guard)
                 calls = [s.value for s in taps if isinstance(s, ast.Expr)]
                 if calls and len(calls) == len(taps):  # else one that may replace the value, or that needs a way out
-                    both, taps = ast.Tuple([*calls, guard], ast.Load()), []
-                    guard = _at(ast.Subscript(both, ast.Constant(-1), ast.Load()), guard)
+                    guard, taps = _after(calls, guard), []
                 case.guard = guard
             case.body = [*taps, *self.block(case.body)]
         return [node]
@@ -479,12 +485,12 @@ class Tapper:
             return node
         if not any(isinstance(n, ast.NamedExpr | ast.Yield | ast.YieldFrom) for n in inside(node, also=True)):
             return node
-        return self.inner(node)
+        return self.inner(node)  # type: ignore[no-any-return]  # an expression, as it got one
 
     def inner(self, node: Any) -> Any:
-        if isinstance(node, _SCOPES):
+        if isinstance(node, SCOPES):
             return node
-        deep = isinstance(node, _COMPREHENSIONS)
+        deep = isinstance(node, COMPREHENSIONS)
         self.deep += deep
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.AST):
@@ -506,79 +512,17 @@ class Tapper:
         return node
 
 
-def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
-    """What is in a function's or expression's own scope, nested scopes left out (``also`` the node itself)."""
-    stack = [node] if also and not isinstance(node, _SCOPES) else list(ast.iter_child_nodes(node))
-    while stack:
-        at = stack.pop()
-        if isinstance(at, _SCOPES):
-            continue
-        yield at
-        stack += ast.iter_child_nodes(at)
-
-
-def bound_in(node: FunctionNode) -> set[str]:
-    """The names that a function's own statements bind."""
-    a = node.args
-    found = {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None}
-    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in ([node.body] if isinstance(node, ast.Lambda) else node.body)]
-    while stack:
-        at, deep = stack.pop()
-        if isinstance(at, ast.NamedExpr):
-            found.add(at.target.id)
-        elif isinstance(at, ast.Name) and not isinstance(at.ctx, ast.Load) and not deep:
-            found.add(at.id)
-        elif isinstance(at, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name.split(".")[0] for alias in at.names}
-        elif isinstance(at, ast.pattern | ast.ExceptHandler):
-            found |= {n for n in (getattr(at, "name", None), getattr(at, "rest", None)) if n}
-        elif isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(at.name)
-        if not isinstance(at, _SCOPES):
-            deep = deep or isinstance(at, _COMPREHENSIONS)
-            stack += [(child, deep) for child in ast.iter_child_nodes(at)]
-    return found
-
-
-def bound(*targets: ast.expr) -> list[str]:
-    """The names that targets bind, in order."""
-    found: list[str] = []
-    for target in targets:
-        if isinstance(target, ast.Name):
-            found.append(target.id)
-        elif isinstance(target, ast.Tuple | ast.List):
-            found += bound(*target.elts)
-        elif isinstance(target, ast.Starred):
-            found += bound(target.value)
-    return found
-
-
-def dotted(node: ast.expr) -> str:
-    """``a.b.c`` of an attribute; nothing for other expressions."""
-    path: list[str] = []
-    while isinstance(node, ast.Attribute):
-        path.insert(0, node.attr)
-        node = node.value
-    return ".".join([node.id, *path]) if isinstance(node, ast.Name) else ""
-
-
-def _captures(pattern: ast.AST) -> list[str]:
-    found: list[str] = []
-    name = getattr(pattern, "name", None)
-    for child in ast.iter_child_nodes(pattern):
-        found += _captures(child)
-    rest = getattr(pattern, "rest", None)
-    return [*found, *(n for n in (name, rest) if isinstance(n, str))]
-
-
-def _deleted(node: ast.AST) -> frozenset[str]:
-    """Names that may be unbound again, in the function or in one inside it."""
-    gone = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
-    return frozenset(gone | {n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler) and n.name})
+def _after(first: Sequence[ast.expr], value: ast.expr) -> ast.expr:
+    """An expression that evaluates others and then is the last."""
+    if not first:
+        return value
+    all_of_them = ast.Tuple([*first, value], ast.Load())
+    return _at(ast.Subscript(all_of_them, ast.Constant(-1), ast.Load()), value)  # type: ignore[no-any-return]
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _at(new: Any, old: ast.AST) -> Any:

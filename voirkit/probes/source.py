@@ -9,15 +9,18 @@ import __future__
 
 import ast
 import linecache
-from collections.abc import Iterator, Mapping
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from voirkit.probes.names import FunctionNode
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class NoSource(Exception):
@@ -26,7 +29,8 @@ class NoSource(Exception):
 
 def compiled(tree: ast.Module, code: CodeType) -> CodeType:
     """Compile a tree under the name and ``__future__`` imports of some code."""
-    return compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
+    made: CodeType = compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
+    return made
 
 
 def parsed(text: str, code: CodeType) -> ast.Module:

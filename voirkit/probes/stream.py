@@ -10,7 +10,6 @@ import os
 import sys
 import weakref
 from bdb import BdbQuit
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit import streams
@@ -21,6 +20,8 @@ from voirkit.probes.scope import Scope, bare
 from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from voirkit.probes.engine import Engine
     from voirkit.script import Program
 
@@ -116,10 +117,10 @@ class Probe(Stream):
         from voirkit.probes.engine import Engine
 
         engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)
-        engine.listen(self._emitter())
+        engine.listen(*self._emitter())
         engine.on()
         self._engine = engine
-        engine.listen(self._emitter())  # somebody may have subscribed meanwhile
+        engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
     def deactivate(self) -> None:
         """Stop watching and end the stream, so that reductions come out."""
@@ -148,16 +149,16 @@ class Probe(Stream):
         super()._changed()
         engine = getattr(self, "_engine", None)
         if engine is not None:
-            engine.listen(self._emitter())
+            engine.listen(*self._emitter())
 
-    def _emitter(self) -> Callable[[Any], None] | None:
-        """The function that takes events: the only subscriber itself, the whole stream, or none."""
+    def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
+        """The function that takes events: the only subscriber itself, the whole stream, or none; what takes begin and end."""
         observers = self._observers
         if not observers:
-            return None
+            return None, None
         if len(observers) == 1 and isinstance(observers[0], Direct):
-            return observers[0].on_next  # type: ignore[no-any-return]
-        return self._receive
+            return observers[0].on_next, observers[0].pair
+        return self._receive, None
 
     def _receive(self, data: Any) -> None:
         """An event from the engine, for several subscribers or through operators."""
@@ -166,7 +167,7 @@ class Probe(Stream):
         except OnPurpose as carried:
             raise_on_purpose(carried)
 
-    def _failed(self, exc: Exception) -> None:
+    def _failed(self, exc: BaseException) -> None:
         """The only subscriber raised something."""
         if isinstance(exc, BdbQuit):
             raise exc
@@ -204,7 +205,11 @@ class Probe(Stream):
 
 
 def probing(
-    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None, overridable: bool = False
+    *selectors: str,
+    raw: bool = False,
+    probe_type: str | None = None,
+    env: Mapping[str, Any] | None = None,
+    overridable: bool = False,
 ) -> Probe:
     """A probe to use in a ``with`` statement.
 
@@ -265,7 +270,7 @@ def refstring(function: Any) -> str:
     from voirkit.probes.grammar import ParsedFunction
     from voirkit.probes.scope import NotDefinedYet
 
-    thing = function.__init__ if isinstance(function, type) else function
+    thing = vars(function).get("__init__", function) if isinstance(function, type) else function
     if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004
         thing = type(thing).__call__
     module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)

@@ -7,16 +7,19 @@ shape: the cost of an event is one call, a dictionary, and the subscriber (``ben
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, plain_names
-from voirkit.probes.sites import Site
-from voirkit.streams import in_turn, threads
+from voirkit.streams import MEANT, in_turn, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from voirkit.probes.sites import Site
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -53,8 +56,8 @@ class LocalListener:
         self.node, self.outlet, self.overridable = node, outlet, node.rule.overridable
         self.hit: dict[Element, set[str]] = {}
         self.is_awake = False
-        self.names = plain_names(node)
-        self.wanted = [e.name for e in node.elements if e.name is not None]
+        self.names: Sequence[str] = plain_names(node)
+        self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
         if node.rule.total or len(node.rule.nodes) > 1:
             raise NeedsMemory
         self._open: dict[int, int] = {}
@@ -110,6 +113,8 @@ class LocalTap:
         self.reads = tuple(dict.fromkeys(s for _, s in sources if s not in (TRUE, VALUE)))
         rule = listener.node.rule
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
+        names = {e.name for e in listener.node.elements if e.focus}
+        self.always_ends = len(names) == 2 and (names == {"#enter", "#exit"} or names == {f"#loop_{focus.loop}", f"#endloop_{focus.loop}"})
 
     def make(self, reads: Sequence[str]) -> Callable[..., Any]:
         """See ``sites.Tap``."""
@@ -120,14 +125,16 @@ class LocalTap:
         places = {name: f"a{n}" for n, name in enumerate(reads)}
         places |= {TRUE: "True", VALUE: VALUE if site.has_value else "exc_info()[1]"}
         shape = Shape(
-            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, raw,
+            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, self.always_ends,
+            listener.node.rule.wrap, raw,
             tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
             tuple(places[s] for e, s in sources if e.check is not None),
         )  # fmt: skip
         names = {
             "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
-            "passes": listener.outlet.passes, "ask": listener.outlet.ask, "name": listener.node.rule.wrap, "Capture": Capture,
-            "threads": threads, "in_turn": in_turn,
+            "passes": listener.outlet.passes, "ask": listener.outlet.ask, "Capture": Capture,
+            "threads": threads, "MEANT": MEANT,
+            "in_turn": in_turn,
         }  # fmt: skip
         if raw:
             names["elements"] = [(e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")]
@@ -135,8 +142,8 @@ class LocalTap:
 
     def slow(self) -> Callable[..., Any]:
         """See ``sites.Tap``."""
-        reads, made = self.reads, {}
-        deep, is_value = self.site.is_deep, self.site.has_value
+        reads, deep = self.reads, self.site.is_deep
+        made: dict[tuple[str, ...], Callable[..., Any]] = {}
 
         def tap(*value: Any) -> Any:
             found = values_of(sys._getframe(1), reads, deep)
@@ -161,39 +168,62 @@ class Shape(tuple[Any, ...]):
 @cache
 def _code(shape: Shape) -> CodeType:
     """The code of a tap."""
-    reads, has_value, returns, replaces, step, raw, items, checked = shape
+    reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
     made = [f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place for n, (_, place) in enumerate(items)]
     shown = [f"{alias!r}: {value}" for (alias, _), value in zip(items, made, strict=True)]
-    before: list[str] = []
-    if step == "begin":
-        before.append("number = open[id(_getframe(1))] = next(ids)")
-    elif step == "end":
-        before.append("number = open.pop(id(_getframe(1)), 0)")
     if step:
-        shown.append(f"'$wrap': {{'id': number, 'name': name, 'step': {step!r}}}")
+        shown.append(f"'$wrap': {{'id': number, 'name': {name!r}, 'step': {step!r}}}")
     event = f"{{{', '.join(shown)}}}"
     back = f"return {VALUE}" if returns else "return"
-    body: list[str] = []
-    if checked:
-        body += [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"]
-    body += before
+    body = [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"] if checked else []
+    key = "_getframe(1)" if always_ends else "id(_getframe(1))"  # a frame whose pair may stay open must not be kept
+    send = [f"emit({event}) if len(threads) < 2 else in_turn(emit, {event})"]
+    if step == "begin":
+        number = "number = open[id(_getframe(1))] = next(ids)"
+        send = ["if begin is None:", f"    {number}", f"    {send[0]}", "elif len(threads) < 2:", f"    begin({key})"]
+        send += ["else:", f"    in_turn(begin, {key})"]
+    elif step == "end":
+        number = "number = open.pop(id(_getframe(1)), 0)"
+        send = [
+            "if end is None:",
+            f"    {number}",
+            f"    {send[0]}",
+            "else:",
+            "    number = count",
+            "    if len(threads) < 2:",
+        ]
+        send += [f"        end({key}, {event})", "    else:", f"        in_turn(end, {key}, {event})"]
     if replaces:
+        body += [number] if step else []
         body.append(f"return ask({event}, {VALUE})")
     else:
-        send = f"emit({event}) if len(threads) < 2 else in_turn(emit, {event})"
-        body += ["try:", f"    {send}", "    count += 1", "except Exception as exc:", "    failed(exc)"]
+        body += [
+            "try:",
+            *(f"    {line}" for line in send),
+            "    count += 1",
+            "except MEANT:",
+            "    raise",
+            "except BaseException as exc:",
+            "    failed(exc)",
+        ]
         body += [back] if returns else []
-    text = "def make(emit, failed, count):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
+    text = "def make(emit, failed, count, begin, end):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
     text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
     names: dict[str, Any] = {}
     exec(compile(text, "<voirkit tap>", "exec"), names)
-    return names["make"](None, None, None).__code__  # type: ignore[no-any-return]
+    return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 
 def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionType:
     code = _code(shape)
-    cells = {"emit": outlet.emit, "failed": outlet.failed, "count": outlet.count}
+    cells = {
+        "emit": outlet.emit,
+        "failed": outlet.failed,
+        "count": outlet.count,
+        "begin": outlet.begin,
+        "end": outlet.end,
+    }
     return FunctionType(code, names, "tap", None, tuple(cells[name] for name in code.co_freevars))
 
 

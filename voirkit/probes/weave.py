@@ -10,13 +10,16 @@ import ast
 import gc
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source
-from voirkit.probes.sites import MARK, FunctionNode, Listener, Tapper, bound_in
+from voirkit.probes.names import FunctionNode, bound_in
+from voirkit.probes.sites import MARK, Listener, Tapper
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
@@ -132,7 +135,7 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
     Raises:
         NoSource: It can not be made.
     """
-    for plain, node in source.trees_of(code, qualname, names):
+    for plain, _ in source.trees_of(code, qualname, names):
         if _is_same(_code_in(compiled(plain, code), code), code):
             break
     else:

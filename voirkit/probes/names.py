@@ -1,0 +1,84 @@
+"""Which names the statements and targets of a function set, read off its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
+    """What is in a function's or expression's own scope, nested scopes left out (``also`` the node itself)."""
+    stack = [node] if also and not isinstance(node, SCOPES) else list(ast.iter_child_nodes(node))
+    while stack:
+        at = stack.pop()
+        if isinstance(at, SCOPES):
+            continue
+        yield at
+        stack += ast.iter_child_nodes(at)
+
+
+def bound_in(node: FunctionNode) -> set[str]:
+    """The names that a function's own statements bind."""
+    a = node.args
+    found = {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None}
+    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in ([node.body] if isinstance(node, ast.Lambda) else node.body)]
+    while stack:
+        at, deep = stack.pop()
+        if isinstance(at, ast.NamedExpr):
+            found.add(at.target.id)
+        elif isinstance(at, ast.Name) and not isinstance(at.ctx, ast.Load) and not deep:
+            found.add(at.id)
+        elif isinstance(at, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.split(".")[0] for alias in at.names}
+        elif isinstance(at, ast.pattern | ast.ExceptHandler):
+            found |= {n for n in (getattr(at, "name", None), getattr(at, "rest", None)) if n}
+        elif isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(at.name)
+        if not isinstance(at, SCOPES):
+            deep = deep or isinstance(at, COMPREHENSIONS)
+            stack += [(child, deep) for child in ast.iter_child_nodes(at)]
+    return found
+
+
+def bound(*targets: ast.expr) -> list[str]:
+    """The names that targets bind, in order."""
+    found: list[str] = []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            found.append(target.id)
+        elif isinstance(target, ast.Tuple | ast.List):
+            found += bound(*target.elts)
+        elif isinstance(target, ast.Starred):
+            found += bound(target.value)
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of an attribute; nothing for other expressions."""
+    path: list[str] = []
+    while isinstance(node, ast.Attribute):
+        path.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *path]) if isinstance(node, ast.Name) else ""
+
+
+def captures(pattern: ast.AST) -> list[str]:
+    found: list[str] = []
+    name = getattr(pattern, "name", None)
+    for child in ast.iter_child_nodes(pattern):
+        found += captures(child)
+    rest = getattr(pattern, "rest", None)
+    return [*found, *(n for n in (name, rest) if isinstance(n, str))]
+
+
+def deleted_in(node: ast.AST) -> frozenset[str]:
+    """Names that may be unbound again, in the function or in one inside it."""
+    gone = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
+    return frozenset(gone | {n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler) and n.name})
