@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Runs the acceptance checks beside the repository, those for what voirkit can do by now. Without that folder there is nothing to do.
-set -euo pipefail
+set -uo pipefail
 cd "$(dirname "$0")/.."
-folder=../shared/acceptance
-[ -d "$folder" ] || { echo "no $folder: nothing to check"; exit 0; }
+folder=$PWD/../shared/acceptance
+[ -d "$folder" ] || { echo "no ../shared/acceptance: nothing to check"; exit 0; }
 python=$PWD/${VENV:-.venv}/bin/python
+failed=0
 # Subcommands, run directories to be damaged, and the flags of instruments that do not exist yet come with those.
-later=directory-,command-report,command-compare,command-export,command-watch,command-probes,command-init
+later=directory-,command-report,command-compare,command-export,command-watch,command-misspelt-subcommand
 later=$later,command-misspelt-option,command-monitor,command-what-if,command-trace-limit,command-calls,config-unknown-key
-"$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later"
+"$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later" || failed=1
+for part in selectors preserve stdlib; do
+  (cd "$folder/probes" && "$python" "$part.py") || failed=1
+done
+exit $failed

@@ -1,6 +1,6 @@
 """Functions in scope that selectors name are checked as they are, and the message says what would be right."""
 
-# ruff: noqa: F841, RET504 -- local variables are what is probed
+# ruff: noqa: F841 -- local variables are what is probed
 
 from __future__ import annotations
 
@@ -181,7 +181,6 @@ def test_a_tag_must_be_one() -> None:
     assert check_all(parse("plain > local:@Cool", WHERE), None, "", {"plain": plain})
     with pytest.raises(SelectorError, match="'int' is not a tag"):
         check_all(parse("plain > local:int", WHERE), None, "", {"plain": plain})
-
 
 
 def test_reading_a_selector_changes_nothing() -> None:

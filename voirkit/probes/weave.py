@@ -135,7 +135,7 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
     Raises:
         NoSource: It can not be made.
     """
-    for plain, _ in source.trees_of(code, qualname, names):
+    for plain, node in source.trees_of(code, qualname, names):  # noqa: B007  # the one at which it stops is used below
         if _is_same(_code_in(compiled(plain, code), code), code):
             break
     else:

@@ -1,0 +1,340 @@
+"""What the check of a selector accepts is seen: each way in which a variable can be set, with the exact events.
+
+Each program is run three times: without a probe, with one, and again without.  It must not be able to tell.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from selecting import WHERE, message
+
+from voirkit import probing
+from voirkit.errors import SelectorError
+from voirkit.probes.catalogue import catalogue
+from voirkit.probes.selectors import check, parse
+
+CALL = "\ndef call(n):\n    return f(n)\n"
+Importer = Callable[[str], str]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch) -> Importer:
+    """Writes a module that can be imported, and tells its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source: str) -> str:
+        name = f"seen_{next(_numbers)}"
+        (tmp_path / f"{name}.py").write_text(source + CALL)
+        importlib.invalidate_caches()
+        return name
+
+    return write
+
+
+def imported(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def events_of(selector: str, run: Callable[[], Any]) -> tuple[list[dict[str, Any]], Any]:
+    """The events of a probe while something runs, and what that returns."""
+    with probing(selector, env={}).values() as seen:
+        result = run()
+    return list(seen), result
+
+
+def since(version: tuple[int, int], *case: Any) -> Any:
+    """A case in the syntax of a later Python."""
+    words = f"needs Python {version[0]}.{version[1]}"
+    return pytest.param(*case, marks=pytest.mark.skipif(sys.version_info < version, reason=words))
+
+
+# Where, a program whose f is called with 3, and what v is set to.  All have an n that stays 3.
+
+
+SET = [
+    ("f", "from contextlib import nullcontext\ndef f(n):\n    with nullcontext(n) as v:\n        return v", [3]),
+    ("f", "from contextlib import nullcontext\ndef f(n):\n    v = n\n    with nullcontext(4) as v:\n        return v", [3, 4]),
+    ("f", "from contextlib import nullcontext as c\ndef f(n):\n    with c((n, 2)) as (u, v), c(v) as w:\n        return w", [2]),
+    ("f", "from contextlib import nullcontext as c\ndef f(n):\n    with c(n) as v, c(v + 1) as v:\n        return v", [3, 4]),
+    ("f", "def f(n):\n    [u, v] = 1, 2\n    return v", [2]),
+    ("f", "def f(n):\n    [u, (v, *w)] = n, (1, 2)\n    return w", [1]),
+    ("f", "def f(n):\n    u, (v, w) = n, (4, 5)\n    return v", [4]),
+    ("f", "def f(n):\n    u = v = n\n    return u", [3]),
+    ("f", "def f(n):\n    u = (v := n) + 1\n    return v", [3]),
+    ("f", "def f(n):\n    if (v := n): return v", [3]),
+    ("f", "def f(n):\n    u = iter((2, 1, 0))\n    while (v := next(u)): pass\n    return v", [2, 1, 0]),
+    ("f", "def f(n):\n    return [(v := k) for k in (n, 4)], v", [3, 4]),
+    ("f", "def f(n):\n    return any((v := k) > 1 for k in range(n)), v", [0, 1, 2]),
+    ("f", "def f(n):\n    d = {}\n    d[(v := n)] = 1\n    d[(v := n)] += 1\n    return d", [3, 3]),
+    ("f", "def f(n):\n    def g(a=(v := n)): return a\n    return g()", [3]),
+    ("f", "def f(n):\n    return f'{(v := n)}'", [3]),
+    ("f", "def same(g): return 5\ndef f(n):\n    @same\n    def v(): return n\n    return v", [5]),
+    ("f", "def f(n):\n    v = [v for v in (n, 4)]\n    return v", [[3, 4]]),
+    ("f", "def f(n):\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        v = n\n    return v", [3]),
+    ("f", "def f(n):\n    try:\n        v = 1\n        1 / 0\n    except ZeroDivisionError as e:\n        v = 2\n    return v", [1, 2]),
+    ("f", "def f(n):\n    try:\n        v = 1\n    finally:\n        v = 2\n    return v", [1, 2]),
+    since((3, 11), "f", "def f(n):\n    try:\n        raise ExceptionGroup('', [OSError()])\n    except* OSError:\n        v = n\n    return v", [3]),
+    ("f", "def f(n):\n    match n:\n        case v:\n            pass\n    return v", [3]),
+    ("f", "def f(n):\n    match [n, 4, 5]:\n        case [int(), *v]:\n            return v", [[4, 5]]),
+    ("f", "def f(n):\n    match {1: n, 2: 4}:\n        case {1: int(), **v}:\n            return v", [{2: 4}]),
+    ("f", "def f(n):\n    match [n, 4]:\n        case [int() as v, 5] | [v, 4]:\n            return v", [3]),
+    ("f", "def f(n):\n    match n:\n        case v if v > 5:\n            return 1\n        case _:\n            return v", [3]),
+    ("f", "def f(n):\n    v: int\n    v = n\n    return v", [3]),
+    ("f", "def f(n):\n    v: int = n\n    return v", [3]),
+    ("f", "def f(n):\n    v = n\n    class K:\n        v = 4\n    return K.v", [3]),
+    ("f", "def f(n):\n    class K:\n        w = 1\n    v = n\n    return v", [3]),
+    ("g", "import asyncio\nasync def g(n):\n    v = n\n    return v\ndef f(n):\n    return asyncio.run(g(n))", [3]),
+    (
+        "g",
+        "import asyncio\nasync def it(n):\n    yield n\n    yield 4\nasync def g(n):\n    async for v in it(n): pass\n"
+        "    u = [v async for v in it(n)]\n    return v, u\ndef f(n):\n    return asyncio.run(g(n))",
+        [3, 4],
+    ),
+    (
+        "g",
+        "import asyncio, contextlib\n@contextlib.asynccontextmanager\nasync def c(n):\n    yield n\n"
+        "async def g(n):\n    async with c(n) as v:\n        return v\ndef f(n):\n    return asyncio.run(g(n))",
+        [3],
+    ),
+    ("o/f", "def o():\n    v = 0\n    def f(n):\n        nonlocal v\n        v = n\n        return v\n    return f\nf = o()", [3]),
+    ("f", "G = 1\ndef f(n):\n    global G\n    v = n\n    return G", [3]),
+    ("f", "def f(n):\n    global v\n    v = n\n    return v", [3]),
+    ("f", "def f(n):\n    v, *w = n, 2, 3\n    return w", [3]),
+    ("f", "def f(n):\n    u, *v = n, 2, 3\n    return v", [[2, 3]]),
+    ("f", "def f(n):\n    for v, *w in [(n, 2)]:\n        pass\n    return v", [3]),
+    ("f", "def f(n):\n    for [u, v] in [(n, 2), (n, 4)]:\n        pass\n    return v", [2, 4]),
+    ("f", "def f(n):\n    for i, (u, v) in enumerate(zip((1, 2), (3, 4))): pass\n    return v", [3, 4]),
+    ("f", "def f(n):\n    d = {}\n    for d[0], v in [(n, 2)]:\n        pass\n    return d", [2]),
+    ("K/g", "class K:\n    __a = 1\n    def g(self, n):\n        v = n\n        return self.__a\ndef f(n):\n    return K().g(n)", [3]),
+    ("K/g", "class K:\n    def g(self, n):\n        self.__v = n\n        v = 1\n        return vars(self)\ndef f(n):\n    return K().g(n)", [1]),
+    ("f", "def f(n):\n    v, w = zip((1, 2), (3, 4))\n    return v", [(1, 3)]),
+    ("f", "def f(n):\n    v, w = {1: 2, 3: 4}.items()\n    return v", [(1, 2)]),
+    ("f", "def f(n):\n    v, = {n}\n    return v", [3]),
+    ("f", "def f(n):\n    v, w = (k for k in (n, 4))\n    return w", [3]),
+    ("f", "def f(n):\n    v = n\n    return sorted(locals())", [3]),
+    ("f", "def f(n):\n    v = n\n    return sorted(vars()), dir(), eval('v + n')", [3]),
+    ("f", "def f(n):\n    v = n\n    del v\n    v = 4\n    return sorted(locals())", [3, 4]),
+    ("g", "def g(n):\n    v = yield n\ndef f(n):\n    return list(g(n))", [None]),
+    ("g", "def h(n):\n    yield n\n    return 7\ndef g(n):\n    v = yield from h(n)\n    yield v\ndef f(n):\n    return list(g(n))", [7]),
+    ("f", "f = lambda n: (v := n) + 1", [3]),
+    ("f", "f = lambda n: [(v := k) for k in (n, 4)]", [3, 4]),
+    ("o/g", "def o():\n    g = lambda n: (v := n)\n    return g\ndef f(n):\n    return o()(n)", [3]),
+]  # fmt: skip
+set_in_a_program = pytest.mark.parametrize(("reference", "source", "values"), SET)
+
+
+@set_in_a_program
+def test_the_check_accepts_it(reference: str, source: str, values: list[Any]) -> None:
+    script = catalogue(source, "main.py")
+    function = script.find(tuple(reference.split("/")))
+    assert function is not None
+    assert check(parse(f"//{reference} > v", WHERE), script, "main.py") == f"main.py:{function.line}"
+
+
+@set_in_a_program
+def test_it_is_seen_in_a_live_function(module: Importer, reference: str, source: str, values: list[Any]) -> None:
+    name = module(source)
+    f = imported(name).f
+    expected = f(3)
+    assert events_of(f"/{name}/{reference} > v", lambda: f(3)) == ([{"v": value} for value in values], expected)
+    assert f(3) == expected
+
+
+@set_in_a_program
+def test_it_is_seen_in_a_function_that_is_imported_later(module: Importer, reference: str, source: str, values: list[Any]) -> None:
+    name = module(source)
+    seen, result = events_of(f"/{name}/{reference} > v", lambda: imported(name).f(3))
+    assert seen == [{"v": value} for value in values]
+    assert imported(name).f(3) == result
+
+
+@set_in_a_program
+def test_it_is_seen_with_what_else_is_captured(module: Importer, reference: str, source: str, values: list[Any]) -> None:
+    name = module(source)
+    f = imported(name).f
+    expected = f(3)
+    assert events_of(f"/{name}/{reference}(n) > v", lambda: f(3)) == ([{"n": 3, "v": value} for value in values], expected)
+
+
+@set_in_a_program
+def test_it_is_seen_inside_the_call_of_another_function(module: Importer, reference: str, source: str, values: list[Any]) -> None:
+    name = module(source)
+    call = imported(name).call
+    expected = call(3)
+    selector = f"/{name}/call(n as outer) > /{name}/{reference} > v"
+    assert events_of(selector, lambda: call(3)) == ([{"outer": 3, "v": value} for value in values], expected)
+
+
+# What is no plain value: the event has the very object.  Here f returns what v was set to.
+
+
+THINGS = [
+    ("v", "def f(n):\n    with open(__file__) as v:\n        return [v]"),
+    ("os", "def f(n):\n    import os.path\n    return [os]"),
+    ("v", "def f(n):\n    import xml.dom as v\n    return [v]"),
+    ("v", "def f(n):\n    from math import floor as v, pi\n    return [v]"),
+    ("v", "def f(n):\n    def v(): return n\n    return [v]"),
+    ("v", "def f(n):\n    async def v(): return n\n    return [v]"),
+    ("v", "def f(n):\n    class v: pass\n    return [v]"),
+    ("v", "def f(n):\n    v = lambda: n\n    return [v]"),
+    ("v", "def f(n):\n    try:\n        1 / 0\n    except ZeroDivisionError as v:\n        u = [v]\n    return u"),
+    ("v", "def f(n):\n    @(v := lambda g: g)\n    def g(): pass\n    return [v]"),
+    since((3, 12), "v", "def f(n):\n    type v = int\n    return [v]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "source"), THINGS)
+def test_the_event_has_the_very_object(module: Importer, asked: str, source: str) -> None:
+    assert check(parse(f"//f > {asked}", WHERE), catalogue(source, "main.py"), "main.py") == "main.py:1"
+    name = module(source)
+    f = imported(name).f
+    before = f(3)
+    seen, result = events_of(f"/{name}/f > {asked}", lambda: f(3))
+    assert [list(event) for event in seen] == [[asked]]
+    assert seen[0][asked] is result[0]
+    assert type(result[0]) is type(before[0])
+    assert getattr(result[0], "__qualname__", "") == getattr(before[0], "__qualname__", "")
+
+
+# Hash variables, attributes, and all variables
+
+
+ELSE = [
+    ("g", "#yield", "def g(n):\n    v = yield n\n    yield 4\ndef f(n):\n    return list(g(n))", [3, 4]),
+    ("g", "#receive", "def g(n):\n    v = yield n\n    yield 4\ndef f(n):\n    i = g(n)\n    return next(i), i.send(8)", [8]),
+    ("g", "#yield", "def g(n):\n    u = [k for k in (yield n) or ()]\ndef f(n):\n    return list(g(n))", [3]),
+    ("g", "#yield", "g = lambda n: (yield n)\ndef f(n):\n    return list(g(n))", [3]),
+    (
+        "g",
+        "#yield",
+        "import asyncio\nasync def g(n):\n    v = yield n\nasync def h(n):\n    return [k async for k in g(n)]\n"
+        "def f(n):\n    return asyncio.run(h(n))",
+        [3],
+    ),
+    ("f", "#value", "def f(n):\n    v = n", [None]),
+    ("f", "#value", "def f(n):\n    if n:\n        return\n    return 2", [None]),
+    ("f", "#value", "def f(n):\n    if not n:\n        return 2", [None]),
+    ("f", "#value", "def f(n):\n    '''Text.'''", [None]),
+    ("f", "#value", "f = lambda n: n + 1", [4]),
+    ("f", "#enter", "f = lambda n: n + 1", [True]),
+    ("f", "n", "f = lambda n: n + 1", [3]),
+    ("f", "k", "f = lambda n, *a, k=2: n + k", [2]),
+    ("K/g", "n", "class K:\n    g = lambda self, n: n\ndef f(n): return K().g(n)", [3]),
+    ("f", "#loop_w", "def f(n):\n    for v, *w in [(n, 2)]:\n        pass", [True]),
+    ("f", "#endloop_v", "def f(n):\n    for [u, v] in [(n, 2), (n, 4)]:\n        continue", [True, True]),
+    ("K/g", "self.x", "class K:\n    def g(self, n):\n        self.x = n\n        self.x = 4\ndef f(n):\n    K().g(n)", [3, 4]),
+    ("K/g", "self.x", "class K:\n    def g(self, n):\n        v = self.x = n\ndef f(n):\n    K().g(n)", [3]),
+    ("K/g", "self.x", "class K:\n    def g(self, n):\n        self.x: int = n\ndef f(n):\n    K().g(n)", [3]),
+    ("K/g", "self.__x", "class K:\n    def g(self, n):\n        self.__x = n\n        return vars(self)\ndef f(n):\n    return K().g(n)", [3]),
+    ("K/g", "self.k.lr", "class K:\n    def g(self, n):\n        self.k = K()\n        self.k.lr = n\ndef f(n):\n    K().g(n)", [3]),
+    ("f", "$x", "def f(n):\n    match n:\n        case v:\n            pass", [True, 3, 3, True]),
+    ("f", "$x", "def f(n):\n    v: int\n    v = n\n    return v", [True, 3, 3, True]),
+    ("f", "$x", "def f(n):\n    v = n\n    class K:\n        w = 4\n    K = 5\n    return v", [True, 3, 3, type, 5, True]),
+    ("f", "$x", "def f(n):\n    try:\n        1 / 0\n    except ZeroDivisionError as e:\n        v = n\n    return v", [True, 3, ZeroDivisionError, 3, True]),
+    ("f", "$x", "def f(n):\n    v, *w = n, 2\n    return sorted(locals())", [True, 3, 3, [2], True]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reference", "asked", "source", "values"), ELSE)
+def test_hash_variables_attributes_and_all_variables_are_seen(
+    module: Importer, reference: str, asked: str, source: str, values: list[Any]
+) -> None:
+    check(parse(f"//{reference} > {asked}", WHERE), catalogue(source, "main.py"), "main.py")
+    name = module(source)
+    f = imported(name).f
+    expected = f(3)
+    seen, result = events_of(f"/{name}/{reference} > {asked}", lambda: f(3))
+    key = asked.lstrip("$")
+    assert [list(event) for event in seen] == [[key]] * len(values)
+    kinds = [v if isinstance(v, type) else None for v in values]  # of a class made in f, of an exception: the kind is enough
+    found = [type(event[key]) if kind else event[key] for event, kind in zip(seen, kinds, strict=True)]
+    assert (found, result) == (values, expected)
+    assert f(3) == expected
+
+
+# What is still refused, and how
+
+
+def test_a_comprehension_variable_is_refused() -> None:
+    assert message("//silent > k") == (
+        "voirfile.py:7: selector '//silent > k': silent (main.py:20) can not be probed for it: "
+        "'k' belongs to a comprehension (line 21), which has variables of its own.\n"
+        "  Probe what the comprehension makes."
+    )
+
+
+def test_what_the_comprehension_makes_is_seen(module: Importer) -> None:
+    name = module("def f(n):\n    v = [k for k in (n, n)]\n    return v")
+    assert events_of(f"/{name}/f > v", lambda: imported(name).f(3)) == ([{"v": [3, 3]}], [3, 3])
+
+
+REFUSED = [
+    ("f > v", "def f(n):\n    try:\n        del v\n    except NameError: pass", "f (main.py:1) never sets 'v'."),
+    ("f > v", "def f(n):\n    class K:\n        v = n", "f (main.py:1) has no variable 'v'.\n  Its variables: K, n."),
+    (
+        "K/g > self.x",
+        "class K:\n    def g(self, n):\n        self.y = self.x",
+        "K.g (main.py:2) does not set 'self.x'.\n  It sets: self.y.  Did you mean 'self.y'?",
+    ),
+    ("K/g > self.x", "class K:\n    def g(self, n):\n        return self.x", "K.g (main.py:2) does not set 'self.x'.\n  It sets no attributes."),
+    ("K/g > self.x", "class K:\n    def g(self, n):\n        self.x: int", "K.g (main.py:2) does not set 'self.x'.\n  It sets no attributes."),
+    ("f > #yield", "f = lambda n: n", "f (main.py:1) has no 'yield'."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("selector", "source", "words"), REFUSED)
+def test_what_is_not_there_is_refused_before_anything_runs(selector: str, source: str, words: str) -> None:
+    with pytest.raises(SelectorError) as caught:
+        check(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
+    assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': {words}"
+
+
+UNSEEN = [
+    ("K/g > self.x", "class K:\n    def g(self, n):\n        self.x = n\n        self.x += 1", "for 'self.x': it is set otherwise than by a plain '=' (line 4)"),
+    ("K/g > self.x", "class K:\n    def g(self, n):\n        self.x, v = n, n", "for 'self.x': it is set otherwise than by a plain '=' (line 3)"),
+    ("K/g > self.x", "class K:\n    def g(self, n):\n        for self.x in n: pass", "for 'self.x': it is set otherwise than by a plain '=' (line 3)"),
+    ("K/g > self.x", "class K:\n    def g(self, n):\n        with n as self.x: pass", "for 'self.x': it is set otherwise than by a plain '=' (line 3)"),
+    ("f > #yield", "def f(n):\n    yield n\n    yield from n", "for '#yield': 'yield from' hands values through (line 3)"),
+    ("f > #receive", "def f(n):\n    v = yield from n", "for '#receive': 'yield from' hands values through (line 2)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("selector", "source", "words"), UNSEEN)
+def test_what_no_tap_can_see_is_refused_by_name_and_line(module: Importer, selector: str, source: str, words: str) -> None:
+    name = module(source)
+    code = imported(name).__dict__.get("f", imported(name).call).__code__
+    with pytest.raises(SelectorError) as caught, probing(f"/{name}/{selector}", env={}):
+        pass
+    assert f"can not be probed {words}, where no tap can see it." in str(caught.value)
+    assert imported(name).__dict__.get("f", imported(name).call).__code__ is code
+
+
+@pytest.mark.parametrize("asked", ["#exit", "#error"])
+def test_what_a_lambda_has_no_place_for_is_refused(module: Importer, asked: str) -> None:
+    name = module("f = lambda n: n")
+    imported(name)
+    with (
+        pytest.raises(SelectorError, match=rf"<lambda> \(\S+:1\) has nothing to see of: {asked}\."),
+        probing(f"/{name}/f > {asked}", env={}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("selector", "source", "words"), UNSEEN)
+def test_a_run_with_such_a_probe_ends_before_the_script_starts(place, selector: str, source: str, words: str) -> None:
+    place.write(main=f"print('started')\n{source}\n", voirfile=f"def instrument_x(ov):\n    ov.probe('//{selector}').print()\n")
+    ended = place.voirkit("main.py")
+    assert (ended.code, ended.out) == (2, "")
+    line = int(words.rpartition("line ")[2].rstrip(")"))  # one further down
+    said = words.replace(f"line {line}", f"line {line + 1}")
+    assert f"voirkit: voirfile.py:2: selector '//{selector}': " in ended.err
+    assert f"can not be probed {said}, where no tap can see it." in ended.err
+    assert "Traceback" not in ended.err
