@@ -121,7 +121,7 @@ class Probe(Stream):
         )
         engine.listen(*self._emitter())
         engine.on()
-        self._engine = engine
+        self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
     def deactivate(self) -> None:
