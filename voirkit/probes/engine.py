@@ -94,6 +94,7 @@ class Engine:
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
             for order in self._orders:
                 imports.add(order)
+        self._scope = {}  # the objects in it are the program's, to live and die
 
     def _ready(self, rule: Rule) -> list[tuple[weave.Patch, weave.Path, AnyListener]]:
         """All that is to be attached for a rule, tried."""

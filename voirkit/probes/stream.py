@@ -119,7 +119,7 @@ class Probe(Stream):
         engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)
         engine.listen(*self._emitter())
         engine.on()
-        self._engine = engine
+        self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
     def deactivate(self) -> None:
