@@ -207,5 +207,8 @@ def test_probes_outside_a_run() -> None:
 
 
 def test_the_operators_of_streams_can_be_used_on_a_probe(place: Place) -> None:
-    place.write(main=TRAIN, voirfile=probing("//train_epoch(batch) > loss", ".where('loss').kmap(twice=lambda loss: 2 * loss)['twice'].max().print()"))
+    place.write(
+        main=TRAIN,
+        voirfile=probing("//train_epoch(batch) > loss", ".where('loss').kmap(twice=lambda loss: 2 * loss)['twice'].max().print()"),
+    )
     assert "12.0" in place.voirkit("main.py").out

@@ -40,11 +40,13 @@ def filter_(function: Callable[[Any], Any]) -> Operator:
     return make
 
 
+def _equals(wanted: Any) -> Callable[[Any], Any]:
+    return lambda value: wanted == value
+
+
 def where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
     """The dictionaries that have keys, have not ``"!key"``, and hold values that equal others or pass a plain function."""
-    tests: dict[str, Callable[[Any], Any]] = {
-        k: c if isinstance(c, FunctionType) else (lambda value, wanted=c: wanted == value) for k, c in conditions.items()
-    }
+    tests = {key: condition if isinstance(condition, FunctionType) else _equals(condition) for key, condition in conditions.items()}
     excluded = [key.lstrip("!") for key in keys if key.startswith("!")]
     wanted = [*(key for key in keys if not key.startswith("!")), *tests]
     if len(wanted) == 1 and not tests and not excluded:

@@ -110,9 +110,7 @@ def test_a_parameter_is_set_after_those_before_it() -> None:
     assert events("scale(n) > by", lambda: scale(4)) == [{"n": 4, "by": 3}]
 
 
-@pytest.mark.parametrize(
-    ("n", "names"), [(-1, {"down"}), (1, {"up"}), (6, {"up", "high"})], ids=["below", "above", "far above"]
-)
+@pytest.mark.parametrize(("n", "names"), [(-1, {"down"}), (1, {"up"}), (6, {"up", "high"})], ids=["below", "above", "far above"])
 def test_variables_that_are_not_set_are_not_in_the_event(n: int, names: set[str]) -> None:
     (event,) = events("choose(up, down, high) > last", lambda: choose(n))
     assert set(event) == {*names, "last"}

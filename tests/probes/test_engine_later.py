@@ -205,8 +205,7 @@ def test_functions_of_the_script_are_watched_before_they_are_defined(voirkit: An
         "late(5)\n"
     )
     (tmp_path / "voirfile.py").write_text(
-        "def instrument_watch(ov):\n    yield ov.phases.init\n"
-        "    ov.probe('//train(i) > loss', '//late > z').subscribe(print)\n"
+        "def instrument_watch(ov):\n    yield ov.phases.init\n    ov.probe('//train(i) > loss', '//late > z').subscribe(print)\n"
     )
     done = voirkit("main.py")
     assert done.out.splitlines() == ["start", "{'i': 0, 'loss': 0}", "{'i': 1, 'loss': 1}", "{'z': 5}"]
