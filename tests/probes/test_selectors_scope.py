@@ -111,7 +111,7 @@ NOT_FUNCTIONS = [
     ("counter > called", r"'counter' is an object \(Counter\), not a function. Probe its method: Counter.__call__"),
     ("len > x", "'len' is written in C"),
     ("functools > x", "'functools' is a module, not a function"),
-    ("MAIN > x", r"'MAIN' is an object \(str\), not a function"),
+    ("WHERE > x", r"'WHERE' is an object \(str\), not a function"),
     ("Counter.ad > new", r"'Counter' has no 'ad'.[\s\S]*'add'"),
     ("rude > shove", r"bluntly.wrapper \(\S+\) has no variable 'shove'.[\s\S]*absolute reference, '//rude'"),
 ]

@@ -90,7 +90,7 @@ def test_a_class_is_told_with_its_methods() -> None:
 def test_an_unknown_loop_is_told_with_the_loops() -> None:
     assert message("//train_epoch > #loop_stepp") == (
         "voirfile.py:7: selector '//train_epoch > #loop_stepp': train_epoch (main.py:13) has no 'for' loop over 'stepp'.\n"
-        "  Its loops: #loop_step (main.py:15).  Did you mean '#loop_step'?"
+        "  Its loops: step (main.py:15).  Did you mean '#loop_step'?"
     )
     assert "It has no 'for' loops." in message("//silent > #endloop_k")
 

@@ -211,7 +211,7 @@ def _code(shape: Shape) -> CodeType:
     text = "def make(emit, failed, count, begin, end):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
     text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
     names: dict[str, Any] = {}
-    exec(compile(text, "<voirkit tap>", "exec"), names)
+    exec(compile(text, __file__, "exec"), names)  # this file: dynamo leaves out what is in this folder
     return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 

@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source
+from voirkit.probes.compiled import watch as watch_compiler
 from voirkit.probes.names import FunctionNode, bound_in
 from voirkit.probes.sites import MARK, Listener, Tapper
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
@@ -219,6 +220,7 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listener
     if not changed and old is not None:
         return old
     code = new.replace(co_consts=tuple(consts))
+    watch_compiler()
     if old is not None:
         key = id(code)
         _origins[key] = (weakref.ref(code, lambda _: _origins.pop(key, None)), old, listeners)
