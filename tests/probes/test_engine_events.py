@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from voirkit import SelectorError, probing, tag
+from voirkit import SelectorError, probing, streams, tag
 
 
 def scale(n: Any, by: int = 3) -> Any:
@@ -264,12 +264,18 @@ def test_private_names_are_what_they_are_in_the_source() -> None:
     assert events("Model._Model__secret > z", lambda: Model().open(3)) == [{"z": 3}]
 
 
-def test_a_condition_that_fails_is_told_once_and_nothing_fires(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_condition_that_fails_is_told_once_and_nothing_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(streams, "report", told.append)
     assert events("scale(n ~ bad) > out", lambda: (scale(1), scale(2)), env={"scale": scale, "bad": lambda v: 1 / 0}) == []
-    assert capsys.readouterr().err.count("ZeroDivisionError") == 1
+    assert len(told) == 1
+    assert "ZeroDivisionError" in told[0]
 
 
-def test_a_value_whose_comparison_misbehaves_does_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_whose_comparison_misbehaves_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(streams, "report", told.append)
+
     class Odd(int):
         def __eq__(self, other: object) -> Any:
             raise RuntimeError("no truth here")
@@ -277,7 +283,7 @@ def test_a_value_whose_comparison_misbehaves_does_no_harm(capsys: pytest.Capture
         __hash__ = None  # type: ignore[assignment]
 
     assert events("scale(n=2) > out", lambda: scale(Odd(1))) == []
-    assert "no truth here" in capsys.readouterr().err
+    assert "no truth here" in told[0]
 
 
 def test_tags_choose_assignments() -> None:

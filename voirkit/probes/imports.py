@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import copy
 import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source, weave
+from voirkit.probes.compilers import Tapped
 from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
 
@@ -79,6 +81,7 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order]) -> CodeTyp
         if not table:
             return code
         try:
+            table = {mark: Tapped(tap) if isinstance(tap, FunctionType) else tap for mark, tap in table.items()}
             return weave.patched(source.compiled(tree, code), code, table, frozenset(id(o.listener) for o in orders))
         except SyntaxError:
             return code

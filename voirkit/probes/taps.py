@@ -6,8 +6,9 @@ shape: the cost of an event is one call, a dictionary, and the subscriber (``ben
 
 from __future__ import annotations
 
+import builtins
 import sys
-from functools import cache, lru_cache
+from functools import cache
 from itertools import count
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,7 @@ class LocalTap:
             tuple(places[s] for e, s in sources if e.check is not None),
         )  # fmt: skip
         names = {
+            "__builtins__": builtins,
             "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
             "passes": listener.outlet.passes, "ask": listener.outlet.ask, "Capture": Capture,
             "threads": threads, "in_turn": in_turn,

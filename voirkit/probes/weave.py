@@ -13,7 +13,7 @@ import weakref
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from voirkit.probes import source
+from voirkit.probes import compilers, source
 from voirkit.probes.names import FunctionNode, bound_in
 from voirkit.probes.sites import MARK, Listener, Tapper
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
@@ -39,6 +39,7 @@ class Patch:
         key = id(function)
         self.function = weakref.ref(function, lambda _: _patches.pop(key, None))
         self.keep: FunctionType | None = None
+        self.is_tapped = False
         self.original = original(function.__code__)
         self.wants: list[Want] = []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
@@ -59,10 +60,15 @@ class Patch:
             return
         if not self.wants:
             function.__code__ = self.original
+            compilers.release(function)
             _patches.pop(id(function), None)
             return
         awake = [want for want in self.wants if want[1].is_awake]
         function.__code__ = self.made(awake) if awake else self.original.replace()
+        self.is_tapped = bool(awake)
+        compilers.release(function)
+        if awake and compilers.is_there():
+            compilers.spare(function, function.__code__)
 
 
 def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
@@ -233,6 +239,15 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listener
         key = id(code)
         _origins[key] = (weakref.ref(code, lambda _: _origins.pop(key, None)), old, listeners)
     return code
+
+
+def _tapped() -> list[tuple[FunctionType, CodeType]]:
+    with lock:
+        functions = [patch.function() for patch in _patches.values() if patch.is_tapped]
+        return [(function, function.__code__) for function in functions if function is not None]
+
+
+compilers.when_there(_tapped)
 
 
 def codes_at(code: CodeType, path: Path) -> list[CodeType]:
