@@ -1,3 +1,4 @@
+# ruff: noqa: F811, F841, PT017, RET504, TC003 -- programs to watch: their variables are what matters
 """The engine: which events come, and what is in them."""
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def choose(n: int) -> int:
 
 
 def quiet(n: int) -> None:
-    seen = n  # noqa: F841 -- it is watched
+    seen = n
 
 
 def epoch(batches: list[Any]) -> None:
     for batch, target in batches:
-        loss = batch + target  # noqa: F841 -- it is watched
+        loss = batch + target
 
 
 def leaf(v: int) -> int:
@@ -216,7 +217,7 @@ def test_threads_do_not_see_each_others_calls() -> None:
         assert done.wait(10)
 
     def outer(function: Callable[[Any], Any], n: int) -> None:
-        here = n  # noqa: F841 -- it is watched
+        here = n
         function(n)
 
     seen: list[Any] = []
@@ -267,7 +268,9 @@ def test_private_names_are_what_they_are_in_the_source() -> None:
 def test_a_condition_that_fails_is_told_once_and_nothing_fires(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(streams, "report", told.append)
-    assert events("scale(n ~ bad) > out", lambda: (scale(1), scale(2)), env={"scale": scale, "bad": lambda v: 1 / 0}) == []
+    assert (
+        events("scale(n ~ bad) > out", lambda: (scale(1), scale(2)), env={"scale": scale, "bad": lambda v: 1 / 0}) == []
+    )
     assert len(told) == 1
     assert "ZeroDivisionError" in told[0]
 

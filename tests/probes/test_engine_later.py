@@ -1,3 +1,4 @@
+# ruff: noqa: F811, F841, PT017, RET504, TC003 -- programs to watch: their variables are what matters
 """The engine: functions that do not exist yet, that are made anew, and that are made by functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: F811, F841, PT017, RET504, TC003 -- programs to watch: their variables are what matters
 """The engine with torch.compile: right events and results, or torch says that it can not."""
 
 from __future__ import annotations

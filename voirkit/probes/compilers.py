@@ -1,7 +1,7 @@
 """Keeps torch.compile from compiling what has taps: it can not have functions among a code's constants (torch 2.15).
 
-A function with taps runs as it is, between two compiled pieces, and so its events are right; what it calls is compiled as ever.
-With ``fullgraph=True`` torch says that it can not.  Nothing here imports torch.
+A function with taps runs as it is, between two compiled pieces, and so its events are right; what it calls is compiled
+as ever. With ``fullgraph=True`` torch says that it can not.  Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "_torchdynamo_disable"  # what torch.compiler.disable sets on a function
 
 
 class Tapped(functools.partial):  # type: ignore[type-arg]  # it stands for a function of any kind
-    """A tap in code whose functions are not known; 40 ns slower, and a constant to torch.compile, at which it breaks the graph."""
+    """A tap in code whose functions are not known: a constant to torch.compile, which breaks the graph; 40 ns slower."""
 
     __slots__ = ()
 

@@ -1,6 +1,7 @@
 """The live functions that a name in a selector stands for.
 
-A name in scope stands for one function; an absolute reference for every live function that was made at that place in the source.
+A name in scope stands for one function; an absolute reference for every live function that was made at that place in
+the source.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Found:
     """
 
     def __init__(
-        self, functions: list[FunctionType], host: FunctionType | None = None, path: tuple[str, ...] = (), owner: Any = None, is_bound: bool = False
+        self, functions: list[FunctionType], host: FunctionType | None = None, path: tuple[str, ...] = (), owner: Any =
+        None, is_bound: bool = False
     ) -> None:  # fmt: skip
         self.functions, self.host, self.path, self.owner, self.is_bound = functions, host, path, owner, is_bound
         self.is_shown = True

@@ -1,6 +1,7 @@
 """Taps for selectors inside one function: functions that read all they need from the variables at the site.
 
-Each is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of the same
+Each is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of
+the same
 shape: the cost of an event is one call, a dictionary, and the subscriber (``benchmarks/probes.py``).
 """
 
@@ -132,8 +133,8 @@ class LocalTap:
         places = {name: f"a{n}" for n, name in enumerate(reads)}
         places |= {TRUE: "True", VALUE: VALUE if site.has_value else "exc_info()[1]"}
         shape = Shape(
-            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, self.always_ends, listener.node.rule.wrap, raw,
-            tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
+            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step,
+            self.always_ends, listener.node.rule.wrap, raw, tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
             tuple(places[s] for e, s in sources if e.check is not None),
         )  # fmt: skip
         names = {
@@ -253,7 +254,8 @@ def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
     found = {name: there[name] for name in names if name in there}
     missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
     found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
-    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it too, empty it.
+    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it
+    # too, empty it.
     if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
         there.clear()
     return found
