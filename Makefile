@@ -42,6 +42,7 @@ docs: $(STAMP)
 benchmarks: $(STAMP)
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/rates.py
+	$(PY) benchmarks/probes.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

@@ -1,7 +1,8 @@
 """What probes cost, next to appending ``(value, perf_counter_ns())`` to a list by hand, and next to ptera 1.4.1.
 
-Each engine runs in a process of its own, all its variants interleaved in rounds; the figures are medians over the rounds of the ratio
-to the inline append of the same round.  Run: ``python benchmarks/probes.py [--rounds N] [--events N]``.
+Each engine runs in a process of its own, all its variants interleaved in rounds; the figures are medians over the
+rounds of the ratio to the inline append of the same round.  Run: ``python benchmarks/probes.py [--rounds N] [--events
+N]``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ LIMITS = {
 }
 
 
-# What is watched.  Each variant has a function of its own, since code that is replaced often is compiled anew by the interpreter.
+# What is watched.  Each variant has a function of its own, since code that is replaced often is compiled anew by the
+# interpreter.
 
 
 def inline(n: int, out: list[Any]) -> None:

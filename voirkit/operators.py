@@ -1,7 +1,7 @@
 """The operators that a training loop's streams use at every step, as plain functions from one subscriber to another.
 
-They do what giving's operators of the same names do (0.4.3), without reactivex, whose observers cost a microsecond each.  A stream
-takes these where nothing but them stands between it and a subscriber.
+They do what giving's operators of the same names do (0.4.3), without reactivex, whose observers cost a microsecond
+each.  A stream takes these where nothing but them stands between it and a subscriber.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Wmap:
         return on_next
 
     def pair(self, then: Next) -> tuple[Callable[..., None], Callable[[Any, Any], None]]:
-        """What is called at the begin, with what tells pairs apart (and the event), and at the end, with the same and the event."""
+        """What is called at the begin, with what tells pairs apart (and the event), and at the end, with both."""
         start = self.start
         running: dict[Any, Any] = {}
         pop = running.pop

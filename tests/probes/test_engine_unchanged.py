@@ -1,3 +1,4 @@
+# ruff: noqa: F811, PT017 -- programs to watch: their variables are what matters
 """The engine: a probed function does what it did, and is what it was when the probe has left."""
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Base:
 class Derived(Base):
     def method(self, n: int) -> Any:
         got = super().method(n)
-        return got, __class__.__name__  # type: ignore[name-defined]  # noqa: F821 -- the compiler's own cell
+        return got, __class__.__name__  # type: ignore[name-defined]
 
 
 PROGRAMS = {
@@ -160,7 +161,11 @@ def test_what_is_captured_is_not_kept() -> None:
 
 def test_probes_leave_in_any_order_and_from_any_thread() -> None:
     code = fails.__code__
-    probes = [probing("fails > x", env=globals()), probing("fails > y", env=globals()), probing("fails > i", env=globals())]
+    probes = [
+        probing("fails > x", env=globals()),
+        probing("fails > y", env=globals()),
+        probing("fails > i", env=globals()),
+    ]
     seen: list[Any] = []
     for probe in probes:
         probe.subscribe(seen.append)

@@ -1,7 +1,7 @@
 """The engine behind a probe: finds the functions, has taps put into them, and hands on what the taps tell.
 
-What comes in: selectors, as parsed, a scope, and somebody who listens.  Nothing is left behind by an engine that could not be
-switched on, nor by one that was switched off.
+What comes in: selectors, as parsed, a scope, and somebody who listens.  Nothing is left behind by an engine that could
+not be switched on, nor by one that was switched off.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Engine:
         return int(self.outlet.count.cell_contents)
 
     def set_value(self, value: Any) -> None:
-        """Replace what the focus variable is being set to; only while an event is sent, and if the probe is overridable."""
+        """Replace what the focus variable is set to; only while an event is sent, and if the probe is overridable."""
         self.outlet.replace(value)
 
     # on and off
@@ -140,7 +140,8 @@ class Engine:
     def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, weave.Path, AnyListener]:
         """Weave, without putting it in place.
 
-        Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any variable will do.
+        Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any
+        variable will do.
         """
         problem: Exception | None = None
         target: FunctionType | None = None
@@ -203,7 +204,7 @@ class Engine:
             self._attached.clear()
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
-        """Send events to a function; None: nobody listens, and no taps are needed.  ``pair`` as ``streams.Direct``'s."""
+        """Send events to a function; None: nobody listens.  ``pair`` is as in ``streams.Direct``."""
         self.outlet.open(emit if emit is not None else _nobody, pair)
         heard = emit is not None
         if heard != self._is_heard:

@@ -1,7 +1,7 @@
 """Where events go: the one function that a probe's taps call, what they count, and what raw events are made of.
 
-The function sits in a cell that all taps of the probe share, so that it can be changed under them: to the only subscriber
-itself, to the stream, to nothing.  What a subscriber raises never gets into the program.
+The function sits in a cell that all taps of the probe share, so that it can be changed under them: to the only
+subscriber itself, to the stream, to nothing.  What a subscriber raises never gets into the program.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The live functions that a name in a selector stands for.
 
-A name in scope stands for one function; an absolute reference for every live function that was made at that place in the source.
+A name in scope stands for one function; an absolute reference for every live function that was made at that place in
+the source.
 """
 
 from __future__ import annotations

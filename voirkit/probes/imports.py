@@ -1,7 +1,8 @@
-"""Weaves modules as they are compiled: for functions that are named before they exist, and again when a module is reloaded.
+"""Weaves modules as they are compiled: for functions that are named before they exist, and again when a module is
+reloaded.
 
-So even what a decorator calls at once is seen.  The program's modules look as ever: same loader, same ``__spec__``, and no woven code
-gets into ``__pycache__``.
+So even what a decorator calls at once is seen.  The program's modules look as ever: same loader, same ``__spec__``,
+and no woven code gets into ``__pycache__``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ptera's selector language, and nothing else of ptera: its parser, its tags, its predicates.
 
-``import ptera`` loads its engine too (``ptera.transform``), and with it codefind and giving's operators: 190 ms.  The four
-modules wanted here import only each other, so they are loaded as modules of a package of their own that has ptera's folder
-for its path; ``ptera`` itself, should the program import it, is untouched.  Checked with ptera 1.4.1.
+``import ptera`` loads its engine too (``ptera.transform``), and with it codefind and giving's operators: 190 ms.  The
+four modules wanted here import only each other, so they are loaded as modules of a package of their own that has
+ptera's folder for its path; ``ptera`` itself, should the program import it, is untouched.  Checked with ptera 1.4.1.
 """
 
 from __future__ import annotations

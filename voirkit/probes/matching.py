@@ -1,8 +1,8 @@
 """Taps that remember: for selectors across calls, and for totals.
 
-Each call of a function that a selector names gets a record, under the identity of its frame, from its first statement to its last.
-Which calls are around another is read off the stack of frames when that one begins.  So threads and tasks do not see each other's
-calls, and who consumes a generator is not inside it.
+Each call of a function that a selector names gets a record, under the identity of its frame, from its first statement
+to its last. Which calls are around another is read off the stack of frames when that one begins.  So threads and tasks
+do not see each other's calls, and who consumes a generator is not inside it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Record:
 
 
 class Memory:
-    """The records of one rule: for each function of the selector, those of its running calls by the identity of their frames."""
+    """The records of one rule: for each of its functions those of the running calls, by the identity of their frames."""
 
     def __init__(self, rule: Rule, outlet: Outlet) -> None:
         self.rule, self.outlet = rule, outlet

@@ -1,6 +1,7 @@
 """A selector becomes a plan: for each function what is captured in it, what fires, and what must hold.
 
-Names in conditions and tags are looked up here; the functions themselves are found in ``find.py``.  Nothing here touches them.
+Names in conditions and tags are looked up here; the functions themselves are found in ``find.py``.  Nothing here
+touches them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Element:
         self.source = source  # ptera's element, shown by raw captures
 
     def matches(self, name: str, tags: frozenset[str], kind: str) -> bool:
-        """Whether it captures a variable (or hash variable) that is set with these tags; kinds are those of ``sites.Site``."""
+        """Whether it captures a (hash) variable that is set with these tags; kinds are those of ``sites.Site``."""
         if kind == "unset":
             return False
         if self.tag is not None and self.tag not in tags and name not in HASHES_OF_TAG.get(self.tag, ()):
@@ -86,7 +87,8 @@ class Rule:
 
     Attributes:
         root: The outermost call.
-        total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the focus is set.
+        total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the
+        focus is set.
         raw: Whether events hold ``Capture`` objects.
         overridable: Whether the focus may be replaced.
         wrap: Name of the begin in a pair ``!a ... !!b``; None without a pair.
@@ -111,7 +113,7 @@ class Rule:
         pair = {e.focus for e in foci} == {1, 2}
         self.wrap = next(e.alias for e in foci if e.focus == 1) if pair else None
         if overridable and self.total:
-            raise parsed.focus.wrong("a probe that can override needs a variable to replace, and makes its event when that is set.",
+            raise parsed.focus.wrong("a probe that can override needs a variable to replace.",
                                      "Write FUNCTION > VARIABLE.")  # fmt: skip
 
     @property

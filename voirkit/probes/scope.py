@@ -1,4 +1,4 @@
-"""What a name in a selector stands for: a function of the script or of a module, or what is in scope where the selector is written."""
+"""What a name in a selector stands for: a function, or what is in scope where it is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scope(Mapping[str, Any]):
 
 
 class NotDefinedYet(Exception):
-    """A function that an absolute reference names is not there yet: its module is not imported, or its ``def`` has not run."""
+    """A function that an absolute reference names is not there yet: no import, or no ``def``, has run."""
 
     def __init__(self, module: str) -> None:
         super().__init__(module)
@@ -39,7 +39,7 @@ class NotDefinedYet(Exception):
 
 
 def bare(thing: Any) -> Any:
-    """A function without what is around it: static and class methods, properties, decorators that use functools.wraps."""
+    """A function without what is around it: static and class methods, properties, functools.wraps."""
     while True:
         if isinstance(thing, (staticmethod, classmethod)):
             thing = thing.__func__

@@ -1,7 +1,7 @@
 """Puts taps into a function's syntax tree: one call at each place where a variable is set, and nothing else.
 
-The tree calls a marker, a constant string that ``weave.py`` replaces by the tap in the compiled code.  A tap never raises
-unless a subscriber means to, so that the program can not tell.  Each new node stands where its neighbour stands.
+The tree calls a marker, a constant string that ``weave.py`` replaces by the tap in the compiled code.  A tap never
+raises unless a subscriber means to, so that the program can not tell.  Each new node stands where its neighbour stands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Site:
     __slots__ = ("is_deep", "is_expression", "kind", "loops", "name", "tags", "unset")
 
     def __init__(
-        self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool = False,
+        self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool
+        = False,
         loops: Iterable[str] = (), is_deep: bool = False,
     ) -> None:  # fmt: skip
         self.kind, self.name, self.tags, self.is_expression, self.is_deep = kind, name, tags, is_expression, is_deep
@@ -180,7 +181,7 @@ class Tapper:
                 raise CanNot(f"can not be probed for '{name}': {why} (line {at.lineno}), where no tap can see it.")
 
     def unseen_attributes(self, *targets: ast.expr) -> None:
-        """Refuse attributes that are set otherwise than by a plain assignment; reading them could run the program's own code."""
+        """Refuse attributes that are set otherwise than by a plain assignment: reading them could run code."""
         for target in targets:
             for node in ast.walk(target):
                 if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and (name := dotted(node)):
@@ -194,7 +195,7 @@ class Tapper:
         return [tap for listener in self.listeners for tap in listener.taps(site)]
 
     def mark(self, value: Any) -> ast.expr:
-        """An expression that stands for any object, in a form that the compiler has no warning for and leaves nothing of."""
+        """An expression that stands for any object; the compiler has no warning for it, and leaves nothing of its form."""
         marker = f"{MARK}{len(self.table)}"
         self.table[marker] = value
         return ast.IfExp(ast.Constant(True), ast.Constant(marker), ast.Constant(None))

@@ -1,7 +1,9 @@
-"""From a live function's code back to its syntax tree, in just as much of a module as it takes to compile it again the same.
+"""From a live function's code back to its syntax tree, in just as much of a module as it takes to compile it again the
+same.
 
-Only the function's own lines are parsed.  Around them stand the functions and classes that its qualified name tells of, empty but
-for the variables that it takes from them, so that closures, ``super()`` and private names come out as they were.
+Only the function's own lines are parsed.  Around them stand the functions and classes that its qualified name tells
+of, empty but for the variables that it takes from them, so that closures, ``super()`` and private names come out as
+they were.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def trees_of(code: CodeType, qualname: str, names: Mapping[str, Any]) -> Iterato
 
 
 def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
-    """Imports at the top: since 3.11 a call of ``module.function()`` compiles otherwise if ``module`` is imported there."""
+    """Imports at the top: since 3.11 a call of ``module.f()`` compiles otherwise if ``module`` is imported there."""
     called = {n.func.value.id for n in ast.walk(node)
               if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and isinstance(n.func.value, ast.Name)}  # fmt: skip
     home = names.get("__name__")

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 class Probe(Stream):
     """A stream of what the variables that selectors name are set to, in the functions that they name.
 
-    Each event is a dictionary from the captured names to values. Make one with ``ov.probe``, ``probing`` or ``global_probe``.
+    Each event is a dictionary from the captured names to values. Make one with ``ov.probe``, ``probing`` or
+    ``global_probe``.
 
     Args:
         selectors: One or more, such as ``"f > x"`` or ``"//train_epoch > loss"``.
         raw: Whether events hold ptera's ``Capture`` objects, which know the variable's name, instead of values.
-        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one at the end of the outer call), or
+        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one at the end of the
+        outer call), or
             None: immediate if the selector has a focus.
         env: What plain names in the selectors stand for; by default what is in scope where the probe is made.
         overridable: Whether ``override`` and ``koverride`` may replace what the focus variable is set to.
@@ -152,7 +154,7 @@ class Probe(Stream):
             engine.listen(*self._emitter())
 
     def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
-        """The function that takes events: the only subscriber itself, the whole stream, or none; what takes begin and end."""
+        """What takes events: the only subscriber itself, the whole stream, or none; and what takes begin and end."""
         observers = self._observers
         if not observers:
             return None, None
@@ -258,7 +260,8 @@ def _end_global_probes() -> None:
 
 
 def refstring(function: Any) -> str:
-    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f`` for one of the script.
+    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f`` for one of the
+    script.
 
     Raises:
         TypeError: It is no function.

@@ -1,11 +1,13 @@
 """Taps for selectors inside one function: functions that read all they need from the variables at the site.
 
-Each is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of the same
+Each is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of
+the same
 shape: the cost of an event is one call, a dictionary, and the subscriber (``benchmarks/probes.py``).
 """
 
 from __future__ import annotations
 
+import builtins
 import sys
 from functools import cache
 from itertools import count
@@ -131,6 +133,7 @@ class LocalTap:
             tuple(places[s] for e, s in sources if e.check is not None),
         )  # fmt: skip
         names = {
+            "__builtins__": builtins,
             "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
             "passes": listener.outlet.passes, "ask": listener.outlet.ask, "Capture": Capture,
             "threads": threads, "MEANT": MEANT,
@@ -240,7 +243,8 @@ def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
     found = {name: there[name] for name in names if name in there}
     missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
     found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
-    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it too, empty it.
+    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it
+    # too, empty it.
     if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
         there.clear()
     return found

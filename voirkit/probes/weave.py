@@ -1,7 +1,8 @@
 """Puts taps into live functions, and takes them out again.
 
-A function's tree gets its taps (``sites.py``) and is compiled; the new code takes the place of the function's own, with each marker
-among its constants replaced by the tap.  When the last tap goes the function gets its own code back, the very object.
+A function's tree gets its taps (``sites.py``) and is compiled; the new code takes the place of the function's own,
+with each marker among its constants replaced by the tap.  When the last tap goes the function gets its own code back,
+the very object.
 """
 
 from __future__ import annotations
@@ -136,18 +137,19 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
     Raises:
         NoSource: It can not be made.
     """
-    for plain, node in source.trees_of(code, qualname, names):  # noqa: B007  # the one at which it stops is used below
+    for plain, node in source.trees_of(code, qualname, names):
         if _is_same(_code_in(compiled(plain, code), code), code):
+            tree, function = plain, node
             break
     else:
         raise NoSource(source.CHANGED)
     table: dict[str, Any] = {}
     for path in dict.fromkeys(path for path, _ in wants):
         listeners = [listener for at, listener in wants if at == path]
-        for inner in definitions(node, path):
+        for inner in definitions(function, path):
             put(inner, listeners, names, table)
     try:
-        new = _code_in(compiled(plain, code), code)
+        new = _code_in(compiled(tree, code), code)
     except SyntaxError as exc:  # such as too many blocks in blocks
         raise NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
     assert new is not None  # it was there before
@@ -235,7 +237,7 @@ def codes_at(code: CodeType, path: Path) -> list[CodeType]:
 
 
 def restore_made(listeners: Iterable[Listener]) -> None:
-    """Give their own code to the functions that were made with the taps of listeners that are gone.  Looks through all objects."""
+    """Give their own code to functions made with the taps of listeners that are gone.  Looks through all objects."""
     with lock:
         _live.difference_update(map(id, listeners))
         for reference, old, wanted in list(_origins.values()):
