@@ -411,6 +411,7 @@ def _empty_summary() -> dict[str, Any]:
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
+    parser.epilog = "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it."
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
     parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
