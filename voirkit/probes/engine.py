@@ -112,7 +112,9 @@ class Engine:
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
         if function.module is not None:
-            order = imports.Order(function.module or "__main__", function.path, listener, lambda: self._defined(node, listener))
+            order = imports.Order(
+                function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complain
+            )
             self._orders.append(order)
             try:
                 found = find.absolute(function)

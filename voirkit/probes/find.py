@@ -135,11 +135,12 @@ def _function(thing: Any, path: tuple[str, ...], module: str) -> FunctionType | 
         inner = _within(at)
         if inner is not None:
             queue.insert(0, inner)
-        elif not isinstance(at, FunctionType | type) and hasattr(at, "__dict__"):
+        elif type(at) is not FunctionType and not isinstance(at, type) and hasattr(at, "__dict__"):
             queue += [v for v in vars(at).values() if isinstance(v, FunctionType | MethodType)]
-    if best is not None and best.__code__.co_name != path[-1] and best.__module__ == module:
+    if best is not None and best.__code__.co_name not in (path[-1], "<lambda>") and best.__module__ == module:
         for at in gc.get_objects():  # behind a decorator that keeps it where this does not look
-            if isinstance(at, FunctionType) and at.__module__ == module and at.__code__.co_name == path[-1] and _is_at(at, path):
+            # By its type: isinstance() would ask each object for its class, and so run code of the program.
+            if type(at) is FunctionType and at.__module__ == module and at.__code__.co_name == path[-1] and _is_at(at, path):
                 return at
     return best
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 
+    from voirkit.probes.names import FunctionNode
+
 
 class Order:
     """A wish for taps in a function of a module.
@@ -30,10 +32,13 @@ class Order:
         path: Of the function in it.
         listener: Who wants the taps.
         defined: Called when the module has been executed.
+        complain: Told why the taps can not be had.
     """
 
-    def __init__(self, module: str, path: tuple[str, ...], listener: Listener, defined: Callable[[], None]) -> None:
-        self.module, self.path, self.listener, self.defined = module, path, listener, defined
+    def __init__(
+        self, module: str, path: tuple[str, ...], listener: Listener, defined: Callable[[], None], complain: Callable[[Exception], None]
+    ) -> None:
+        self.module, self.path, self.listener, self.defined, self.complain = module, path, listener, defined, complain
         self.made = False  # whether a module was compiled with its taps
 
 
@@ -62,23 +67,25 @@ def woven_script(statements: list[ast.stmt], code: CodeType) -> CodeType:
     """Code of a part of the script, with the taps that are wished for."""
     orders = _orders.get("__main__")
     try:
-        return _woven(ast.Module(copy.deepcopy(statements), []), code, orders) if orders else code
+        return _woven(ast.Module(copy.deepcopy(statements), []), code, orders, is_script=True) if orders else code
     except RecursionError:  # a tree that is too deep to copy
         return code
 
 
-def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order]) -> CodeType:
-    """A module's code with taps; as it was if they can not be put in (who wished for them is told later)."""
+def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order], is_script: bool = False) -> CodeType:
+    """A module's code with taps, those that can be put in.
+
+    Who wished for the others is told now if it is the script, else when the module has been executed.
+    """
     table: dict[str, Any] = {}
     with weave.lock:
         for path in dict.fromkeys(order.path for order in orders):
             wishes = [order for order in orders if order.path == path]
             for node in weave.definitions(tree, path):
-                try:
-                    weave.put(node, [order.listener for order in wishes], None, table)
-                except (CanNot, NeedsMemory):
-                    return code
-                for order in wishes:
+                possible = [order for order in wishes if _can(node, order, is_script)]
+                if possible:
+                    weave.put(node, [order.listener for order in possible], None, table)
+                for order in possible:
                     order.made = True
         if not table:
             return code
@@ -86,6 +93,17 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order]) -> CodeTyp
             return weave.patched(source.compiled(tree, code), code, table, frozenset(id(o.listener) for o in orders))
         except SyntaxError:
             return code
+
+
+def _can(node: FunctionNode, order: Order, tell: bool) -> bool:
+    """Whether a wish can be fulfilled; tried on a copy."""
+    try:
+        weave.put(copy.deepcopy(node), [order.listener], None, {})
+    except (CanNot, NeedsMemory) as exc:
+        if tell:
+            order.complain(exc)
+        return False
+    return True
 
 
 class _Loader:

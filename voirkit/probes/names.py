@@ -47,6 +47,19 @@ def bound_in(node: FunctionNode) -> set[str]:
     return found
 
 
+def bound_inside(node: FunctionNode) -> set[str]:
+    """The names that scopes inside a function bind: its functions, classes and comprehensions."""
+    found: set[str] = set()
+    for at in ast.walk(node):
+        if at is not node and isinstance(at, FunctionNode):
+            found |= bound_in(at)
+        elif isinstance(at, ast.ClassDef):
+            found |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        elif isinstance(at, COMPREHENSIONS):
+            found |= {name for generator in at.generators for name in bound(generator.target)}
+    return found
+
+
 def bound(*targets: ast.expr) -> list[str]:
     """The names that targets bind, in order."""
     found: list[str] = []
@@ -57,7 +70,7 @@ def bound(*targets: ast.expr) -> list[str]:
             found += bound(*target.elts)
         elif isinstance(target, ast.Starred):
             found += bound(target.value)
-    return found
+    return list(dict.fromkeys(found))  # v, v = 1, 2 sets v once, as far as can be told afterwards
 
 
 def dotted(node: ast.expr) -> str:
@@ -75,7 +88,7 @@ def captures(pattern: ast.AST) -> list[str]:
     for child in ast.iter_child_nodes(pattern):
         found += captures(child)
     rest = getattr(pattern, "rest", None)
-    return [*found, *(n for n in (name, rest) if isinstance(n, str))]
+    return list(dict.fromkeys([*found, *(n for n in (name, rest) if isinstance(n, str))]))
 
 
 def deleted_in(node: ast.AST) -> frozenset[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import source
 from voirkit.probes.compiled import watch as watch_compiler
-from voirkit.probes.names import FunctionNode, bound_in
+from voirkit.probes.names import FunctionNode, bound_in, bound_inside
 from voirkit.probes.sites import MARK, Listener, Tapper
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
 
@@ -161,7 +161,7 @@ def put(node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any]
     wanted = [name for listener in listeners for name in listener.names]
     own = bound_in(node)
     outside = [name for name in dict.fromkeys(wanted) if name not in own]
-    used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - bound_inside(node)
     Tapper(node, listeners, [name for name in outside if name in used], names, table).put()
 
 
