@@ -76,6 +76,16 @@ def in_turn(function: Callable[[Any], None], data: Any) -> None:
         function(data)
 
 
+def in_turn_within(seconds: float, function: Callable[[], None]) -> None:
+    """Call a function while no other thread pushes; not at all if others push for so long."""
+    lock = _lock
+    if lock.acquire(timeout=seconds):
+        try:
+            function()
+        finally:
+            lock.release()
+
+
 report: Callable[[str], None] = to_stderr
 """Where a failure is told; an overseer puts its own function here while it runs."""
 
