@@ -76,14 +76,16 @@ def in_turn(function: Callable[[Any], None], data: Any) -> None:
         function(data)
 
 
-def in_turn_within(seconds: float, function: Callable[[], None]) -> None:
-    """Call a function while no other thread pushes; not at all if others push for so long."""
+def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
+    """Call a function while no other thread pushes; False, and not at all, if others push for so long."""
     lock = _lock
-    if lock.acquire(timeout=seconds):
-        try:
-            function()
-        finally:
-            lock.release()
+    if not lock.acquire(timeout=seconds):
+        return False
+    try:
+        function()
+    finally:
+        lock.release()
+    return True
 
 
 report: Callable[[str], None] = to_stderr

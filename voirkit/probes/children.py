@@ -202,7 +202,7 @@ class Relay:
 
         def emit_raw(event: dict[str, Any]) -> None:
             data = {alias: (tuple(c.names), tuple(map(plain, c.values))) for alias, c in event.items() if alias != "$wrap"}
-            uplink.send(key, ((), data, event.get("$wrap"), _worker_id()))
+            uplink.send(key, (data, event.get("$wrap"), _worker_id()))
 
         return emit_raw if raw else emit
 

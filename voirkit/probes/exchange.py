@@ -1,7 +1,7 @@
 """In the parent: takes what child processes send, and hands it on, in a thread that exists only while there may be children.
 
-The thread is stopped around each fork (python 3.12 warns when a process with threads forks) and when a probe ends, so that who forks or
-ends reads nothing twice and waits for nobody.
+No event is being handed on when the process forks; where python would warn of a fork with threads, the thread is stopped for it.  When
+a probe ends, the thread is stopped too, so that who ends it reads on alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from voirkit import streams
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink
 
 TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop
-PATIENCE_S = 1.0  # how long somebody waits for the thread to stop; it may be in a subscriber that takes long
+FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a subscriber that takes long
+END_S = 10.0  # how long the end of a probe waits for it
 GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
 
@@ -121,6 +122,8 @@ class Exchange:
         self._children: dict[int, _Child] = {}
         self._inbox: deque[tuple[int, int, Any]] = deque()
         self._busy = threading.Lock()  # held by who reads
+        self._handing = threading.RLock()  # held by who hands on an event, and by who forks
+        self._forking = 0  # the thread that holds it for a fork
         self._thread: _Reader | None = None
         self._complained = False
 
@@ -151,6 +154,22 @@ class Exchange:
         """Whether its descriptors are still its own: the program may have closed all that it does not know."""
         return self._own_identity() == self._identity
 
+    # a fork
+
+    def before_fork(self) -> None:
+        """Let the thread come to rest."""
+        if WARNS and _tasks() == 2:  # python warns of forks with threads, and there would be no other: starting anew takes a millisecond
+            self.park()
+        elif not self._forking and self._handing.acquire(timeout=FORK_S):
+            self._forking = threading.get_ident()
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        if self._forking == threading.get_ident():  # of two threads that fork at once one holds it
+            self._forking = 0
+            self._handing.release()
+        self.go()
+
     # the thread
 
     def go(self) -> None:
@@ -164,7 +183,7 @@ class Exchange:
         except RuntimeError:  # the interpreter ends, or there are too many threads
             self._thread = None
 
-    def park(self) -> bool:
+    def park(self, patience_s: float = FORK_S) -> bool:
         """Stop the thread; whether it has stopped."""
         thread = self._thread
         if thread is None:
@@ -173,7 +192,7 @@ class Exchange:
             return False
         thread.is_to_stop = True
         self._ring()
-        thread.join(PATIENCE_S)
+        thread.join(patience_s)
         if thread.is_alive():
             return False
         self._thread = None
@@ -276,8 +295,9 @@ class Exchange:
             streams.in_turn_within(TURN_S, self._deliver_one)
 
     def _deliver_one(self) -> None:
-        if self._inbox:  # a subscriber may have had it read on
-            self._take(*self._inbox.popleft())
+        with self._handing:
+            if self._inbox:  # a subscriber may have had it read on
+                self._take(*self._inbox.popleft())
 
     def _complain(self, exc: Exception) -> None:
         if not self._complained:
@@ -290,9 +310,8 @@ class Exchange:
     def drain(self) -> None:
         """Read and hand on all that children have sent up to now, in this thread."""
         inside = self._thread is threading.current_thread()
-        if not self.park() and not inside:
-            return  # the thread is in a subscriber that does not return
-        if not inside and not self._busy.acquire(timeout=PATIENCE_S):
+        if not inside and not (self.park(END_S) and self._busy.acquire(timeout=END_S)):
+            streams.report(f"a subscriber takes longer than {END_S:.0f} s: what child processes have sent since is lost.")
             return
         try:
             for again in (True, False):  # what connects must be read as well
@@ -301,11 +320,17 @@ class Exchange:
                     self._look(fd)
                 if not again or not ready:
                     break
-            deadline = time.monotonic() + PATIENCE_S
-            self._deliver(lambda: time.monotonic() > deadline)
+            while self._inbox and streams.in_turn_within(END_S, self._deliver_one):
+                pass
         finally:
             if not inside:
                 self._busy.release()
+
+    def forget(self, key: int) -> int:
+        """Drop what could not be handed on of a probe; returns how many events."""
+        before = len(self._inbox)
+        self._inbox = deque(entry for entry in self._inbox if entry[1] != key)
+        return before - len(self._inbox)
 
     def dropped(self, key: int) -> int:
         """How many events of a probe the living children have dropped."""
@@ -348,6 +373,14 @@ class Exchange:
             self._listener.detach()
         self._children.clear()
         self._waiting.clear()
+
+
+def _tasks() -> int:
+    """How many threads this process has for the system, which is what python counts where it can."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

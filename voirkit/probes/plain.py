@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
     found = _simple(value)
     if found is not _OTHER:
         return found
-    if isinstance(value, tuple) and tuple.__len__(value) <= LONGEST_TUPLE:
+    if tuple in _mro(type(value)) and tuple.__len__(value) <= LONGEST_TUPLE:
         items = [_simple(item) for item in tuple.__iter__(value)]
         if all(item is not _OTHER for item in items):
             return tuple(items)

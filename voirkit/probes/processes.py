@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit import streams
 from voirkit.errors import VoirkitError
-from voirkit.probes import weave
+from voirkit.probes import spawn, weave
 
 if TYPE_CHECKING:
     from voirkit.probes.children import Relay
@@ -60,7 +60,7 @@ def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
     relayed.names = {name: scope[name] for parsed in probe._parsed for name in map(_first, (*parsed.names, *parsed.tags)) if name in scope}
     relayed.key = next(_numbers)
     _probes[relayed.key] = probe
-    _watch_spawning()
+    spawn.watch()
 
 
 def end(probe: Probe) -> None:
@@ -73,13 +73,15 @@ def end(probe: Probe) -> None:
         exchange.drain()
     del _probes[relayed.key]
     if exchange is not None:
-        relayed.dropped += exchange.dropped(relayed.key)
+        relayed.dropped += exchange.dropped(relayed.key) + exchange.forget(relayed.key)
         exchange.end_probe(relayed.key)
         if _probes:
             exchange.go()
         else:
             _exchange = None
             exchange.close()
+    if not are_there():
+        spawn.unwatch()
     if relayed.dropped:
         streams.report(
             f"{probe.label}: {relayed.dropped} events of child processes were lost; they came faster than they could be taken.\n"
@@ -119,12 +121,11 @@ def _take(pid: int, key: int, data: Any) -> None:
     if isinstance(data, str):
         probe._complain(VoirkitError(data))
         return
-    if isinstance(data, tuple):
-        data = _captures(probe, *data)
-    data["$pid"] = pid
+    event = _captures(probe, *data) if isinstance(data, tuple) else data
+    event["$pid"] = pid
     probe._relayed.events += 1
     try:
-        probe._push(data)
+        probe._push(event)
     except streams.MEANT as exc:  # it is meant for the program, not for the thread that reads: it comes out when the probe ends
         probe._relayed.raised = probe._relayed.raised or exc
 
@@ -164,6 +165,16 @@ def opened() -> Exchange | None:
     return _exchange
 
 
+def own() -> list[Probe]:
+    """The probes of this process that are on."""
+    return list(_probes.values())
+
+
+def are_there() -> bool:
+    """Whether any probe is on here, this process's own or one of those it descends from."""
+    return bool(_probes or relays)
+
+
 def slots() -> int:
     """The highest number of a probe, and one."""
     return max(_probes.keys(), default=0) + 1
@@ -177,14 +188,14 @@ def _before_fork() -> None:
         if _probes:
             exchange = opened()
             if exchange is not None:
-                exchange.park()
+                exchange.before_fork()
     except Exception as exc:
         streams.report(f"the events of child processes can not be had ({streams.describe(exc)}).")
 
 
 def _after_fork_in_parent() -> None:
     if _exchange is not None:
-        _exchange.go()
+        _exchange.after_fork()
 
 
 def _after_fork_in_child() -> None:
@@ -204,20 +215,21 @@ def _after_fork_in_child() -> None:
     if exchange is not None:
         exchange.release()
     for key, probe in probes:
-        relay = Relay(uplink, key, bool(probe._kind["raw"])) if uplink is not None else None
-        if relay is not None:
+        send: Callable[[Any], None] = _nowhere
+        if uplink is not None:
+            relay = Relay(uplink, key, bool(probe._kind["raw"]))
             relay.probe = probe
             relays.append(relay)
-        _divert(probe, relay)
+            send = relay.emit
+        _divert(probe, send)
 
 
-def _divert(probe: Probe, relay: Relay | None) -> None:
+def _divert(probe: Probe, send: Callable[[Any], None]) -> None:
     """Have a probe's events go to the parent, not to the copies of the parent's subscribers."""
     relayed, engine = probe._relayed, probe._engine
     kept = [o for o in probe._observers if any(o is other for other in relayed.overriding)]
     probe._observers[:] = kept
     streams.Stream._changed(probe)
-    send = relay.emit if relay is not None else _nowhere
 
     def emit(event: Any) -> None:
         probe._deliver(event)
@@ -237,7 +249,3 @@ def _nowhere(event: Any) -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-def _watch_spawning() -> None:
-    """To be replaced."""
