@@ -393,6 +393,7 @@ class Overseer(GivenOverseer):
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
             ],
+            dropped={**self.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in self.probes if p.dropped}},
         )  # fmt: skip
 
 

@@ -87,6 +87,18 @@ def in_turn(function: Callable[..., None], *data: Any) -> None:
             lock.release()
 
 
+def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
+    """Call a function while no other thread pushes; False, and not at all, if others push for so long."""
+    lock = _lock
+    if not lock.acquire(timeout=seconds):
+        return False
+    try:
+        function()
+    finally:
+        lock.release()
+    return True
+
+
 report: Callable[[str], None] = to_stderr
 """Where a failure is told; an overseer puts its own function here while it runs."""
 

@@ -15,7 +15,7 @@ from voirkit.errors import SelectorError
 from voirkit.probes import find, imports, selectors, weave
 from voirkit.probes.catalogue import catalogue
 from voirkit.probes.events import Outlet
-from voirkit.probes.grammar import Parsed
+from voirkit.probes.grammar import Parsed, ParsedFunction
 from voirkit.probes.language import ABSENT
 from voirkit.probes.matching import Memory, MemoryListener
 from voirkit.probes.plan import Element, Node, Rule, is_same
@@ -214,6 +214,17 @@ class Engine:
             for listener in self._listeners:
                 listener.is_awake = heard
             weave.refresh(reference() for reference, _ in self._attached)
+
+    def divert(self, emit: Callable[[Any], None]) -> None:
+        """In a forked child: send events to another function, if anybody listened; weaves nothing, since another thread may have been."""
+        if self._is_heard:
+            self.outlet.open(emit, None)
+
+    @property
+    def watched(self) -> dict[ParsedFunction, FunctionType]:
+        """The live function, of several the last, that each function in the selectors stands for."""
+        found = ((listener.node.function, reference()) for reference, listener in self._attached)
+        return {function: live for function, live in found if live is not None}
 
     # defined later
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
+from voirkit.probes import processes
 from voirkit.probes import selectors as _selectors
 from voirkit.probes.catalogue import catalogue, catalogue_of_module
 from voirkit.probes.scope import Scope, bare
@@ -45,7 +46,8 @@ class Probe(Stream):
         selectors: The selectors.
         made_at: ``file:line`` where the probe was made.
         site: ``file:line`` of the function it watches, or None if that is not known.
-        events: How often it fired, while somebody listened.
+        events: How often it fired, while somebody listened, in all processes.
+        dropped: How many events of other processes were lost because they came faster than they could be taken.
 
     Raises:
         TypeError: No selector, or an unknown ``probe_type``.
@@ -80,12 +82,18 @@ class Probe(Stream):
         self._is_checked = False
         self._complaints: set[str] = set()
         self._pid = os.getpid()
+        self._relayed = processes.Relayed()
 
     @property
     def events(self) -> int:
-        """How often it fired, while somebody listened."""
+        """How often it fired, while somebody listened, in this process and its children."""
         engine = self._root._engine
-        return 0 if engine is None else int(engine.events)
+        return 0 if engine is None else int(engine.events) + self._root._relayed.events
+
+    @property
+    def dropped(self) -> int:
+        """How many events of child processes were lost because they came faster than they could be taken."""
+        return processes.dropped(self._root)
 
     # checking
 
@@ -121,6 +129,7 @@ class Probe(Stream):
         engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)
         engine.listen(*self._emitter())
         engine.on()
+        processes.watch(self, self._scope)
         self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
@@ -137,7 +146,11 @@ class Probe(Stream):
         if self._engine is not None:
             self._engine.off()
 
-    end = Stream._end
+    def _end(self) -> None:
+        processes.end(self)
+        super()._end()
+
+    end = _end
 
     def _enter(self) -> None:
         self.activate()
@@ -150,7 +163,7 @@ class Probe(Stream):
     def _changed(self) -> None:
         super()._changed()
         engine = getattr(self, "_engine", None)
-        if engine is not None:
+        if engine is not None and self._relayed.emit is None:  # a forked child's events are the parent's, whoever subscribes here
             engine.listen(*self._emitter())
 
     def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
@@ -192,11 +205,16 @@ class Probe(Stream):
             setter: Called with each element of this stream, its result is the value; or the value itself.
         """
         make: Callable[[Any], Any] = setter if callable(setter) else lambda _: setter
-        return self.subscribe(lambda element: self._replace(make(element)))
+        return self._overriding(lambda element: self._replace(make(element)))
 
     def koverride(self, setter: Callable[..., Any]) -> Any:
         """Replace what the focus variable is set to; the setter gets the captured values as keyword arguments."""
-        return self.subscribe(lambda element: self._replace(setter(**element)))
+        return self._overriding(lambda element: self._replace(setter(**element)))
+
+    def _overriding(self, function: Callable[[Any], None]) -> Any:
+        subscription, observers = self.subscribe(function), self._root._observers
+        self._root._relayed.overriding += observers[-1:]  # who replaces values does so in forked children too
+        return subscription
 
     def _replace(self, value: Any) -> None:
         root = self._root
@@ -254,6 +272,8 @@ def global_probe(*selectors: str, raw: bool = False, probe_type: str | None = No
 
 @atexit.register
 def _end_global_probes() -> None:
+    if processes.end_after_children(_end_global_probes):
+        return
     for probe in list(_global_probes):
         if probe._pid == os.getpid():
             probe.deactivate()

@@ -37,7 +37,7 @@ class Patch:
 
     def __init__(self, function: FunctionType) -> None:
         key = id(function)
-        self.function = weakref.ref(function, lambda _: _patches.pop(key, None))
+        self.function = weakref.ref(function, lambda _, patches=_patches: patches.pop(key, None))  # module names are gone when python ends
         self.keep: FunctionType | None = None
         self.original = original(function.__code__)
         self.wants: list[Want] = []
@@ -225,7 +225,7 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listener
     watch_compiler()
     if old is not None:
         key = id(code)
-        _origins[key] = (weakref.ref(code, lambda _: _origins.pop(key, None)), old, listeners)
+        _origins[key] = (weakref.ref(code, lambda _, origins=_origins: origins.pop(key, None)), old, listeners)
     return code
 
 

@@ -1,0 +1,261 @@
+"""In a child process: the events of the parent's probes are sent there, and nowhere else.
+
+A pipe is the bounded queue: an event is one write that does not wait, so what was written reaches the parent even if this process is
+killed.  What does not fit is counted on a page that both processes see.  Must never wait for the parent, raise into the program, write
+to a descriptor that the program has closed and opened again, or keep anything alive.
+"""
+
+from __future__ import annotations
+
+import marshal
+import mmap
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from voirkit.probes.plain import EXACT, plain, summary
+
+Item = tuple[Any, ...]  # what a spawned process needs to make a probe: see processes.crossing
+
+PIPE_BYTES = 1 << 20  # some 15 000 small events; what a user without privileges may have (/proc/sys/fs/pipe-max-size)
+LARGEST_BYTES = 1 << 18  # of an event
+AGAIN_S = 1.0  # between two attempts to connect
+PATIENCE_S = 1.0  # for the rest of an event that is larger than what a pipe takes at once
+VERSION = 2  # of marshal: the newer ones look for values that occur twice, which takes longer than it saves
+SLOT = 16  # bytes of a probe on the page: how many events were dropped, and whether the parent has ended it
+HELLO = struct.Struct("<16sQQ")  # token, process id, size of the page
+_length = struct.Struct("<I")
+
+
+class Uplink:
+    """The way to one process's probes.
+
+    Args:
+        address: Of its socket.
+        token: Shows that this is a child.
+        slots: The number of the probe with the highest, and one.
+    """
+
+    def __init__(self, address: str | bytes, token: bytes, slots: int) -> None:
+        self.address, self.token, self.slots = address, token, slots
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: this process is another, whose descriptors are its parent's."""
+        self._pipe = -1
+        self._pipe_id: tuple[int, int] | None = None
+        self._kept: list[int] = []
+        self._page: Any = None
+        self._rest = b""
+        self._not_before = 0.0
+
+    def close(self) -> None:
+        """In a fork of a process that has sent: close what it has opened."""
+        for fd in (self._pipe, *self._kept):
+            _close(fd)
+        self.forget()
+
+    # sending
+
+    def send(self, key: int, data: Any) -> None:
+        """Send what belongs to a probe; count it if it does not fit."""
+        if self._page is None and not self._connect():
+            return
+        page, slot = self._page, 2 * key
+        if page[slot + 1]:  # the probe has ended
+            return
+        body = marshal.dumps((key, data), VERSION)
+        if len(body) > LARGEST_BYTES and isinstance(data, dict):
+            body = marshal.dumps((key, {name: summary(value) for name, value in data.items()}), VERSION)
+        if not self._write(_length.pack(len(body)) + body):
+            page[slot] += 1
+
+    def _write(self, frame: bytes) -> bool:
+        """Whether it has been, or will be, written."""
+        if _identity(self._pipe) != self._pipe_id:  # the program has closed it: it is the program's to do so
+            self._lose()
+            return True
+        try:
+            if self._rest and not self._push_rest(0):
+                return False
+            written = os.write(self._pipe, frame)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+            return True
+        if written < len(frame):
+            self._rest = frame[written:]
+            self._push_rest(PATIENCE_S)
+        return True
+
+    def _push_rest(self, patience_s: float) -> bool:
+        import select
+
+        deadline = time.monotonic() + patience_s
+        while self._rest:
+            try:
+                self._rest = self._rest[os.write(self._pipe, self._rest) :]
+            except BlockingIOError:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                poll = select.poll()
+                poll.register(self._pipe, select.POLLOUT)
+                poll.poll(left_s * 1000)
+        return True
+
+    def _lose(self) -> None:
+        """No more from this process."""
+        self.forget()
+        self._not_before = float("inf")
+
+    # connecting
+
+    def _connect(self) -> bool:
+        now = time.monotonic()
+        if now < self._not_before:
+            return False
+        self._not_before = now + AGAIN_S
+        opened: list[int] = []
+        try:
+            self._open(opened)
+        except (ConnectionRefusedError, FileNotFoundError):  # the parent has ended, or its probes have
+            self._not_before = float("inf")
+        except (OSError, ValueError):  # too many open files
+            pass
+        if self._page is not None:
+            return True
+        for fd in opened:
+            _close(fd)
+        return False
+
+    def _open(self, opened: list[int]) -> None:
+        import fcntl
+        import socket
+
+        # The reading end stays open here too: a write to a pipe that nobody can read kills a program that has SIGPIPE's default back.
+        reading, writing = os.pipe()
+        opened += (reading, writing)
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        for size in (PIPE_BYTES, PIPE_BYTES // 4):
+            try:
+                fcntl.fcntl(writing, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
+                break
+            except OSError:  # not on this system, or more than the user may have
+                continue
+        size = -(-self.slots * SLOT // mmap.PAGESIZE) * mmap.PAGESIZE
+        shared = _anonymous_file(size)
+        opened.append(shared)
+        page = memoryview(mmap.mmap(shared, size)).cast("Q")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
+            for attempt in range(10):
+                try:
+                    connection.connect(self.address)
+                    break
+                except BlockingIOError:  # more children at once than the socket lets wait
+                    if attempt == 9:
+                        raise
+                    time.sleep(0.005)
+            socket.send_fds(connection, [HELLO.pack(self.token, os.getpid(), size)], [reading, shared])
+        os.close(shared)
+        opened.remove(shared)
+        self._pipe, self._kept, self._page = writing, [reading], page
+        self._pipe_id = _identity(writing)
+
+
+class Relay:
+    """A probe of the parent's, in this process.
+
+    Args:
+        uplink: The way to its process.
+        key: Its number there.
+        raw: Whether its events hold ``Capture`` objects.
+        item: What a process spawned from here needs, if that is known.
+    """
+
+    def __init__(self, uplink: Uplink, key: int, raw: bool, item: Item | None = None) -> None:
+        self.uplink, self.key, self.item = uplink, key, item
+        self.emit = self._emitter(raw)
+        self.engine: Any = None  # of a spawned process; it lives as long as this
+        self.probe: Any = None  # of a forked one: the copy of the parent's
+
+    def _emitter(self, raw: bool) -> Callable[[Any], None]:
+        uplink, key = self.uplink, self.key
+
+        def emit(event: dict[str, Any]) -> None:
+            data: dict[str, Any] = {}
+            for name, value in event.items():
+                data[name] = value if type(value) in EXACT and type(value) is not str else plain(value)
+            if "$wrap" in event:
+                wrap = event["$wrap"]
+                data["$wrap"] = {**wrap, "id": wrap["id"] + (os.getpid() << 40)}  # told apart from those of other processes
+            worker = _worker_id()
+            if worker is not None:
+                data["$worker"] = worker
+            uplink.send(key, data)
+
+        def emit_raw(event: dict[str, Any]) -> None:
+            data = {alias: (tuple(c.names), tuple(map(plain, c.values))) for alias, c in event.items() if alias != "$wrap"}
+            uplink.send(key, (data, event.get("$wrap"), _worker_id()))
+
+        return emit_raw if raw else emit
+
+    def complain(self, text: str) -> None:
+        """Have the parent say something about the probe."""
+        self.uplink.send(self.key, text)
+
+
+_worker: int | None = None
+
+
+def _worker_id() -> int | None:
+    """The number of this process if it is a worker of a ``torch.utils.data.DataLoader``."""
+    global _worker
+    if _worker is None:
+        data = sys.modules.get("torch.utils.data")
+        ask = getattr(data, "get_worker_info", None)
+        info = ask() if ask is not None else None
+        if info is not None:
+            _worker = int(info.id)
+    return _worker
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("voirkit", os.MFD_CLOEXEC)
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd
+
+
+def uplinks_of(relays: Sequence[Relay]) -> list[Uplink]:
+    """The ways that relays use, each once."""
+    return list({id(relay.uplink): relay.uplink for relay in relays}.values())
+
+
+__all__ = ["Relay", "Uplink"]

@@ -1,0 +1,394 @@
+"""In the parent: takes what child processes send, and hands it on, in a thread that exists only while there may be children.
+
+No event is being handed on when the process forks; where python would warn of a fork with threads, the thread is stopped for it.  When
+a probe ends, the thread is stopped too, so that who ends it reads on alone.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import secrets
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from voirkit import streams
+from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink
+
+TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop
+FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a subscriber that takes long
+END_S = 10.0  # how long the end of a probe waits for it
+GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
+WARNS = sys.version_info >= (3, 12)  # of forks with threads
+
+Take = Callable[[int, int, Any], None]  # process id, probe, data
+
+
+class _Child:
+    """A process that sends.
+
+    Attributes:
+        pid: Its id.
+        fd: Its pipe.
+        page: The page with its counts.
+    """
+
+    def __init__(self, pid: int, fd: int, page: int) -> None:
+        self.pid, self.fd, self.page = pid, fd, page
+        self._identity = _identity(fd), _identity(page)
+        self._buffer = bytearray()
+
+    def read(self) -> tuple[list[tuple[int, Any]], bool]:
+        """What it has sent, and whether it has ended."""
+        if self._identity != (_identity(self.fd), _identity(self.page)):  # the program has closed all that it does not know
+            self.fd = self.page = -1
+            return [], True
+        buffer, ended = self._buffer, False
+        try:
+            for _ in range(2 * PIPE_BYTES // 65_536):  # a child that sends all the time must not keep others waiting
+                found = os.read(self.fd, 65_536)
+                buffer += found
+                if len(found) == 0:
+                    ended = True
+                    break
+        except BlockingIOError:
+            pass
+        events, at = [], 0
+        while len(buffer) - at >= 4:
+            end = at + 4 + int.from_bytes(buffer[at : at + 4], "little")
+            if len(buffer) < end:
+                break
+            events.append(marshal.loads(buffer[at + 4 : end]))
+            at = end
+        del buffer[:at]
+        return events, ended
+
+    def dropped(self, key: int) -> int:
+        """How many events of a probe it had to drop."""
+        found = os.pread(self.page, 8, key * SLOT) if self.page >= 0 else b""
+        return int.from_bytes(found, sys.byteorder) if len(found) == 8 else 0
+
+    def end_probe(self, key: int) -> None:
+        """Tell it that nobody listens any more."""
+        if self.page >= 0 and os.fstat(self.page).st_size >= (key + 1) * SLOT:
+            os.pwrite(self.page, struct.pack("=Q", 1), key * SLOT + 8)
+
+    def close(self) -> None:
+        for fd in (self.fd, self.page):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.page = -1
+
+
+class _Reader(threading.Thread):
+    """A daemon, and one that python knows of: where there are several threads, events wait for each other's turn."""
+
+    def __init__(self, read: Callable[[_Reader], None]) -> None:
+        super().__init__(name="voirkit-events", daemon=True)
+        self._read = read
+        self.is_to_stop = False
+
+    def run(self) -> None:
+        self._read(self)
+
+
+class Exchange:
+    """A socket that children connect to, and what they have sent.
+
+    Args:
+        take: Called with what a child has sent.
+        closed: Called with a child's process id and a function that tells how many events of a probe it had to drop.
+    """
+
+    def __init__(self, take: Take, closed: Callable[[Callable[[int], int]], None]) -> None:
+        self._take, self._closed = take, closed
+        self._token = secrets.token_bytes(16)
+        self._folder = ""
+        self._listener, self._address = self._listen()
+        self._wake = os.pipe()
+        os.set_blocking(self._wake[0], False)
+        self._poll = select.poll()
+        for fd in (self._listener.fileno(), self._wake[0]):
+            self._poll.register(fd, select.POLLIN)
+        self._identity = self._own_identity()
+        self._waiting: dict[int, socket.socket] = {}
+        self._children: dict[int, _Child] = {}
+        self._inbox: deque[tuple[int, int, Any]] = deque()
+        self._busy = threading.Lock()  # held by who reads
+        self._handing = threading.RLock()  # held by who hands on an event, and by who forks
+        self._forking = 0  # the thread that holds it for a fork
+        self._thread: _Reader | None = None
+        self._complained = False
+
+    def uplink(self, slots: int) -> Uplink:
+        """The way for a child to here."""
+        return Uplink(self._address, self._token, slots)
+
+    def _listen(self) -> tuple[socket.socket, str | bytes]:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        address: str | bytes
+        if sys.platform == "linux":
+            address = b"\0voirkit-" + secrets.token_hex(16).encode()
+        else:
+            import tempfile
+
+            self._folder = tempfile.mkdtemp(prefix="voirkit-")
+            address = os.path.join(self._folder, "events")
+        listener.bind(address)
+        listener.listen(4096)
+        listener.setblocking(False)
+        return listener, address
+
+    def _own_identity(self) -> tuple[Any, ...]:
+        return tuple(map(_identity, (self._listener.fileno(), *self._wake)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its descriptors are still its own: the program may have closed all that it does not know."""
+        return self._own_identity() == self._identity
+
+    # a fork
+
+    def before_fork(self) -> None:
+        """Let the thread come to rest."""
+        if WARNS and _tasks() == 2:  # python warns of forks with threads, and there would be no other: starting anew takes a millisecond
+            self.park()
+        elif not self._forking and self._handing.acquire(timeout=FORK_S):
+            self._forking = threading.get_ident()
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        if self._forking == threading.get_ident():  # of two threads that fork at once one holds it
+            self._forking = 0
+            self._handing.release()
+        self.go()
+
+    # the thread
+
+    def go(self) -> None:
+        """Read in a thread of its own."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and not thread.is_to_stop:
+            return
+        self._thread = _Reader(self._read)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter ends, or there are too many threads
+            self._thread = None
+
+    def park(self, patience_s: float = FORK_S) -> bool:
+        """Stop the thread; whether it has stopped."""
+        thread = self._thread
+        if thread is None:
+            return True
+        if thread is threading.current_thread():
+            return False
+        thread.is_to_stop = True
+        self._ring()
+        thread.join(patience_s)
+        if thread.is_alive():
+            return False
+        self._thread = None
+        if WARNS and thread.native_id is not None:
+            task, deadline = f"/proc/self/task/{thread.native_id}", time.monotonic() + GONE_S
+            while os.path.exists(task) and time.monotonic() < deadline:
+                time.sleep(0)
+        return True
+
+    def _ring(self) -> None:
+        if self.is_open:
+            os.write(self._wake[1], b"!")
+
+    def _read(self, thread: _Reader) -> None:
+        with self._busy:
+            while not thread.is_to_stop and self.is_open:
+                self._deliver(lambda: thread.is_to_stop)
+                if thread.is_to_stop:
+                    break
+                for fd, _ in self._poll.poll():
+                    self._look(fd)
+
+    # reading
+
+    def _look(self, fd: int) -> None:
+        if fd == self._wake[0]:
+            try:
+                os.read(fd, 4096)
+            except BlockingIOError:
+                pass
+        elif fd == self._listener.fileno():
+            self._accept()
+        elif fd in self._waiting:
+            self._greet(fd)
+        elif fd in self._children:
+            self._receive(fd)
+        else:
+            self._unregister(fd)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as exc:
+                self._complain(exc)
+                return
+            connection.setblocking(False)
+            self._waiting[connection.fileno()] = connection
+            self._poll.register(connection.fileno(), select.POLLIN)
+            self._greet(connection.fileno())
+
+    def _greet(self, fd: int) -> None:
+        connection = self._waiting[fd]
+        try:
+            said, fds, _, _ = socket.recv_fds(connection, HELLO.size, 2)
+        except BlockingIOError:
+            return
+        except OSError:
+            said, fds = b"", []
+        self._unregister(fd)
+        del self._waiting[fd]
+        connection.close()
+        token, pid, _ = HELLO.unpack(said) if len(said) == HELLO.size else (b"", 0, 0)
+        if not secrets.compare_digest(token, self._token) or len(fds) != 2:
+            for other in fds:
+                os.close(other)
+            if token == self._token:
+                self._complain(OSError(24, "too many open files"))
+            return
+        for other in fds:
+            os.set_inheritable(other, False)
+        self._children[fds[0]] = _Child(pid, *fds)
+        self._poll.register(fds[0], select.POLLIN)
+        self._receive(fds[0])
+
+    def _receive(self, fd: int) -> None:
+        child = self._children[fd]
+        try:
+            found, ended = child.read()
+        except Exception as exc:  # not what a child of ours sends
+            self._complain(exc)
+            found, ended = [], True
+        self._inbox.extend([(child.pid, key, data) for key, data in found])
+        if ended:
+            self._unregister(fd)
+            del self._children[fd]
+            self._closed(child.dropped)
+            child.close()
+
+    def _unregister(self, fd: int) -> None:
+        try:
+            self._poll.unregister(fd)
+        except KeyError:
+            pass
+
+    def _deliver(self, is_to_stop: Callable[[], bool]) -> None:
+        while self._inbox and not is_to_stop():
+            streams.in_turn_within(TURN_S, self._deliver_one)
+
+    def _deliver_one(self) -> None:
+        with self._handing:
+            if self._inbox:  # a subscriber may have had it read on
+                self._take(*self._inbox.popleft())
+
+    def _complain(self, exc: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            streams.report(f"the events of a child process can not be had ({streams.describe(exc)}).")
+        time.sleep(TURN_S)  # not to look again at once
+
+    # reading up
+
+    def drain(self) -> None:
+        """Read and hand on all that children have sent up to now, in this thread."""
+        inside = self._thread is threading.current_thread()
+        if not inside and not (self.park(END_S) and self._busy.acquire(timeout=END_S)):
+            streams.report(f"a subscriber takes longer than {END_S:.0f} s: what child processes have sent since is lost.")
+            return
+        try:
+            for again in (True, False):  # what connects must be read as well
+                ready = [fd for fd, _ in self._poll.poll(0)] if self.is_open else []
+                for fd in ready:
+                    self._look(fd)
+                if not again or not ready:
+                    break
+            while self._inbox and streams.in_turn_within(END_S, self._deliver_one):
+                pass
+        finally:
+            if not inside:
+                self._busy.release()
+
+    def forget(self, key: int) -> int:
+        """Drop what could not be handed on of a probe; returns how many events."""
+        before = len(self._inbox)
+        self._inbox = deque(entry for entry in self._inbox if entry[1] != key)
+        return before - len(self._inbox)
+
+    def dropped(self, key: int) -> int:
+        """How many events of a probe the living children have dropped."""
+        return sum(child.dropped(key) for child in list(self._children.values()))
+
+    def end_probe(self, key: int) -> None:
+        """Tell the living children that a probe has ended."""
+        for child in list(self._children.values()):
+            try:
+                child.end_probe(key)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self._thread is not threading.current_thread():
+            self.park()
+        else:
+            threading.current_thread().is_to_stop = True  # type: ignore[attr-defined]  # a _Reader
+        self.release()
+        if self._folder:
+            import shutil
+
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def release(self) -> None:
+        """Close what is open; in a forked child it is the parent's."""
+        for child in self._children.values():
+            try:
+                child.close()
+            except OSError:
+                pass
+        for connection in self._waiting.values():
+            connection.close()
+        if self.is_open:
+            self._listener.close()
+            for fd in self._wake:
+                os.close(fd)
+        else:
+            self._listener.detach()
+        self._children.clear()
+        self._waiting.clear()
+
+
+def _tasks() -> int:
+    """How many threads this process has for the system, which is what python counts where it can."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+__all__ = ["Exchange"]

@@ -1,0 +1,251 @@
+"""Probes beyond the process that made them: which are on, what happens to them at a fork, and what comes back from children.
+
+A process that has no children, or no probes, pays for none of this: what is needed is loaded when the first child is about to be made.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from voirkit import streams
+from voirkit.errors import VoirkitError
+from voirkit.probes import spawn, weave
+
+if TYPE_CHECKING:
+    from voirkit.probes.children import Relay
+    from voirkit.probes.exchange import Exchange
+    from voirkit.probes.stream import Probe
+
+
+class Relayed:
+    """What a probe has to do with other processes.
+
+    Attributes:
+        key: Its number in this process.
+        events: How many events came from children.
+        dropped: How many events the children that have ended had to drop.
+        emit: In a forked child: what takes its events, instead of its subscribers.
+        overriding: The subscribers that replace values; they do so in forked children too.
+        raised: What a subscriber raised on purpose for an event that another thread delivered.
+        names: What the names in the selectors' conditions stand for.
+    """
+
+    def __init__(self) -> None:
+        self.key = 0
+        self.events = self.dropped = 0
+        self.emit: Callable[[Any], None] | None = None
+        self.overriding: list[Any] = []
+        self.raised: BaseException | None = None
+        self.names: dict[str, Any] = {}
+
+
+_numbers = count(1)
+_probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()  # this process's own, that have not ended
+_exchange: Exchange | None = None
+relays: list[Relay] = []  # the probes of the processes that this one descends from
+
+
+# in the process that made the probes
+
+
+def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
+    """A probe has been switched on."""
+    relayed = probe._relayed
+    relayed.names = {name: scope[name] for parsed in probe._parsed for name in map(_first, (*parsed.names, *parsed.tags)) if name in scope}
+    relayed.key = next(_numbers)
+    _probes[relayed.key] = probe
+    spawn.watch()
+
+
+def end(probe: Probe) -> None:
+    """A probe's stream is about to end: hand it what children have sent."""
+    global _exchange
+    relayed, exchange = probe._relayed, _exchange
+    if _probes.get(relayed.key) is not probe:
+        return
+    if exchange is not None:
+        exchange.drain()
+    del _probes[relayed.key]
+    if exchange is not None:
+        relayed.dropped += exchange.dropped(relayed.key) + exchange.forget(relayed.key)
+        exchange.end_probe(relayed.key)
+        if _probes:
+            exchange.go()
+        else:
+            _exchange = None
+            exchange.close()
+    if not are_there():
+        spawn.unwatch()
+    if relayed.dropped:
+        streams.report(
+            f"{probe.label}: {relayed.dropped} events of child processes were lost; they came faster than they could be taken.\n"
+            "  They are counted as dropped."
+        )
+    if relayed.raised is not None:
+        raised, relayed.raised = relayed.raised, None
+        if isinstance(raised, streams.OnPurpose):
+            streams.raise_on_purpose(raised)
+        raise raised
+
+
+def dropped(probe: Probe) -> int:
+    """How many events of a probe's children have been lost."""
+    relayed, exchange = probe._relayed, _exchange
+    living = exchange.dropped(relayed.key) if exchange is not None and _probes.get(relayed.key) is probe else 0
+    return relayed.dropped + living
+
+
+def end_after_children(function: Callable[[], None]) -> bool:
+    """Whether a function that was called at the end of python will be called again, when multiprocessing has waited for its children.
+
+    That is so if multiprocessing was imported before what registered the function, so that its turn comes later.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is None or util._exiting or not _probes or _exchange is None:
+        return False
+    util.Finalize(None, function, exitpriority=-1000)
+    return True
+
+
+def _take(pid: int, key: int, data: Any) -> None:
+    """Something has come from a child."""
+    probe = _probes.get(key)
+    if probe is None:
+        return
+    if isinstance(data, str):
+        probe._complain(VoirkitError(data))
+        return
+    event = _captures(probe, *data) if isinstance(data, tuple) else data
+    event["$pid"] = pid
+    probe._relayed.events += 1
+    try:
+        probe._push(event)
+    except streams.MEANT as exc:  # it is meant for the program, not for the thread that reads: it comes out when the probe ends
+        probe._relayed.raised = probe._relayed.raised or exc
+
+
+def _captures(probe: Probe, data: dict[str, Any], wrap: Any, worker: int | None) -> dict[str, Any]:
+    """A raw event."""
+    from voirkit.probes.events import Capture
+
+    engine: Any = probe._engine
+    sources = {e.alias: e.source for rule in engine.rules for node in rule.nodes for e in node.elements}
+    event: dict[str, Any] = {a: Capture(sources.get(a), a, list(names), list(values)) for a, (names, values) in data.items()}
+    if wrap is not None:
+        event["$wrap"] = wrap
+    if worker is not None:
+        event["$worker"] = worker
+    return event
+
+
+def _child_closed(dropped_of: Callable[[int], int]) -> None:
+    for key, probe in list(_probes.items()):
+        probe._relayed.dropped += dropped_of(key)
+
+
+def opened() -> Exchange | None:
+    """What takes the events of children; None if it can not be had."""
+    global _exchange
+    if _exchange is not None and not _exchange.is_open:
+        _exchange.close()
+        _exchange = None
+    if _exchange is None and _probes:
+        from voirkit.probes.exchange import Exchange
+
+        try:
+            _exchange = Exchange(_take, _child_closed)
+        except OSError as exc:
+            streams.report(f"the events of child processes can not be had ({streams.describe(exc)}).")
+    return _exchange
+
+
+def own() -> list[Probe]:
+    """The probes of this process that are on."""
+    return list(_probes.values())
+
+
+def are_there() -> bool:
+    """Whether any probe is on here, this process's own or one of those it descends from."""
+    return bool(_probes or relays)
+
+
+def slots() -> int:
+    """The highest number of a probe, and one."""
+    return max(_probes.keys(), default=0) + 1
+
+
+# at a fork
+
+
+def _before_fork() -> None:
+    try:
+        if _probes:
+            exchange = opened()
+            if exchange is not None:
+                exchange.before_fork()
+    except Exception as exc:
+        streams.report(f"the events of child processes can not be had ({streams.describe(exc)}).")
+
+
+def _after_fork_in_parent() -> None:
+    if _exchange is not None:
+        _exchange.after_fork()
+
+
+def _after_fork_in_child() -> None:
+    global _exchange
+    weave.lock = threading.RLock()  # another thread may have held it
+    if relays:
+        for relay in relays:
+            relay.uplink.close()
+    if not _probes:
+        return
+    from voirkit.probes.children import Relay
+
+    probes, exchange = list(_probes.items()), _exchange
+    uplink = exchange.uplink(slots()) if exchange is not None else None
+    _exchange = None
+    _probes.clear()
+    if exchange is not None:
+        exchange.release()
+    for key, probe in probes:
+        send: Callable[[Any], None] = _nowhere
+        if uplink is not None:
+            relay = Relay(uplink, key, bool(probe._kind["raw"]))
+            relay.probe = probe
+            relays.append(relay)
+            send = relay.emit
+        _divert(probe, send)
+
+
+def _divert(probe: Probe, send: Callable[[Any], None]) -> None:
+    """Have a probe's events go to the parent, not to the copies of the parent's subscribers."""
+    relayed, engine = probe._relayed, probe._engine
+    kept = [o for o in probe._observers if any(o is other for other in relayed.overriding)]
+    probe._observers[:] = kept
+    streams.Stream._changed(probe)
+
+    def emit(event: Any) -> None:
+        probe._deliver(event)
+        send(event)
+
+    relayed.emit = emit if kept else send
+    if engine is not None:
+        engine.divert(relayed.emit)
+
+
+def _first(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _nowhere(event: Any) -> None:
+    """Where events go that can not be sent."""
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
