@@ -28,6 +28,10 @@ from voirkit import operators
 from voirkit.errors import tell
 from voirkit.phases import OverseerAbort, StopProgram
 
+for _name in ("COLUMNS", "LINES"):  # giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
+    if _name not in os.environ:
+        os.unsetenv(_name)
+
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
 _lock = threading.RLock()
 
