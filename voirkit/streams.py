@@ -30,6 +30,10 @@ from voirkit.phases import OverseerAbort, StopProgram
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+for _name in ("COLUMNS", "LINES"):  # giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
+    if _name not in os.environ:
+        os.unsetenv(_name)
+
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
 _lock = threading.RLock()
 LONGEST_WAIT_S = 1.0

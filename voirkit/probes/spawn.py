@@ -201,7 +201,7 @@ def _engine(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[
         parsed.append(replace(plain, functions=absolute, focus=focus))
     scope = {name: _found(*found) for name, found in names.items()}
 
-    def complain(exc: Exception) -> None:
+    def complain(exc: BaseException) -> None:
         relay.complain(str(exc) if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {exc}")
 
     engine = Engine(parsed, scope, complain, complain, may_wait=True, **kind)

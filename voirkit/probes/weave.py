@@ -21,7 +21,7 @@ from voirkit.probes.sites import MARK, Listener, Tapper
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
@@ -32,12 +32,17 @@ _origins: dict[int, tuple[Any, CodeType, frozenset[int]]] = {}  # by identity of
 _live: set[int] = set()  # identities of the listeners that are on
 
 
+def _forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
+    """Drops an entry when what it is about is gone; holds the table itself, since a module's names are gone when python ends."""
+    return lambda _: table.pop(key, None)
+
+
 class Patch:
     """A function that has taps, or will have when somebody listens."""
 
     def __init__(self, function: FunctionType) -> None:
         key = id(function)
-        self.function = weakref.ref(function, lambda _, patches=_patches: patches.pop(key, None))  # module names are gone when python ends
+        self.function = weakref.ref(function, _forget(_patches, key))
         self.keep: FunctionType | None = None
         self.original = original(function.__code__)
         self.wants: list[Want] = []
@@ -225,7 +230,7 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listener
     watch_compiler()
     if old is not None:
         key = id(code)
-        _origins[key] = (weakref.ref(code, lambda _, origins=_origins: origins.pop(key, None)), old, listeners)
+        _origins[key] = (weakref.ref(code, _forget(_origins, key)), old, listeners)
     return code
 
 
