@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ast
 import copy
-import sys
 from typing import TYPE_CHECKING, Any
 
+from voirkit import imports
 from voirkit.probes import source, weave
 from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 
     from voirkit.probes.names import FunctionNode
@@ -47,9 +46,9 @@ _orders: dict[str, list[Order]] = {}
 
 def add(order: Order) -> None:
     """Wish for taps."""
+    if order.module not in _orders:
+        imports.watch(order.module, _weaver)
     _orders.setdefault(order.module, []).append(order)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
 
 
 def remove(order: Order) -> None:
@@ -57,10 +56,8 @@ def remove(order: Order) -> None:
     left = [o for o in _orders.get(order.module, ()) if o is not order]
     if left:
         _orders[order.module] = left
-    else:
-        _orders.pop(order.module, None)
-    if not _orders and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+    elif _orders.pop(order.module, None):
+        imports.unwatch(order.module, _weaver)
 
 
 def woven_script(statements: list[ast.stmt], code: CodeType) -> CodeType:
@@ -106,36 +103,12 @@ def _can(node: FunctionNode, order: Order, tell: bool) -> bool:
     return True
 
 
-class _Loader:
-    """A module's own loader, and the weaving between its reading and its running."""
+class _Weaver(imports.Watcher):
+    """Weaves a module that is executed."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        # The module must look as if nothing had stood between: its loader is its own again before its code runs.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        name = module.__name__
-        code = self._code(name)
-        if code is None:
-            self._loader.exec_module(module)
-        else:
-            exec(code, module.__dict__)
-        for order in list(_orders.get(name, ())):
-            order.defined()
-
-    def _code(self, name: str) -> CodeType | None:
+    def code(self, loader: Any, name: str) -> CodeType | None:
         """Woven code, for loaders that run a module's code as it is."""
-        loader, orders = self._loader, _orders.get(name)
+        orders = _orders.get(name)
         from importlib import _bootstrap_external
 
         plain = getattr(type(loader), "exec_module", None) is _bootstrap_external._LoaderBasics.exec_module  # type: ignore[attr-defined]
@@ -148,22 +121,10 @@ class _Loader:
         woven = _woven(source.parsed(text, code), code, orders)
         return woven if woven is not code else None
 
-
-class _Finder:
-    """First in ``sys.meta_path``; finds nothing itself, but puts the weaving behind what the others find."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in _orders:
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is not self and find is not None:
-                spec: ModuleSpec | None = find(name, path, target)
-                if spec is not None:
-                    if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # has a loader's methods
-                    return spec
-        return None
+    def ran(self, module: ModuleType) -> None:
+        """Take over what was woven, and put on what could not be."""
+        for order in list(_orders.get(module.__name__, ())):
+            order.defined()
 
 
-_finder: Any = _Finder()
+_weaver = _Weaver()
