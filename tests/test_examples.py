@@ -150,6 +150,7 @@ def test_the_images_have_several_sizes(images: Path) -> None:
     assert all(200 <= width <= 800 and 200 <= height <= 600 for width, height in sizes)
 
 
+@pytest.mark.slow
 def test_the_training_order_does_not_depend_on_the_workers(images: Path, place: Place) -> None:
     place.write(
         order=f"""
@@ -170,6 +171,7 @@ def test_the_training_order_does_not_depend_on_the_workers(images: Path, place: 
     assert place.python("order.py").out == "True False 16\n"
 
 
+@pytest.mark.slow
 def test_sentences_read_from_files_train_the_same(place: Place) -> None:
     options = ["--steps", "10", "--sentences", "40", "--batch-size", "4", "--test-sentences", "8", "--workers", "2"]
     script = str(EXAMPLES / "sentiment" / "main.py")
