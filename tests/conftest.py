@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -76,6 +76,15 @@ class Place:
     def voirkit(self, *words: str, **options: Any) -> Ended:
         """Run voirkit with these words, recording in the folder ``run``."""
         return self.run(sys.executable, "-m", "voirkit", "--run-dir", str(self.folder / "run"), *words, **options)
+
+
+@pytest.fixture(autouse=True)
+def _failures_are_told_as_before() -> Iterator[None]:
+    """An overseer that a test makes has the failures of streams told to it; the next test is to start afresh."""
+    yield
+    streams = sys.modules.get("voirkit.streams")
+    if streams is not None:
+        streams.report = streams.to_stderr
 
 
 @pytest.fixture

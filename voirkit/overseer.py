@@ -286,13 +286,16 @@ class Overseer(GivenOverseer):
     def _make_given(self) -> Any:
         from voirkit import streams
 
-        streams.report = self.warn
         given = streams.Given()
+        if self._given_closed:
+            return given  # asked for after the run: it hears nothing
+        streams.report = self.warn
         given.where("$event").subscribe(self.log)
         return given
 
     def _notice_streams(self, _: object) -> None:
-        _ = self.given  # made when it is first asked for
+        if not self._given_closed:
+            _ = self.given  # made when it is first asked for
 
     def _end_streams(self) -> None:
         super()._end_streams()
