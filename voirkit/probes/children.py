@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from voirkit.descriptors import identity
 from voirkit.probes.plain import EXACT, plain, summary
 
 Item = tuple[Any, ...]  # what a spawned process needs to make a probe: see processes.crossing
@@ -75,7 +76,7 @@ class Uplink:
 
     def _write(self, frame: bytes) -> bool:
         """Whether it has been, or will be, written."""
-        if _identity(self._pipe) != self._pipe_id:  # the program has closed it: it is the program's to do so
+        if identity(self._pipe) != self._pipe_id:  # the program has closed it: it is the program's to do so
             self._lose()
             return True
         try:
@@ -166,7 +167,7 @@ class Uplink:
         os.close(shared)
         opened.remove(shared)
         self._pipe, self._kept, self._page = writing, [reading], page
-        self._pipe_id = _identity(writing)
+        self._pipe_id = identity(writing)
 
 
 class Relay:
@@ -224,14 +225,6 @@ def _worker_id() -> int | None:
         if info is not None:
             _worker = int(info.id)
     return _worker
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _close(fd: int) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from voirkit import streams
+from voirkit.descriptors import identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink
 
 TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop
@@ -42,12 +43,12 @@ class _Child:
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
         self.pid, self.fd, self.page = pid, fd, page
-        self._identity = _identity(fd), _identity(page)
+        self._identity = identity(fd), identity(page)
         self._buffer = bytearray()
 
     def read(self) -> tuple[list[tuple[int, Any]], bool]:
         """What it has sent, and whether it has ended."""
-        if self._identity != (_identity(self.fd), _identity(self.page)):  # the program has closed all that it does not know
+        if self._identity != (identity(self.fd), identity(self.page)):  # the program has closed all that it does not know
             self.fd = self.page = -1
             return [], True
         buffer, ended = self._buffer, False
@@ -147,7 +148,7 @@ class Exchange:
         return listener, address
 
     def _own_identity(self) -> tuple[Any, ...]:
-        return tuple(map(_identity, (self._listener.fileno(), *self._wake)))
+        return tuple(map(identity, (self._listener.fileno(), *self._wake)))
 
     @property
     def is_open(self) -> bool:
@@ -381,14 +382,6 @@ def _tasks() -> int:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return threading.active_count()
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 __all__ = ["Exchange"]

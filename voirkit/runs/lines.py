@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from voirkit.descriptors import identity
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
@@ -59,8 +61,8 @@ class LineFile:
                 path = self._path_of(pid)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
-                self._pid, self._file = pid, _identity(self._fd)
-            elif _identity(self._fd) != self._file:  # the script closed it, and its number may stand for a file of its own now
+                self._pid, self._file = pid, identity(self._fd)
+            elif identity(self._fd) != self._file:  # the script closed it, and its number may stand for a file of its own now
                 self._pid = 0
                 self.write(line)
                 return
@@ -71,18 +73,9 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file of this process."""
-        if self._pid == os.getpid() and _identity(self._fd) == self._file:
+        if self._pid == os.getpid() and identity(self._fd) == self._file:
             os.close(self._fd)
         self._fd, self._pid = -1, 0
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file a descriptor stands for, or None if it is closed."""
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -107,7 +100,7 @@ class DataDescriptor:
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self._pid = os.getpid()
-        self._file = _identity(fd)
+        self._file = identity(fd)
         self._hidden: Any = None
         if fd in (1, 2):
             from voirkit.escape import SmuggleWriter
@@ -125,7 +118,7 @@ class DataDescriptor:
         try:
             if self._hidden is not None:
                 self._hidden.write(line + "\n")
-            elif _identity(self._fd) != self._file:
+            elif identity(self._fd) != self._file:
                 self._fd = None  # the script closed it
             else:
                 _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
