@@ -13,6 +13,7 @@ from weakref import ref
 
 from voirkit.errors import SelectorError
 from voirkit.probes import find, imports, selectors, weave
+from voirkit.probes.anew import Follower, follows
 from voirkit.probes.catalogue import catalogue
 from voirkit.probes.events import Outlet
 from voirkit.probes.grammar import Parsed, ParsedFunction
@@ -20,9 +21,11 @@ from voirkit.probes.language import ABSENT
 from voirkit.probes.matching import Memory, MemoryListener
 from voirkit.probes.plan import Element, Node, Rule, is_same
 from voirkit.probes.scope import NotDefinedYet
+from voirkit.probes.seen import HAPPENS_NOT
 from voirkit.probes.sites import CanNot
 from voirkit.probes.source import NoSource
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
+from voirkit.probes.woven import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +62,12 @@ class Engine:
         self.missing: set[str] = set()
         self._complain, self._may_wait, self._scope = complain, may_wait, scope
         self._attached: list[tuple[ref[FunctionType], AnyListener]] = []
-        self._makes = False
+        self._hosts: list[tuple[weave.Patch, Path, AnyListener]] = []
+        self._bound: set[Node] = set()
+        self._followers: list[tuple[Follower, AnyListener]] = []
         self._listeners: list[AnyListener] = []
         self._memories: list[Memory] = []
-        self._orders: list[imports.Order] = []
+        self._orders: list[tuple[imports.Order, AnyListener]] = []
         self._is_heard = False
 
     @property
@@ -83,20 +88,21 @@ class Engine:
             SelectorError: A function can not be watched, or has no such variable.
         """
         with weave.lock:
-            ready: list[tuple[weave.Patch, weave.Path, AnyListener]] = []
+            ready: list[tuple[weave.Patch, Path, AnyListener]] = []
             for rule in self.rules:
                 ready += self._ready(rule)
             try:
                 for patch, path, listener in ready:
                     self._attach(patch, path, listener)
+                    self._follow(None if path else patch.function(), listener)
             except NoSource as exc:
                 self.off()
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
-            for order in self._orders:
+            for order, _ in self._orders:
                 imports.add(order)
         self._scope = {}  # the objects in it are the program's, to live and die
 
-    def _ready(self, rule: Rule) -> list[tuple[weave.Patch, weave.Path, AnyListener]]:
+    def _ready(self, rule: Rule) -> list[tuple[weave.Patch, Path, AnyListener]]:
         """All that is to be attached for a rule, tried."""
         before = len(self._listeners), len(self._memories), len(self._orders)
         try:
@@ -107,15 +113,15 @@ class Engine:
         self._memories.append(memory)
         return [t for node in rule.nodes for t in self._ready_node(node, MemoryListener(memory, node))]
 
-    def _ready_node(self, node: Node, listener: AnyListener) -> list[tuple[weave.Patch, weave.Path, AnyListener]]:
+    def _ready_node(self, node: Node, listener: AnyListener) -> list[tuple[weave.Patch, Path, AnyListener]]:
         function = node.function
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
         if function.module is not None:
             order = imports.Order(
-                function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complain
+                function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complainer(function)
             )
-            self._orders.append(order)
+            self._orders.append((order, listener))
             try:
                 found = find.absolute(function)
             except NotDefinedYet:
@@ -135,11 +141,12 @@ class Engine:
             except Exception:  # a property of the user's object may raise anything
                 raise self._wrong(node, None) from None
             if found.is_bound:
+                self._bound.add(node)
                 self._bind(node, found)
                 listener.names = [*listener.names, *(e.name for e in node.elements if e.name)]
         return [self._tried(node, listener, found)]
 
-    def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, weave.Path, AnyListener]:
+    def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, Path, AnyListener]:
         """Weave, without putting it in place.
 
         Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any
@@ -157,6 +164,7 @@ class Engine:
                 continue
             lacking = self._lacking(node, listener)
             if lacking is None:
+                self._tell_never_set(node, listener, function)
                 return patch, found.path, listener
             target = target or function
         raise self._wrong(node, target, problem)
@@ -168,6 +176,12 @@ class Engine:
                 return element
         return None
 
+    def _tell_never_set(self, node: Node, listener: AnyListener, function: FunctionType) -> None:
+        """A variable that is only declared (``x: int``) is there, so that it may be named; but nothing will come."""
+        for element, kinds in listener.hit.items():
+            if kinds <= HAPPENS_NOT:
+                self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
+
     def _bind(self, node: Node, found: find.Found) -> None:
         """Only calls of this very object's method count, and the event has the object."""
         code = found.functions[0].__code__ if found.functions else None
@@ -175,35 +189,37 @@ class Engine:
         if name and all(e.name != name or e.check is None for e in node.elements):
             node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None))
 
-    def _attach(self, patch: weave.Patch, path: weave.Path, listener: AnyListener) -> None:
+    def _attach(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         self._attached.append((weave.attach(patch, path, listener), listener))
         if path:
-            self._makes = True
+            self._hosts.append((patch, path, listener))
             self._attach_inner(patch, path, listener)
 
-    def _attach_inner(self, patch: weave.Patch, path: weave.Path, listener: AnyListener) -> None:
+    def _attach_inner(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         """Functions that were already made inside the host."""
-        for code in weave.codes_at(patch.original, path):
-            for function in weave.made_from(code):
-                try:
-                    inner = weave.tried(function, (), listener)
-                except (NoSource, CanNot):
-                    continue
-                self._attach(inner, (), listener)
+        for function in list(weave.made_at(patch, path, listener)):
+            try:
+                inner = weave.tried(function, (), listener)
+            except (NoSource, CanNot):
+                continue
+            self._attach(inner, (), listener)
 
     def off(self) -> None:
         """Stop watching."""
         with weave.lock:
+            self._look_again()
             self.outlet.close()
             for memory in self._memories:
                 memory.end()
-            for order in self._orders:
+            for order, _ in self._orders:
                 imports.remove(order)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
-            if self._makes or any(order.made for order in self._orders):
+            if self._hosts or any(order.made for order, _ in self._orders):
                 weave.restore_made(self._listeners)
             self._attached.clear()
+            self._orders.clear()
+            self._hosts.clear()
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
         """Send events to a function; None: nobody listens.  ``pair`` is as in ``streams.Direct``."""
@@ -213,7 +229,10 @@ class Engine:
             self._is_heard = heard
             for listener in self._listeners:
                 listener.is_awake = heard
-            weave.refresh(reference() for reference, _ in self._attached)
+            with weave.lock:
+                weave.refresh(reference() for reference, _ in self._attached)
+                for host in self._hosts if heard else ():  # what they made while nobody listened has no taps
+                    self._attach_inner(*host)
 
     def divert(self, emit: Callable[[Any], None]) -> None:
         """In a forked child: send events to another function, if anybody listened; weaves nothing, since another thread may have been."""
@@ -228,21 +247,84 @@ class Engine:
 
     # defined later
 
+    def _complainer(self, function: ParsedFunction) -> Callable[[Exception], None]:
+        """Says what goes wrong with a function that is defined later."""
+
+        def complain(exc: Exception) -> None:
+            self._complain(function.wrong(f"{function.reference} {exc}") if isinstance(exc, (CanNot, NoSource)) else exc)
+
+        return complain
+
     def _defined(self, node: Node, listener: AnyListener) -> None:
         """A module with a function in it has been imported, perhaps again."""
         with weave.lock:
             try:
                 found = find.absolute(node.function, is_done=True)
+                self.missing.discard(node.function.reference)
                 for function in found.functions:
                     if weave.adopt(function, listener):
                         self._attached.append((ref(function), listener))
+                        self._follow(function, listener)
                         return
                 patch, path, _ = self._tried(node, listener, found)
-            except (NotDefinedYet, SelectorError, AttributeError, NeedsMemory) as exc:
+                self._attach(patch, path, listener)
+                self._follow(None if path else patch.function(), listener)
+            except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, CanNot):
+                self._complain(node.function.wrong(f"'{node.function.reference}' is not there, now that its module has run."))
+            except Exception as exc:  # this stands in the middle of an import
                 self._complain(exc)
+
+    # defined anew
+
+    def _follow(self, function: FunctionType | None, listener: AnyListener) -> None:
+        """Stay on a function if its name is given to another definition."""
+        node = listener.node
+        if function is None or node in self._bound or any(other is listener for _, other in self._followers):
+            return
+        module = function.__globals__.get("__name__") if node.function.module is None else node.function.module or "__main__"
+        if isinstance(module, str) and follows(module, node.function.path, function):
+            follower = Follower(module, node.function.path, function, lambda new: self._renew(new, listener))
+            self._followers.append((follower, listener))
+
+    def _renew(self, function: FunctionType, listener: AnyListener) -> None:
+        """A watched function has been defined anew."""
+        if not weave.lock.acquire(blocking=False):  # in the middle of anything: this may be called when an object goes
+            self._complain(self._not_watched(function, listener, "another thread is about to change probes."))
+            return
+        try:
+            self._attached = [(reference, other) for reference, other in self._attached if reference() is not None]
+            if weave.adopt(function, listener):
+                self._attached.append((ref(function), listener))
                 return
-            self._attach(patch, path, listener)
-            self.missing.discard(node.function.reference)
+            listener.hit.clear()
+            patch = weave.tried(function, (), listener)
+            if self._lacking(listener.node, listener) is None:
+                self._attach(patch, (), listener)
+                return
+            selectors.check_function(listener.node.function, function)
+            self._complain(self._not_watched(function, listener))
+        except (NoSource, CanNot, NeedsMemory) as exc:
+            self._complain(self._not_watched(function, listener, f"it {exc}" if str(exc) else ""))
+        except Exception as exc:
+            self._complain(exc.with_traceback(None))  # which would keep the function
+        finally:
+            weave.lock.release()
+
+    def _not_watched(self, function: FunctionType, listener: AnyListener, why: str = "") -> SelectorError:
+        why = f": {why}" if why else "."
+        return listener.node.function.wrong(f"{_label(function)} was defined while the probe was on, and is not watched{why}")
+
+    def _look_again(self) -> None:
+        """The last time to see that what was watched is not what ran."""
+        found = [(follower.other(), listener) for follower, listener in self._followers]
+        followed = {id(listener) for _, listener in self._followers}
+        found += [(find.at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed]
+        for function, listener in found:
+            if function is not None and not weave.has_taps(function, listener):
+                self._complain(self._not_watched(function, listener))
+        for follower, _ in self._followers:
+            follower.is_on = False
+        self._followers.clear()
 
     def _check_source(self, node: Node) -> None:
         """What is not defined must at least stand in a source, and have the variables."""
@@ -268,13 +350,18 @@ class Engine:
                 selectors.check_function(function, target)
         if target is None:
             return function.wrong(f"'{function.reference}' is no function that can be probed.")
-        label = f"{target.__qualname__} ({selectors.shown(target.__code__.co_filename)}:{target.__code__.co_firstlineno})"
+        label = _label(target)
         if problem is not None:
             return function.wrong(f"{label} {problem}")
         listener_free = [e.name or f"${e.alias}" for e in node.elements]
         if node.rule.overridable:
             return function.wrong(f"{label} does not set what is to be replaced: {', '.join(listener_free)}.")
         return function.wrong(f"{label} has nothing to see of: {', '.join(listener_free)}.")
+
+
+def _label(function: FunctionType) -> str:
+    code = function.__code__
+    return f"{function.__qualname__} ({selectors.shown(code.co_filename)}:{code.co_firstlineno})"
 
 
 def _nobody(event: Any) -> None:

@@ -108,6 +108,15 @@ def absolute(function: ParsedFunction, is_done: bool = False) -> Found:
     return Found([found])
 
 
+def at(module: str, path: tuple[str, ...]) -> FunctionType | None:
+    """The function that stands at a path in a module now; None if there is none that was defined under that name."""
+    thing: Any = sys.modules.get(module)
+    for part in path:
+        thing = _names(thing).get(part)
+    found = _function(thing, path, module) if thing is not None else None
+    return found if found is not None and _is_at(found, path) else None
+
+
 def _names(thing: Any) -> dict[str, Any]:
     if isinstance(thing, type):
         found: dict[str, Any] = {}

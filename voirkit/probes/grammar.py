@@ -7,7 +7,7 @@ selector names exists is asked in ``selectors.py``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from voirkit.errors import SelectorError, did_you_mean
 
@@ -62,6 +62,7 @@ class ParsedFunction:
         captures: What is captured in it, in order.
         selector: The whole selector.
         where: ``file:line`` of the selector.
+        is_total: Whether the selector has no focus, so that its event comes at the end of this function's call.
     """
 
     reference: str
@@ -70,6 +71,7 @@ class ParsedFunction:
     captures: tuple[Capture, ...]
     selector: str
     where: str
+    is_total: bool = False
 
     @property
     def variables(self) -> list[str]:
@@ -143,6 +145,7 @@ def parse(selector: str, where: str) -> Parsed:
         for element in (call.element, *call.captures):
             names += _names_in(element.value, selector, where)
             tags += _names_in(element.category, selector, where)
+    functions[0] = replace(functions[0], is_total=not any(c.focus for f in functions for c in f.captures))
     focused = [f for f in functions if any(c.focus for c in f.captures)]
     kinds = {c.focus for f in functions for c in f.captures}
     if 2 in kinds and 1 not in kinds:

@@ -12,7 +12,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from voirkit import imports
-from voirkit.probes import source, weave
+from voirkit.probes import source, weave, woven
 from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
 
@@ -48,6 +48,7 @@ def add(order: Order) -> None:
     """Wish for taps."""
     if order.module not in _orders:
         imports.watch(order.module, _weaver)
+    weave.expect(order.listener)
     _orders.setdefault(order.module, []).append(order)
 
 
@@ -76,18 +77,21 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order], is_script:
     """
     table: dict[str, Any] = {}
     with weave.lock:
+        where = woven.placed(tree, [(order.path, order.listener) for order in orders])
         for path in dict.fromkeys(order.path for order in orders):
             wishes = [order for order in orders if order.path == path]
-            for node in weave.definitions(tree, path):
+            for node in woven.definitions(tree, path):
                 possible = [order for order in wishes if _can(node, order, is_script)]
                 if possible:
-                    weave.put(node, [order.listener for order in possible], None, table)
+                    woven.put(node, [order.listener for order in possible], None, table)
                 for order in possible:
                     order.made = True
+                others = [order.listener for order in wishes if order not in possible]
+                where = [(at, rest, listener) for at, rest, listener in where if at is not node or rest or listener not in others]
         if not table:
             return code
         try:
-            return weave.patched(source.compiled(tree, code), code, table, frozenset(id(o.listener) for o in orders))
+            return woven.patched(source.compiled(tree, code), code, table, where)
         except SyntaxError:
             return code
 
@@ -95,7 +99,7 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order], is_script:
 def _can(node: FunctionNode, order: Order, tell: bool) -> bool:
     """Whether a wish can be fulfilled; tried on a copy."""
     try:
-        weave.put(copy.deepcopy(node), [order.listener], None, {})
+        woven.put(copy.deepcopy(node), [order.listener], None, {})
     except (CanNot, NeedsMemory) as exc:
         if tell:
             order.complain(exc)

@@ -16,6 +16,7 @@ from voirkit.probes.plan import Element, Node, Rule, plain_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import CodeType
 
     from voirkit.probes.sites import Site
 
@@ -71,6 +72,8 @@ class Memory:
         self.rule, self.outlet = rule, outlet
         self.is_on = True
         self.running: dict[Node, dict[int, list[Record]]] = {node: {} for node in rule.nodes}
+        # A lambda that raises does not tell that it ends, and another call's frame may get the identity of its frame.
+        self.lambdas: dict[tuple[Node, int], CodeType] = {}
         self.checked = [e for node in rule.nodes for e in node.elements if e.check is not None]
 
     def end(self) -> None:
@@ -78,11 +81,14 @@ class Memory:
         self.is_on = False
         for running in self.running.values():
             running.clear()
+        self.lambdas.clear()
 
     def begin(self, node: Node, frame: Any) -> None:
         """A call begins."""
         if not self.is_on:
             return
+        if frame.f_code.co_name == "<lambda>":
+            self.lambdas[node, id(frame)] = frame.f_code
         if node.parent is None:
             self.running[node][id(frame)] = [Record(None)]
             return
@@ -93,7 +99,7 @@ class Memory:
         at = frame.f_back
         while left and at is not None:
             found = outer.get(id(at))
-            if found is not None:
+            if found is not None and self.lambdas.get((node.parent, id(at)), at.f_code) is at.f_code:
                 left -= 1
                 records += [Record(r, keeps) for r in found] if forks else found
             at = at.f_back
@@ -103,6 +109,7 @@ class Memory:
     def finish(self, node: Node, frame: Any) -> None:
         """A call ends."""
         records = self.running[node].pop(id(frame), ())
+        self.lambdas.pop((node, id(frame)), None)
         if self.rule.total and node.parent is None:
             for record in records:
                 for leaf in record.leaves() or [record]:
@@ -195,6 +202,7 @@ class MemoryListener:
         self.is_awake = False
         self.names: Sequence[str] = plain_names(node)
         self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
+        self.is_total = memory.rule.total and node.parent is None
 
     def taps(self, site: Site) -> Sequence[MemoryTap]:
         """See ``sites.Listener``."""

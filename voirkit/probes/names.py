@@ -13,12 +13,29 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
+def outer_fields(node: ast.AST) -> list[tuple[ast.AST, str]]:
+    """Where the expressions of a nested definition stand that the scope around it evaluates: decorators, defaults, bases ..."""
+    found: list[tuple[ast.AST, str]] = [(node, field) for field in ("decorator_list", "bases", "keywords")]
+    if isinstance(node, FunctionNode):
+        a = node.args
+        every = [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg]
+        found += [(a, "defaults"), (a, "kw_defaults"), *((x, "annotation") for x in every if x is not None), (node, "returns")]
+    return [(at, field) for at, field in found if getattr(at, field, None)]
+
+
+def outer_expressions(node: ast.AST) -> list[ast.AST]:
+    """Those expressions, in the order in which they are evaluated."""
+    values = [getattr(at, field) for at, field in outer_fields(node)]
+    return [v for value in values for v in (value if isinstance(value, list) else [value]) if v is not None]
+
+
 def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
     """What is in a function's or expression's own scope, nested scopes left out (``also`` the node itself)."""
-    stack = [node] if also and not isinstance(node, SCOPES) else list(ast.iter_child_nodes(node))
+    stack = [node] if also else list(ast.iter_child_nodes(node))
     while stack:
         at = stack.pop()
         if isinstance(at, SCOPES):
+            stack += outer_expressions(at)
             continue
         yield at
         stack += ast.iter_child_nodes(at)
@@ -41,9 +58,8 @@ def bound_in(node: FunctionNode) -> set[str]:
             found |= {n for n in (getattr(at, "name", None), getattr(at, "rest", None)) if n}
         elif isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(at.name)
-        if not isinstance(at, SCOPES):
-            deep = deep or isinstance(at, COMPREHENSIONS)
-            stack += [(child, deep) for child in ast.iter_child_nodes(at)]
+        deep = deep or isinstance(at, COMPREHENSIONS)
+        stack += [(child, deep) for child in (outer_expressions(at) if isinstance(at, SCOPES) else ast.iter_child_nodes(at))]
     return found
 
 

@@ -198,14 +198,21 @@ def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Ca
 
 def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorError | None:
     """What is there, and can not be probed."""
+    from voirkit.probes.seen import refusal, seen_in
+
+    seen = seen_in(found.node)
+    problem = refusal(seen.unseen, [capture.name for capture in function.captures], function.is_total)
+    if problem:
+        return function.wrong(f"{label} {problem}")
     for name in function.variables:
         if name in found.comprehension_variables and not found.knows(name):
             line = found.comprehension_variables[name].line
-            what = f"'{name}' belongs to a comprehension (line {line}), which has variables of its own."
-            return function.wrong(f"{label} can not be probed for it: {what}", "Probe what the comprehension makes.")
-        forms = found.variables[name].forms if name in found.variables else ()
-        if set(forms) == {"del"}:
-            return function.wrong(f"{label} never sets '{name}'.")
+            what = f"it belongs to a comprehension (line {line}), which has variables of its own."
+            return function.wrong(f"{label} can not be probed for '{name}': {what}", "Probe what the comprehension makes.")
+        if not seen.happens(name):
+            inner = name in found.globals_read or name in found.free_read
+            what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"
+            return function.wrong(f"{label} {what}.")
     return None
 
 

@@ -150,6 +150,15 @@ def _in_module(code: CodeType, lines: list[str]) -> tuple[ast.Module, FunctionNo
     return None
 
 
+def is_code_of(code: CodeType, node: FunctionNode) -> bool:
+    """Whether some code is that of a definition."""
+    if code.co_firstlineno != first_line(node):
+        return False
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and _is_lambda(node, code)
+    return code.co_name == node.name
+
+
 def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
     body = node.body
     if hasattr(code, "co_positions"):

@@ -60,6 +60,7 @@ class LocalListener:
         self.is_awake = False
         self.names: Sequence[str] = plain_names(node)
         self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
+        self.is_total = False
         if node.rule.total or len(node.rule.nodes) > 1:
             raise NeedsMemory
         self._open: dict[int, int] = {}
@@ -118,8 +119,8 @@ class LocalTap:
         names = {e.name for e in listener.node.elements if e.focus}
         self.always_ends = len(names) == 2 and (names == {"#enter", "#exit"} or names == {f"#loop_{focus.loop}", f"#endloop_{focus.loop}"})
 
-    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
-        """See ``sites.Tap``."""
+    def make(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
+        """See ``sites.Tap``; ``depth``: how many calls the function is below that of the site."""
         listener, site = self.listener, self.site
         sources = [(e, s) for e, s in self.sources if s in (TRUE, VALUE) or s in reads]
         checks = [e.check for e, _ in sources if e.check is not None]
@@ -130,7 +131,7 @@ class LocalTap:
             len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, self.always_ends,
             listener.node.rule.wrap, raw,
             tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
-            tuple(places[s] for e, s in sources if e.check is not None),
+            tuple(places[s] for e, s in sources if e.check is not None), depth,
         )  # fmt: skip
         names = {
             "__builtins__": builtins,
@@ -153,7 +154,7 @@ class LocalTap:
             key = tuple(found)
             function = made.get(key)
             if function is None:
-                function = made[key] = self.make(key)
+                function = made[key] = self.make(key, 2)
             return function(*value, *found.values())
 
         return tap
@@ -171,7 +172,7 @@ class Shape(tuple[Any, ...]):
 @cache
 def _code(shape: Shape) -> CodeType:
     """The code of a tap."""
-    reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked = shape
+    reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked, depth = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
     made = [f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place for n, (_, place) in enumerate(items)]
     shown = [f"{alias!r}: {value}" for (alias, _), value in zip(items, made, strict=True)]
@@ -180,14 +181,15 @@ def _code(shape: Shape) -> CodeType:
     event = f"{{{', '.join(shown)}}}"
     back = f"return {VALUE}" if returns else "return"
     body = [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"] if checked else []
-    key = "_getframe(1)" if always_ends else "id(_getframe(1))"  # a frame whose pair may stay open must not be kept
+    frame = f"_getframe({depth})"
+    key = frame if always_ends else f"id({frame})"  # a frame whose pair may stay open must not be kept
     send = [f"emit({event}) if len(threads) < 2 else in_turn(emit, {event})"]
     if step == "begin":
-        number = "number = open[id(_getframe(1))] = next(ids)"
+        number = f"number = open[id({frame})] = next(ids)"
         send = ["if begin is None:", f"    {number}", f"    {send[0]}", "elif len(threads) < 2:", f"    begin({key})"]
         send += ["else:", f"    in_turn(begin, {key})"]
     elif step == "end":
-        number = "number = open.pop(id(_getframe(1)), 0)"
+        number = f"number = open.pop(id({frame}), 0)"
         send = [
             "if end is None:",
             f"    {number}",

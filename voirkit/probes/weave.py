@@ -1,40 +1,28 @@
 """Puts taps into live functions, and takes them out again.
 
-A function's tree gets its taps (``sites.py``) and is compiled; the new code takes the place of the function's own,
-with each marker among its constants replaced by the tap.  When the last tap goes the function gets its own code back,
-the very object.
+Code with the taps (``woven.py``) takes the place of the function's own.  When the last tap goes the function gets its
+own code back, the very object.
 """
 
 from __future__ import annotations
 
-import ast
 import gc
 import threading
 import weakref
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from voirkit.probes import source
-from voirkit.probes.compiled import watch as watch_compiler
-from voirkit.probes.names import FunctionNode, bound_in, bound_inside
-from voirkit.probes.sites import MARK, Listener, Tapper
-from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
+from voirkit.probes import compiled, scripted, woven
+from voirkit.probes.sites import Listener
+from voirkit.probes.source import all_codes, is_code_of
+from voirkit.probes.woven import Path, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-Path = tuple[str, ...]
-Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
+    from collections.abc import Iterable, Iterator
 
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
-_origins: dict[int, tuple[Any, CodeType, frozenset[int]]] = {}  # by identity of new code: itself, the program's own code, for whom
 _live: set[int] = set()  # identities of the listeners that are on
-
-
-def _forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Drops an entry when what it is about is gone; holds the table itself, since a module's names are gone when python ends."""
-    return lambda _: table.pop(key, None)
 
 
 class Patch:
@@ -42,10 +30,11 @@ class Patch:
 
     def __init__(self, function: FunctionType) -> None:
         key = id(function)
-        self.function = weakref.ref(function, _forget(_patches, key))
+        self.function = weakref.ref(function, woven.forget(_patches, key))
         self.keep: FunctionType | None = None
-        self.original = original(function.__code__)
-        self.wants: list[Want] = []
+        origin = woven.origin(function.__code__)  # it may be compiled, or made by a function, with taps
+        self.original = origin.old if origin is not None else function.__code__
+        self.wants: list[Want] = [want for want in origin.wants if id(want[1]) in _live] if origin is not None else []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
 
     def made(self, wants: list[Want]) -> CodeType:
@@ -53,7 +42,7 @@ class Patch:
         if wants != self._made[0]:
             function = self.function()
             assert function is not None  # the caller holds it
-            code = woven(self.original, function.__qualname__, function.__globals__, wants)
+            code = woven.woven(self.original, function.__qualname__, function.__globals__, wants)
             self._made = (list(wants), code)
         return self._made[1]
 
@@ -74,12 +63,16 @@ def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
     """Make a function's code with the taps of one more listener, without putting it in place.
 
     Raises:
-        NoSource: It can not be made.
+        NoSource, CanNot: It can not be made.
     """
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
-    patch.made([*patch.wants, (path, listener)])
+    patch.made(_with(patch.wants, (path, listener)))
     return patch
+
+
+def _with(wants: list[Want], want: Want) -> list[Want]:
+    return wants if want in wants else [*wants, want]  # it may have been compiled with them
 
 
 def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[FunctionType]:
@@ -91,24 +84,40 @@ def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[Function
     function = patch.keep or patch.function()
     assert function is not None  # kept since it was tried
     patch = _patches.setdefault(id(function), patch)
-    patch.wants.append((path, listener))
+    patch.wants = _with(patch.wants, (path, listener))
     _live.add(id(listener))
     patch.apply()
     patch.keep = None
+    scripted.watch(is_probed)
+    scripted.look(function)
+    compiled.look()
     return patch.function
 
 
 def adopt(function: FunctionType, listener: Listener) -> bool:
     """Take over a function that was compiled with taps; whether it was."""
     with lock:
-        if id(function.__code__) not in _origins:
+        if not has_taps(function, listener):
             return False
-        patch = _patches.get(id(function)) or Patch(function)
-        _patches[id(function)] = patch
-        if all(other is not listener for _, other in patch.wants):
-            patch.wants.append(((), listener))
         _live.add(id(listener))
+        _patches.setdefault(id(function), Patch(function))
         return True
+
+
+def has_taps(function: FunctionType, listener: Listener) -> bool:
+    """Whether a function has a listener's taps, or will have when somebody listens."""
+    known = _patches.get(id(function)) or woven.origin(function.__code__)
+    return known is not None and any(other is listener for path, other in known.wants if not path)
+
+
+def is_probed(function: FunctionType) -> bool:
+    """Whether a function has taps of anybody."""
+    return id(function) in _patches or woven.origin(function.__code__) is not None
+
+
+def expect(listener: Listener) -> None:
+    """A listener's taps will be compiled into functions: they are to stay."""
+    _live.add(id(listener))
 
 
 def detach(function: FunctionType | None, listener: Listener) -> None:
@@ -130,127 +139,38 @@ def refresh(functions: Iterable[FunctionType | None]) -> None:
                 patch.apply()
 
 
-def original(code: CodeType) -> CodeType:
-    """The program's own code for code that may have taps."""
-    found = _origins.get(id(code))
-    return found[1] if found is not None else code
+def made_at(patch: Patch, path: Path, listener: Listener) -> Iterator[FunctionType]:
+    """The live functions that a function has made at a path inside it, and that have no taps of a listener yet.
 
-
-def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[Want]) -> CodeType:
-    """New code for a function.
-
-    Raises:
-        NoSource: It can not be made.
+    Looks through all objects.
     """
-    for plain, node in source.trees_of(code, qualname, names):
-        if _is_same(_code_in(compiled(plain, code), code), code):
-            tree, function = plain, node
-            break
-    else:
-        raise NoSource(source.CHANGED)
-    table: dict[str, Any] = {}
-    for path in dict.fromkeys(path for path, _ in wants):
-        listeners = [listener for at, listener in wants if at == path]
-        for inner in definitions(function, path):
-            put(inner, listeners, names, table)
-    try:
-        new = _code_in(compiled(tree, code), code)
-    except SyntaxError as exc:  # such as too many blocks in blocks
-        raise NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
-    assert new is not None  # it was there before
-    return patched(new, code, table, frozenset(id(listener) for _, listener in wants))
-
-
-def put(node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any] | None, table: dict[str, Any]) -> None:
-    """Put the taps of listeners into a tree; ``names`` are the module's, if it has run."""
-    wanted = [name for listener in listeners for name in listener.names]
-    own = bound_in(node)
-    outside = [name for name in dict.fromkeys(wanted) if name not in own]
-    used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - bound_inside(node)
-    Tapper(node, listeners, [name for name in outside if name in used], names, table).put()
-
-
-def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
-    """The functions at a path inside a function, class or module; the thing itself for an empty path."""
-    if not path:
-        return [node] if isinstance(node, FunctionNode) else []
-    found: list[FunctionNode] = []
-    stack: list[ast.AST] = list(getattr(node, "body", []))[::-1] if isinstance(getattr(node, "body", None), list) else []
-    while stack:
-        at = stack.pop()
-        if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if at.name == path[0]:
-                found += definitions(at, path[1:])
-        elif isinstance(at, ast.Assign) and isinstance(at.value, ast.Lambda) and len(path) == 1:
-            if any(isinstance(t, ast.Name) and t.id == path[0] for t in at.targets):
-                found.append(at.value)
-        elif isinstance(at, ast.stmt | ast.ExceptHandler | getattr(ast, "match_case", ())):
-            stack += [c for c in ast.iter_child_nodes(at) if not isinstance(c, ast.expr)][::-1]
-    return found
-
-
-def _code_in(module: CodeType, code: CodeType) -> CodeType | None:
-    """The code in a module's that stands where some code stood."""
-    alike = [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
-    if len(alike) > 1:  # lambdas in a line
-        same = [c for c in alike if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars]
-        marked = [c for c in alike if any(isinstance(k, str) and k.startswith(MARK) for k in c.co_consts)]
-        alike = marked or same or alike
-    return alike[0] if alike else None
-
-
-def _is_same(found: CodeType | None, code: CodeType) -> bool:
-    """Whether the source compiles to the code that runs."""
-    frame = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars")
-    if found is None or any(getattr(found, a) != getattr(code, a) for a in frame):
-        return False
-    if any(name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)):  # pytest rewrites assert statements
-        return True
-    return found.co_code == code.co_code and found.co_names == code.co_names and found.co_varnames == code.co_varnames
-
-
-def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listeners: frozenset[int]) -> CodeType:
-    """Code with the markers replaced; what in it has none is the old code, the very object."""
-    inner_old = inner_codes(old) if old is not None else []
-    inner_new = inner_codes(new)
-    pairs = dict(zip(map(id, inner_new), inner_old, strict=False)) if len(inner_new) == len(inner_old) else {}
-    consts: list[Any] = []
-    changed = False
-    for const in new.co_consts:
-        if isinstance(const, str) and const.startswith(MARK):
-            const, changed = table[const], True
-        elif isinstance(const, CodeType):
-            before = pairs.get(id(const))
-            const = patched(const, before, table, listeners)
-            changed = changed or const is not before
-        consts.append(const)
-    if not changed and old is not None:
-        return old
-    code = new.replace(co_consts=tuple(consts))
-    watch_compiler()
-    if old is not None:
-        key = id(code)
-        _origins[key] = (weakref.ref(code, _forget(_origins, key)), old, listeners)
-    return code
-
-
-def codes_at(code: CodeType, path: Path) -> list[CodeType]:
-    """The code of the functions at a path inside some code."""
-    found = [c for c in inner_codes(code) if c.co_name == path[0]]
-    found += [d for c in inner_codes(code) if c.co_name.startswith("<generic parameters") for d in codes_at(c, path)]
-    return found if len(path) == 1 else [d for c in found for d in codes_at(c, path[1:])]
+    host = patch.function()
+    if host is None:
+        return
+    _, node = woven.tree_of(patch.original, host.__qualname__, host.__globals__)
+    nodes = woven.definitions(node, path)
+    for code in (c for c in all_codes(patch.original) if any(is_code_of(c, n) for n in nodes)):
+        for runs in [code, *(origin.code() for origin in woven.origins() if origin.old is code)]:
+            for function in made_from(runs) if runs is not None else ():
+                if not has_taps(function, listener):
+                    yield function
 
 
 def restore_made(listeners: Iterable[Listener]) -> None:
     """Give their own code to functions made with the taps of listeners that are gone.  Looks through all objects."""
+    gone = set(map(id, listeners))
     with lock:
-        _live.difference_update(map(id, listeners))
-        for reference, old, wanted in list(_origins.values()):
-            code = reference()
-            if code is not None and not wanted & _live:
+        _live.difference_update(gone)
+        for patch in list(_patches.values()):
+            if any(id(listener) in gone for _, listener in patch.wants):
+                patch.wants = [want for want in patch.wants if id(want[1]) not in gone]
+                patch.apply()
+        for origin in woven.origins():
+            code = origin.code()
+            if code is not None and not origin.everyone & _live:
                 for function in made_from(code):
                     if id(function) not in _patches:
-                        function.__code__ = old
+                        function.__code__ = origin.old
 
 
 def made_from(code: CodeType) -> list[FunctionType]:

@@ -1,0 +1,99 @@
+"""What taps could see in a function, found in its syntax tree by the very code that puts them in: so a check before the
+run says what the run would say."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from voirkit.probes.names import FunctionNode, bound_in, bound_inside
+from voirkit.probes.sites import CanNot, Site
+from voirkit.probes.tapper import Tapper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from voirkit.probes.sites import Tap
+
+HAPPENS_NOT = frozenset({"declared", "unset"})  # kinds of sites that give no value
+
+
+class Looker:
+    """A listener that wants no taps, and notes what there is (``sites.Listener``)."""
+
+    overridable = is_awake = is_total = False
+    names: Sequence[str] = ()
+    wanted: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, set[str]] = {}
+
+    def taps(self, site: Site) -> Sequence[Tap]:
+        """None; notes the site."""
+        self.kinds.setdefault(site.name, set()).add(site.kind)
+        return ()
+
+
+class Seen:
+    """What can be seen in a function.
+
+    Attributes:
+        kinds: The kinds of sites (``sites.Site``) of each name.
+        unseen: What happens and can not be seen, and why.
+    """
+
+    def __init__(self, node: FunctionNode) -> None:
+        looker = Looker()
+        tapper = Tapper(node, [looker], outside_of(node), None, {})
+        tapper.put()
+        self.kinds, self.unseen = looker.kinds, tapper.unseen
+
+    def happens(self, name: str) -> bool:
+        """Whether it ever has a value."""
+        return bool(self.kinds.get(name, set()) - HAPPENS_NOT)
+
+
+_seen: WeakKeyDictionary[ast.AST, Seen] = WeakKeyDictionary()
+
+
+def seen_in(node: FunctionNode) -> Seen:
+    """What can be seen in a function; the tree stays as it is."""
+    found = _seen.get(node)
+    if found is None:
+        found = _seen[node] = Seen(node)
+    return found
+
+
+def outside_of(node: FunctionNode) -> list[str]:
+    """Names that a function uses and neither it nor a scope inside it binds."""
+    own = bound_in(node) | bound_inside(node)
+    return [name for name in dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) if name not in own]
+
+
+def refusal(unseen: dict[str, str], wanted: Iterable[str], is_total: bool) -> str:
+    """Why what is wanted in a function can not be seen, to follow the function's name; empty if it can."""
+    for name in wanted:
+        if name in unseen:
+            return f"can not be probed for '{name}': {unseen[name]}"
+    if is_total and "#exit" in unseen:
+        return f"can not be probed without a focus: that is an event at the end of the call, and {unseen['#exit']}"
+    return ""
+
+
+def check(tapper: Tapper) -> None:
+    """Make sure that taps which have been put in see all that their listeners want.
+
+    Raises:
+        CanNot: They do not.
+    """
+    for listener in tapper.listeners:
+        problem = refusal(tapper.unseen, listener.wanted, listener.is_total)
+        for name in listener.wanted if listener.overridable else ():
+            if name in tapper.fixed:
+                problem = problem or f"can not be probed for '{name}' to replace it: {tapper.fixed[name]}"
+        if problem:
+            raise CanNot(problem)
+
+
+__all__ = ["Seen", "check", "outside_of", "refusal", "seen_in"]

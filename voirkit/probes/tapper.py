@@ -1,0 +1,353 @@
+"""Puts taps into a function's syntax tree: one call at each place where a variable is set, and nothing else.
+
+What a tap can not see there is noted instead, with the reason.  ``calls.py`` makes the calls.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from voirkit.probes.calls import Calls, at_place, one_of
+from voirkit.probes.compiled import AUGMENTED
+from voirkit.probes.names import COMPREHENSIONS, SCOPES, FunctionNode, bound, bound_in, captures, dotted, inside, outer_fields
+from voirkit.probes.sites import Listener, Site
+from voirkit.probes.tags import tags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class Tapper(Calls):
+    """Puts the taps of some listeners into one function.
+
+    Args:
+        node: The function; it is changed, unless nobody wants taps.
+        listeners: Who wants taps.
+        outside: Names from outside that the function only reads.
+        globals: What annotations can mean: the function's globals; None if the module has not run.
+        table: Gets each marker's function.
+
+    Attributes:
+        unseen: What happens in the function, by name, and no tap can see; and why.
+        fixed: What can be seen, and not replaced; and why.
+    """
+
+    def __init__(
+        self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any]
+    ) -> None:  # fmt: skip
+        super().__init__(node, listeners, table)
+        self.outside, self.globals = outside, globals
+        self.unseen: dict[str, str] = {}
+        self.fixed: dict[str, str] = {}
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body for n in inside(part, also=True))
+        self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
+
+    def put(self) -> None:
+        """Do it."""
+        entry = self.entry()
+        declarations = self.declarations() if entry else []
+        if isinstance(self.node, ast.Lambda):
+            value = self.wrap(Site("value", "#value", is_expression=True), self.expression(self.node.body))
+            ends = [s.value for s in self.statements(Site("exit", "#exit"), None, value)]
+            value = one_of([value, *ends], 0)
+            self.node.body = one_of([*(s.value for s in entry), value], -1)
+            why = f"a lambda (line {self.node.lineno}) has no place for a tap that an exception can not pass by."
+            self.unseen |= {"#exit": why, "#error": why}
+            return
+        body = self.node.body
+        docstring = body[:1] if is_text(body[0]) else []
+        body = self.block(body[len(docstring) :])
+        last = self.node.body[-1]
+        end = self.value_taps(None, last)
+        body = [*body, *end] or [at_place(ast.Pass(), last)]
+        errors = self.statements(Site("error", "#error"), None, last)
+        exits = self.statements(Site("exit", "#exit"), None, last)
+        if errors or exits:
+            handlers = [ast.ExceptHandler(None, None, [*errors, ast.Raise()])] if errors else []
+            body = [at_place(ast.Try(body, handlers, [], exits), body[0])]
+        self.node.body = [*docstring, *declarations, *entry, *body]
+
+    def entry(self) -> list[Any]:
+        """The taps at the beginning: ``#enter``, what comes from outside, the parameters."""
+        node = self.node
+        first = node.body if isinstance(node, ast.Lambda) else node.body[0]
+        names = [p.arg for p in self.parameters]
+        calls = self.statements(Site("enter", "#enter", names), None, first)
+        for name in self.outside:
+            calls += self.statements(Site("read", name, names), name, first)
+        for n, parameter in enumerate(self.parameters):
+            site = Site("set", parameter.arg, names[n + 1 :], tags_of(parameter.annotation, self.globals))
+            calls += self.statements(site, parameter.arg, first, {parameter.arg})
+        return calls
+
+    def declarations(self) -> list[ast.stmt]:
+        """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that use the names."""
+        moved: list[ast.stmt] = []
+        for statement in [self.node, *inside(self.node)]:
+            for field in ("body", "orelse", "finalbody"):
+                block = getattr(statement, field, None)
+                if not isinstance(block, list):
+                    continue
+                for n, inner in enumerate(block):
+                    if isinstance(inner, ast.Global | ast.Nonlocal):
+                        moved.append(inner)
+                        block[n] = at_place(ast.Pass(), inner)
+        return moved
+
+    def stored(self, targets: Sequence[ast.expr], at: ast.AST) -> list[ast.stmt]:
+        """The taps after a statement that sets attributes and shows no value of them."""
+        found: list[ast.stmt] = []
+        names = [*bound(*targets), *(n.target.id for n in ast.walk(at) if isinstance(n, ast.NamedExpr))]
+        for node in (n for target in targets for n in ast.walk(target)):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (name := dotted(node)):
+                owner = name.partition(".")[0]
+                if owner in names:
+                    self.unseen[name] = f"'{owner}' is set in the same statement (line {node.lineno}), where no tap can see it."
+                    continue
+                self.fixed[name] = f"line {node.lineno} sets it where a tap sees it only afterwards."
+                found += self.statements(Site("stored", name), None, at)
+        return found
+
+    # statements
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        return [new for statement in statements for new in self.visit(statement)]
+
+    def visit(self, node: ast.stmt) -> list[ast.stmt]:
+        special = getattr(self, f"visit_{type(node).__name__}", None)
+        if special is not None:
+            found: list[ast.stmt] = special(node)
+            return found
+        self.expressions(node)
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(block := getattr(node, field, None), list):
+                setattr(node, field, self.block(block))
+        return [node]
+
+    def visit_If(self, node: ast.If) -> list[ast.stmt]:
+        at: ast.If | None = node
+        while at is not None:  # a chain of elif is deep
+            self.expressions(at)
+            at.body = self.block(at.body)
+            if len(at.orelse) == 1 and isinstance(at.orelse[0], ast.If):
+                at = at.orelse[0]
+            else:
+                at.orelse, at = self.block(at.orelse), None
+        return [node]
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        self.outer(node, self.expression)
+        return [node, *self.set_names([node.name], node)]
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
+        if node.value is not None:
+            node.value = self.expression(node.value)
+        return self.value_taps(node, node) or [node]
+
+    def value_taps(self, node: ast.Return | None, at: ast.AST) -> list[ast.stmt]:
+        """A ``return``, or the end of the body, with the taps of ``#value``."""
+        site = Site("value", "#value", is_expression=True)
+        value = node.value if node is not None and node.value is not None else at_place(ast.Constant(None), at)
+        wrapped = self.wrap(site, value)
+        if wrapped is value:
+            return []
+        if self.is_async_generator:  # which can not return a value
+            return [at_place(ast.Expr(wrapped), at), *([node] if node is not None else [])]
+        return [at_place(ast.Return(wrapped), at)]
+
+    def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        node.value = self.expression(node.value)
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and (name := dotted(target)):
+                node.value = self.wrap(Site("attribute", name, is_expression=True), node.value)
+            self.expressions(target)
+        stored = self.stored([t for t in node.targets if not isinstance(t, ast.Attribute)], node)
+        return [node, *self.set_names(bound(*node.targets), node), *stored]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
+        if node.value is None:
+            if isinstance(node.target, ast.Name):
+                self.taps(Site("declared", node.target.id))  # known, though it may never be set
+            self.expressions(node.target)
+            return [node]
+        node.value = self.expression(node.value)
+        tags = tags_of(node.annotation, self.globals)
+        if isinstance(node.target, ast.Attribute) and (name := dotted(node.target)):
+            node.value = self.wrap(Site("attribute", name, tags=tags, is_expression=True), node.value)
+        self.expressions(node.target)
+        return [node, *self.set_names(bound(node.target), node, tags)]
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        self.expressions(node)
+        target = node.target
+        if not isinstance(target, ast.Attribute) or not (name := dotted(target)):
+            return [node, *self.set_names(bound(target), node)]
+        if not self.is_steady(target.value, node.value):
+            return [node, *self.stored([target], node)]
+        site = Site("attribute", name, is_expression=True)
+        if not self.taps(site):
+            return [node]
+        before = ast.Attribute(target.value, target.attr, ast.Load())
+        value = ast.Call(self.mark(AUGMENTED[type(node.op).__name__]), [at_place(before, target), node.value], [])
+        return [at_place(ast.Assign([target], self.wrap(site, at_place(value, node))), node)]
+
+    def is_steady(self, owner: ast.expr, value: ast.expr) -> bool:
+        """Whether the owner of an attribute is a variable that finding a value can not set anew, so that it may be read twice."""
+        if not isinstance(owner, ast.Name) or owner.id not in bound_in(self.node):
+            return False
+        elsewhere = any(isinstance(n, ast.Global | ast.Nonlocal) and owner.id in n.names for n in ast.walk(self.node))
+        return not elsewhere and all(n.target.id != owner.id for n in ast.walk(value) if isinstance(n, ast.NamedExpr))
+
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
+        node.iter = self.expression(node.iter)
+        self.expressions(node.target)
+        names = bound(node.target)
+        before = [s for n in names for s in self.statements(Site("loop", f"#loop_{n}", names), None, node.target)]
+        taps = [*self.set_names(names, node.target), *self.stored([node.target], node.target)]
+        self.loops += names
+        body = self.block(node.body)
+        sure = set(names) - self.deleted
+        after = [s for n in names for s in self.statements(Site("endloop", f"#endloop_{n}"), None, node.target, sure)]
+        del self.loops[len(self.loops) - len(names) :]
+        body = [*taps, *body]
+        node.body = [*before, *([at_place(ast.Try(body, [], [], after), body[0])] if after else body)]
+        node.orelse = self.block(node.orelse)
+        return [node]
+
+    visit_AsyncFor = visit_For
+
+    def visit_With(self, node: ast.With) -> list[ast.stmt]:
+        for item in node.items:
+            item.context_expr = self.expression(item.context_expr)
+            if item.optional_vars is not None:
+                self.expressions(item.optional_vars)
+        body = self.block(node.body)
+        items = node.items
+        while True:  # a tap between two items needs a `with` in a `with`, which means the same
+            taps: list[ast.stmt] = []
+            for n in range(len(items) - 1, -1, -1):
+                target = items[n].optional_vars
+                if target is not None and (taps := [*self.set_names(bound(target), target), *self.stored([target], target)]):
+                    break
+            else:
+                n = -1
+            if n == -1:
+                node.items, node.body = items, body
+                return [node]
+            inner = items[n + 1 :]
+            body = [*taps, *([at_place(type(node)(inner, body), node)] if inner else body)]
+            items = items[: n + 1]
+            last = items[-1]
+            before = items[:-1]
+            if not any(i.optional_vars is not None for i in before):
+                node.items, node.body = items, body
+                return [node]
+            body = [at_place(type(node)([last], body), node)]
+            items = before
+
+    visit_AsyncWith = visit_With
+
+    def visit_Try(self, node: ast.Try) -> list[ast.stmt]:
+        node.body = self.block(node.body)
+        for handler in node.handlers:
+            if handler.type is not None:
+                handler.type = self.expression(handler.type)
+            body = self.block(handler.body)
+            if handler.name is not None:
+                site = Site("set", handler.name)
+                body = [*self.statements(site, handler.name, handler, {handler.name}), *body]
+                gone = self.statements(Site("unset", handler.name), None, handler)
+                body = [at_place(ast.Try(body, [], [], gone), handler)] if gone else body
+            handler.body = body
+        node.orelse = self.block(node.orelse)
+        node.finalbody = self.block(node.finalbody)
+        return [node]
+
+    visit_TryStar = visit_Try
+
+    def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
+        node.subject = self.expression(node.subject)
+        for case in node.cases:
+            names = captures(case.pattern)
+            if case.guard is None:
+                taps = self.set_names(names, case.pattern)
+            else:
+                taps = self.set_names(names, case.pattern)
+                guard = self.expression(case.guard)
+                calls = [s.value for s in taps if isinstance(s, ast.Expr)]
+                if calls and len(calls) == len(taps):  # else one that may replace the value, or that needs a way out
+                    guard, taps = one_of([*calls, guard], -1), []
+                case.guard = guard
+            case.body = [*taps, *self.block(case.body)]
+        return [node]
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
+        return [node, *self.set_names([a.asname or a.name.split(".")[0] for a in node.names if a.name != "*"], node)]
+
+    visit_ImportFrom = visit_Import
+
+    def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
+        self.expressions(node)
+        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)]
+        return [node, *(s for name in names for s in self.statements(Site("unset", name), None, node))]
+
+    def visit_TypeAlias(self, node: Any) -> list[ast.stmt]:
+        return [node, *self.set_names([node.name.id], node)]
+
+    # expressions
+
+    def expressions(self, node: ast.AST) -> None:
+        """Put the taps into a statement's own expressions, not into the statements in it."""
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                setattr(node, field, self.expression(value))
+            elif isinstance(value, list) and value and isinstance(value[0], ast.expr):
+                setattr(node, field, [self.expression(v) for v in value])
+
+    def expression(self, node: ast.expr) -> ast.expr:
+        """The expression with taps at ``:=`` and ``yield``."""
+        if isinstance(node, ast.Name | ast.Constant):
+            return node
+        if not any(isinstance(n, ast.NamedExpr | ast.Yield | ast.YieldFrom) for n in inside(node, also=True)):
+            return node
+        return self.inner(node)  # type: ignore[no-any-return]  # an expression, as it got one
+
+    def inner(self, node: Any) -> Any:
+        if isinstance(node, SCOPES):
+            self.outer(node, self.inner)
+            return node
+        deep = isinstance(node, COMPREHENSIONS)
+        self.deep += deep
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, ast.AST):
+                setattr(node, field, self.inner(value))
+            elif isinstance(value, list):
+                setattr(node, field, [self.inner(v) if isinstance(v, ast.AST) else v for v in value])
+        self.deep -= deep
+        if isinstance(node, ast.NamedExpr):
+            node.value = self.wrap(Site("set", node.target.id, is_expression=True), node.value)
+        elif isinstance(node, ast.YieldFrom):
+            why = f"'yield from' hands values through (line {node.lineno}), where no tap can see it."
+            self.unseen |= {"#yield": why, "#receive": why}
+        elif isinstance(node, ast.Yield):
+            value = node.value if node.value is not None else at_place(ast.Constant(None), node)
+            wrapped = self.wrap(Site("yield", "#yield", is_expression=True), value)
+            if wrapped is not value:
+                node.value = wrapped
+            return self.wrap(Site("receive", "#receive", is_expression=True), node)
+        return node
+
+    def outer(self, node: ast.AST, change: Callable[[Any], Any]) -> None:
+        """Put the taps into those expressions of a nested definition that are evaluated here."""
+        for at, field in outer_fields(node):
+            value = getattr(at, field)
+            setattr(at, field, [v and change(v) for v in value] if isinstance(value, list) else change(value))
+
+
+def is_text(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
