@@ -170,7 +170,6 @@ def test_an_event_arrives_while_the_child_lives() -> None:
 WORK = """
     import json, multiprocessing, os, sys
     from concurrent.futures import ProcessPoolExecutor
-    from voirkit import probing
 
     def work(n):
         half = n / 2
@@ -180,6 +179,7 @@ WORK = """
         return value % 2 == 0
 
     if __name__ == "__main__":
+        from voirkit import probing
         context = multiprocessing.get_context(sys.argv[1])
 """
 
@@ -537,6 +537,24 @@ def test_nothing_is_left_when_the_probes_have_ended() -> None:
     assert "__reduce_ex__" not in vars(multiprocessing.process.BaseProcess)
     assert [t.name for t in threading.enumerate() if t.name == "voirkit-events"] == []
     assert (os.listdir("/proc/self/fd") if sys.platform == "linux" else []) == before
+
+
+def test_a_spawned_child_loads_no_streams(place: Place) -> None:
+    loaded = said(place, WORK.replace("def even", """
+    def tell(queue):
+        work(1)
+        queue.put([name for name in ("voirkit.probes.engine", "giving", "reactivex", "voirkit.reactive", "typing_extensions") if name in sys.modules])
+
+    def even""") + """
+        with probing("//work > half").values() as seen:
+            queue = context.SimpleQueue()
+            child = context.Process(target=tell, args=(queue,))
+            child.start()
+            loaded = queue.get()
+            child.join()
+        print(json.dumps([loaded, len(seen)]))
+    """, "spawn")  # fmt: skip
+    assert loaded == [["voirkit.probes.engine"], 1]
 
 
 def test_without_children_there_is_no_thread_and_no_socket() -> None:
