@@ -25,7 +25,7 @@ from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 from voirkit import operators, streams
 from voirkit.phases import StopProgram
-from voirkit.streams import MEANT, OnPurpose, describe, in_turn, raise_on_purpose, threads
+from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         for on_next, observer in self._current:
             try:
                 on_next(data)
-            except MEANT:
+            except CARRIED:
                 raise
             except BaseException as exc:  # in a direct one, or an operator of reactivex that does not turn it into on_error
                 self._switch_off(observer, exc)
@@ -256,7 +256,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                     return
                 try:
                     function(*args)
-                except MEANT:
+                except CARRIED:
                     raise
                 except BaseException as exc:
                     fail(exc)
@@ -364,7 +364,7 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
             for on_next, observer in self._current:  # as _deliver, without its call
                 try:
                     on_next(data)
-                except MEANT:
+                except CARRIED:
                     raise
                 except BaseException as exc:
                     self._switch_off(observer, exc)

@@ -20,17 +20,21 @@ if TYPE_CHECKING:
 
     from voirkit.reactive import Direct, Given, Stream, of_nothing, place, place_of_failure
 
+# What is to come out at the next event in the main thread.
+_due: list[BaseException] = []
+
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
 lock = threading.RLock()
 LONGEST_WAIT_S = 1.0
 
 
-def _new_lock() -> None:
+def _begin_in_child() -> None:
     global lock
-    lock = threading.RLock()
+    lock = threading.RLock()  # another thread may have held it
+    _due.clear()  # it is the parent's
 
 
-os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it when this process was forked
+os.register_at_fork(after_in_child=_begin_in_child)
 
 # The threads that python knows of: with only one there is nobody to wait for.  (A thread of a library in C is not among them; the
 # ones that call python, autograd's, do so while the thread that called them waits.)  Checked with 3.10 to 3.13.
@@ -38,9 +42,12 @@ threads: Any = getattr(threading, "_active", (None, None))
 
 
 def in_turn(function: Callable[..., None], *data: Any) -> None:
-    """Call a function while no other thread pushes.
+    """Call a function, with an event of the program, while no other thread pushes.
 
     A subscriber may itself wait for a thread that gives: rather than have the two wait for each other, the order is given up.
+
+    Raises:
+        BaseException: What ``function`` raises; in the main thread, what ``raise_soon`` was told.
     """
     turn = lock
     has_turn = turn.acquire(timeout=LONGEST_WAIT_S)
@@ -49,6 +56,26 @@ def in_turn(function: Callable[..., None], *data: Any) -> None:
     finally:
         if has_turn:
             turn.release()
+    if _due and threading.get_ident() == threading.main_thread().ident:
+        raise _due.pop(0)
+
+
+def raise_soon(exc: BaseException) -> None:
+    """Have the next event in the main thread raise what a subscriber raised on purpose in a thread that is not the program's.
+
+    There it is as if a subscriber of that event had raised it.  An exception that comes between any two instructions would hit what the
+    program closes and writes in ``finally``, and libraries in the middle of their work.
+    """
+    _due.append(exc)
+
+
+def take_back(exc: BaseException) -> bool:
+    """Whether it has not been raised, and will not be."""
+    for at, other in enumerate(_due):
+        if other is exc:
+            del _due[at]
+            return True
+    return False
 
 
 def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
@@ -64,11 +91,15 @@ def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
 
 
 class OnPurpose(BaseException):
-    """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber."""
+    """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber.
+
+    Who calls subscribers for the program unpacks it, with ``raise_on_purpose``.
+    """
 
 
 # What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
-MEANT = (OnPurpose, StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
+MEANT = (StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
+CARRIED = (OnPurpose, *MEANT)  # the same, on its way
 
 
 def raise_on_purpose(carried: BaseException) -> NoReturn:
@@ -93,6 +124,7 @@ def describe(exc: BaseException) -> str:
 
 
 __all__ = [
+    "CARRIED",
     "MEANT",
     "Direct",
     "Given",
@@ -105,7 +137,9 @@ __all__ = [
     "place",
     "place_of_failure",
     "raise_on_purpose",
+    "raise_soon",
     "report",
+    "take_back",
     "threads",
 ]
 

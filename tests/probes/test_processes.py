@@ -306,6 +306,65 @@ def test_workers_that_stay_for_the_next_epoch(place: Place) -> None:
     assert sorted(e[0] for e in seen) == sorted([10 * i for i in range(8)] * 2)
 
 
+def test_who_subscribes_later_hears_the_children_too_if_somebody_listened_when_they_began() -> None:
+    heard: list[Any] = []
+    ready, go = os.pipe()
+    with probing("half > result").values() as seen, probing("half > result") as probe:
+        probe.subscribe(lambda event: None)
+        pid = os.fork()
+        if pid == 0:
+            os.read(ready, 1)
+            half(3)
+            os._exit(0)
+        probe.subscribe(heard.append)
+        os.write(go, b"!")
+        os.waitpid(pid, 0)
+    assert [e["result"] for e in heard] == [e["result"] for e in seen] == [1.5]
+    os.close(ready)
+    os.close(go)
+
+
+def test_what_is_missed_of_children_that_began_when_nobody_listened_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    heard: list[Any] = []
+    ready, go = os.pipe()
+    with probing("half > result") as probe:
+        pid = os.fork()
+        if pid == 0:
+            os.read(ready, 1)
+            half(3)
+            os._exit(0)
+        assert capfd.readouterr().err == ""
+        probe.subscribe(heard.append)
+        probe.subscribe(heard.append)
+        os.write(go, b"!")
+        os.waitpid(pid, 0)
+        forked(lambda: half(5))
+    assert [e["result"] for e in heard] == [2.5, 2.5]
+    assert capfd.readouterr().err.count("nobody listened to it when processes were started before: it sees nothing in those.") == 1
+    os.close(ready)
+    os.close(go)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_that_values_are_not_replaced_in_spawned_processes_is_told_once(place: Place, method: str) -> None:
+    place.write(program=WORK.replace("return half", "print(half, flush=True)") + """
+        with probing("//work > half", overridable=True) as probe:
+            probe.override(10)
+            for _ in range(2):
+                child = context.Process(target=work, args=(1,))
+                child.start()
+                child.join()
+            work(1)
+    """)  # fmt: skip
+    ended = run(place, "program.py", method)
+    assert (ended.code, ended.out) == (0, "0.5\n0.5\n10\n")
+    line = next(i for i, line in enumerate((place.folder / "program.py").read_text().splitlines(), 1) if "overridable" in line)
+    assert ended.err == (
+        f"voirkit: probe '//work > half' ({place.folder}/program.py:{line}): it replaces values, which can not be done in processes that are "
+        "spawned: nothing is replaced nor seen there.\n  It can in processes that are forked: multiprocessing.set_start_method('fork').\n"
+    )
+
+
 # when a child is in a hurry, or killed
 
 

@@ -44,6 +44,8 @@ def offered() -> list[tuple[Any, ...]] | None:
     if exchange is not None:
         exchange.go()
         uplink = exchange.uplink(processes.slots())
+        for probe in own:
+            processes.notice(probe)
         items = [crossing(probe, probe._relayed.key) for probe in own]
         ways.append((uplink.address, uplink.token, uplink.slots, [item for item in items if item is not None]))
     for relay in processes.relays:
@@ -65,7 +67,10 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
         ]
         names = {name: _named(name, value) for name, value in probe._relayed.names.items()}
         if probe._relayed.overriding:
-            raise VoirkitError("what it replaces is not replaced in processes that are spawned, and it does not see them.")
+            raise VoirkitError(
+                "it replaces values, which can not be done in processes that are spawned: nothing is replaced nor seen there.",
+                next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
+            )
     except VoirkitError as exc:
         tell = complain if complain is not None else lambda text: probe._complain(VoirkitError(text))
         tell(str(exc))
