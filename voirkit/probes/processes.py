@@ -71,13 +71,27 @@ def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
 
 def end(probe: Probe) -> None:
     """A probe's stream is about to end: hand it what children have sent."""
-    global _exchange
     relayed, exchange = probe._relayed, _exchange
     if _probes.get(relayed.key) is not probe:
         return
     raise_at_end(probe)
-    if exchange is not None:
-        exchange.drain()
+    try:
+        if exchange is not None:
+            exchange.drain()
+    finally:  # a signal handler of the program may have raised, torch's when a worker has been killed
+        _let_go(probe, exchange)
+    late, relayed.late, relayed.raised = relayed.late, None, None
+    if late is None or relayed.is_forgiven:
+        return
+    if isinstance(late, streams.OnPurpose):
+        streams.raise_on_purpose(late)
+    raise late
+
+
+def _let_go(probe: Probe, exchange: Exchange | None) -> None:
+    """The probe takes no more from children."""
+    global _exchange
+    relayed = probe._relayed
     del _probes[relayed.key]
     if exchange is not None:
         relayed.dropped += exchange.dropped(relayed.key) + exchange.forget(relayed.key)
@@ -94,12 +108,6 @@ def end(probe: Probe) -> None:
             f"{probe.label}: {relayed.dropped} events of child processes were lost; they came faster than they could be taken.\n"
             "  They are counted as dropped."
         )
-    late, relayed.late, relayed.raised = relayed.late, None, None
-    if late is None or relayed.is_forgiven:
-        return
-    if isinstance(late, streams.OnPurpose):
-        streams.raise_on_purpose(late)
-    raise late
 
 
 def raise_at_end(probe: Probe) -> None:
