@@ -145,13 +145,37 @@ def test_a_process_starts_though_an_offer_can_not_be_made(place: Place, offer: s
 
 
 def test_a_process_starts_though_an_offer_can_not_be_taken(place: Place) -> None:
+    said_there = (
+        "voirkit: tools does not work in a process that was started anew (ValueError: as ever).\n"
+        "voirkit: nowhere does not work in a process that was started anew (ModuleNotFoundError: No module named 'nowhere').\n"
+    )
     assert said(place, """
         inherit.watch("tools:fails", tools.offer)
         inherit.watch("nowhere:take", tools.offer)
+        inherit.watch("tools:take_other", tools.offer)
+        print(json.dumps(told()))
+    """, err=said_there) == ["{'n': 1, 'from': 0}"]  # fmt: skip
+
+
+def test_a_process_starts_though_an_offer_can_not_be_loaded(place: Place) -> None:
+    said_there = (
+        "voirkit: tools does not work in a process that was started anew "
+        "(ValueError: invalid literal for int() with base 10: 'no number').\n"
+    )
+    assert said(place, """
         inherit.watch("tools:take", tools.explodes)
         inherit.watch("tools:take_other", tools.offer)
         print(json.dumps(told()))
-    """) == ["{'n': 1, 'from': 0}"]  # fmt: skip
+    """, err=said_there) == ["{'n': 1, 'from': 0}"]  # fmt: skip
+
+
+def test_a_process_starts_though_voirkit_does_not_work_there(place: Place) -> None:
+    place.write({"empty/__init__.py": ""})
+    assert said(place, """
+        inherit._FOLDER = "empty"
+        inherit.watch("tools:take", tools.offer)
+        print(json.dumps(told()))
+    """, err=f"voirkit: sees nothing in a process that was started anew (ImportError: cannot import name 'inherit' from 'voirkit' ({place.folder}/empty/__init__.py)).\n") == []  # fmt: skip
 
 
 def test_a_process_inherits_once_though_another_is_among_its_arguments(place: Place) -> None:

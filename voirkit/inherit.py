@@ -37,8 +37,12 @@ try:
             raise
     from voirkit import inherit
     inherit.take(offers)
-except Exception:
-    pass
+except Exception as exc:
+    if sys.stderr is not None:
+        try:
+            print(f"voirkit: sees nothing in a process that was started anew ({type(exc).__name__}: {exc}).", file=sys.stderr)
+        except (OSError, ValueError):
+            pass
 """
 
 _offers: dict[str, Callable[[], object | None]] = {}
@@ -53,7 +57,7 @@ def watch(begin: str, offer: Callable[[], object | None]) -> None:
 
     Args:
         begin: ``"module:function"``.  Called in the child, with one argument, when its main module has been loaded and before what the
-            process is to do is.  What it raises is lost.
+            process is to do is.  What it raises is told there.
         offer: Called here for each such process: what to hand to it, plain and picklable; None if there is nothing.  If it can be found
             by its module and name in the child, it is watched there too, unless ``begin`` did not return.
     """
@@ -157,8 +161,10 @@ def take(offers: list[tuple[str, str, str, bytes]]) -> None:
             _found(*begin.split(":"))(loads(offered))
             if begin not in _offers and module and name.isidentifier():
                 watch(begin, _found(module, name))
-        except Exception:
-            pass
+        except Exception as exc:
+            from voirkit.errors import tell
+
+            tell(f"{begin.partition(':')[0]} does not work in a process that was started anew ({type(exc).__name__}: {exc}).")
 
 
 def _found(module: str, name: str) -> Any:
