@@ -102,9 +102,47 @@ MEANT = (StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
 CARRIED = (OnPurpose, *MEANT)  # the same, on its way
 
 
-def raise_on_purpose(carried: BaseException) -> NoReturn:
-    """What ``.fail()`` raised comes out into the program as itself."""
-    raise carried.args[0].with_traceback(carried.__traceback__) from None
+def raise_on_purpose(carried: OnPurpose) -> NoReturn:
+    """What ``.fail()``, or a handler of signals, raised comes out into the program as itself."""
+    exc: BaseException = carried.args[0]
+    if exc.__traceback__ is None:
+        raise exc.with_traceback(carried.__traceback__) from None
+    again(exc)
+
+
+def again(exc: BaseException) -> NoReturn:
+    """Raise an exception as it is."""
+    context = exc.__context__
+    try:
+        raise exc
+    finally:
+        exc.__context__ = context  # which is now what is being handled here
+
+
+def is_meant(exc: BaseException) -> bool:
+    """Whether it only happened to be raised while voirkit or a subscriber ran, and is for the program.
+
+    That is what a handler of signals has raised, and what comes from a subscriber of a subscriber and was raised on purpose.
+    """
+    codes = {raise_on_purpose.__code__}
+    if threading.get_ident() == threading.main_thread().ident:
+        import signal
+
+        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+        codes |= {_code_of(handler) for handler in handlers if callable(handler)}
+    at = exc.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code in codes:
+            return True
+        at = at.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> Any:
+    while hasattr(handler, "func"):  # functools.partial
+        handler = handler.func
+    found = getattr(handler, "__code__", None)
+    return found if found is not None else getattr(getattr(type(handler), "__call__", None), "__code__", None)  # noqa: B004
 
 
 def to_stderr(message: str) -> None:
@@ -130,9 +168,11 @@ __all__ = [
     "Given",
     "OnPurpose",
     "Stream",
+    "again",
     "describe",
     "in_turn",
     "in_turn_within",
+    "is_meant",
     "of_nothing",
     "place",
     "place_of_failure",

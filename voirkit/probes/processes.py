@@ -149,7 +149,7 @@ def _take(pid: int, key: int, data: Any) -> None:
     event["$pid"] = pid
     probe._relayed.events += 1
     try:
-        probe._push(event)
+        probe._hand_on(event)
     except streams.CARRIED as exc:  # it is meant for the program, not for the thread that reads
         if probe._relayed.raised is None:
             probe._relayed.raised = exc

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from voirkit import inherit
+from voirkit import inherit, streams
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.probes.plain import EXACT
 
@@ -159,6 +159,8 @@ def _engine(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[
     scope = {name: _found(*found) for name, found in names.items()}
 
     def complain(exc: BaseException) -> None:
+        if streams.is_meant(exc):
+            streams.again(exc)
         relay.complain(str(exc) if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {exc}")
 
     engine = Engine(parsed, scope, complain, complain, may_wait=True, **kind)

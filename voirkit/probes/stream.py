@@ -193,19 +193,21 @@ class Probe(Stream):
             return None, None
         if len(observers) == 1 and isinstance(observers[0], Direct):
             return observers[0].on_next, observers[0].pair
-        return self._push, None
+        return self._hand_on, None
 
     def _failed(self, exc: BaseException) -> None:
         """The only subscriber raised something, or any of them on purpose."""
         if isinstance(exc, OnPurpose):
             raise_on_purpose(exc)
-        if isinstance(exc, BdbQuit):
-            raise exc
+        if isinstance(exc, BdbQuit) or streams.is_meant(exc):
+            streams.again(exc)
         if len(self._observers) == 1:
             self._switch_off(self._observers[0], exc)
 
     def _complain(self, exc: Exception) -> None:
         """A condition raised something, or an event can not be made: said once."""
+        if streams.is_meant(exc):
+            streams.again(exc)
         text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)
         if text not in self._complaints:
             self._complaints.add(text)
