@@ -176,6 +176,10 @@ class Run:
         while batch := cursor.fetchmany(BATCH):
             yield batch
 
+    def execute(self, statement: str) -> None:
+        """Have DuckDB do something, to its end."""
+        self.connection().execute(statement).fetchall()
+
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.
 
