@@ -25,11 +25,17 @@ from voirkit.trace.reader import _RECORD
 
 # category, name, key of the value; median and spread (of the logarithm) of its own time in microseconds; depth below the step
 EVENTS = [
-    ("dataloader", "fetch.iter", "count", 180, 0.9, 1), ("dataloader", "fetch.block", "count", 40, 0.5, 0), ("device", "transfer", None, 90, 0.3, 1),
-    ("compute", "compute", None, 30, 0.4, 1), ("compute", "forward", None, 400, 0.1, 2), ("compute", "backward", None, 700, 0.1, 2),
-    ("comm", "all_reduce", None, 120, 0.6, 3), ("compute", "step", None, 150, 0.2, 2), ("data", "preprocess.collate", None, 60, 0.4, 1),
+    ("dataloader", "fetch.iter", "count", 180, 0.9, 1),
+    ("dataloader", "fetch.block", "count", 40, 0.5, 0),
+    ("device", "transfer", None, 90, 0.3, 1),
+    ("compute", "compute", None, 30, 0.4, 1),
+    ("compute", "forward", None, 400, 0.1, 2),
+    ("compute", "backward", None, 700, 0.1, 2),
+    ("comm", "all_reduce", None, 120, 0.6, 3),
+    ("compute", "step", None, 150, 0.2, 2),
+    ("data", "preprocess.collate", None, 60, 0.4, 1),
     ("data", "item", None, 25, 0.5, 2),
-]  # fmt: skip
+]
 SETTLE = "import sys; from voirkit.runs.at_rest import settle; settle(sys.argv[1])"
 ROWS = "import sys; from voirkit.runs.opened import open_run; print(sum(len(batch) for batch in open_run(sys.argv[1]).rows()))"
 

@@ -1,7 +1,7 @@
 """The trace-event format of chrome://tracing, Perfetto, speedscope and others: one strict JSON object with all events, sorted.
 
-Times are microseconds since the first event, with nanoseconds behind the point: 64-bit floating-point numbers, which readers use, can hold no
-nanoseconds since 1970. ``otherData`` says when that was.
+Times are microseconds since the first event, with nanoseconds behind the point: the 64-bit floating-point numbers of readers can hold no
+nanoseconds since 1970. ``otherData`` says when the first event was.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
 
 def _about(run: Run, first_ns: int) -> dict[str, Any]:
     """What the whole trace is: ``first_event_ns`` is where its times begin, in nanoseconds since 1970, as a text."""
-    known = {
-        key: run.manifest[key] for key in ("voirkit", "command", "host", "started", "git_revision", "world_size") if key in run.manifest
-    }
+    keys = ("voirkit", "command", "host", "started", "git_revision", "world_size")
+    known = {key: value for key, value in run.manifest.items() if key in keys}
     return {"run": run.name, **known, "first_event_ns": str(first_ns)}
 
 
@@ -97,16 +96,16 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     connection = run.connection()
     connection.execute("CREATE OR REPLACE TABLE chrome_pids (host VARCHAR, rank INTEGER, pid BIGINT, shown_pid BIGINT)")
     if extents:
-        who = [
-            [one.process.host, one.process.rank, one.process.pid, shown] for one, shown in zip(extents, _shown_pids(extents), strict=True)
-        ]
+        shown = zip(extents, _shown_pids(extents), strict=True)
+        who = [[one.process.host, one.process.rank, one.process.pid, pid] for one, pid in shown]
         connection.executemany("INSERT INTO chrome_pids VALUES (?, ?, ?, ?)", who)
     columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments"
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
     flow = "json_extract_string(args, '$.flow')"
     flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"
-    turns = f"SELECT *, row_number() OVER (PARTITION BY flow ORDER BY wall_ns) AS turn, count(*) OVER (PARTITION BY flow) AS turns FROM ({flows})"
+    counted = "row_number() OVER (PARTITION BY flow ORDER BY wall_ns) AS turn, count(*) OVER (PARTITION BY flow) AS turns"
+    turns = f"SELECT *, {counted} FROM ({flows})"
     return (
         f"SELECT line FROM (SELECT CASE kind {cases} ELSE {_SPAN} END AS line, since_ns, duration_ns, 0 AS place FROM ({events}) "
         f"UNION ALL SELECT {_ARROW}, since_ns, duration_ns, 1 FROM ({turns}) WHERE turns > 1) ORDER BY since_ns, duration_ns DESC, place"
