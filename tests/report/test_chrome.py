@@ -27,7 +27,8 @@ def export(run: Path, steps: str | None = None, name: str = "trace.json") -> dic
     """The document, which is strict JSON and as the format wants it."""
     with open_run(run) as opened:
         (path,) = chrome.write(opened, EVERYTHING if steps is None else selection(steps), str(run.parent / name))
-    text = gzip.open(path, "rt").read() if name.endswith(".gz") else Path(path).read_text()
+    data = Path(path).read_bytes()
+    text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
     document: dict[str, Any] = json.loads(text, parse_constant=refuse)
     jsonschema.validate(document, SCHEMA)
     return document

@@ -34,7 +34,7 @@ def export(run: Path, steps: str | None = None) -> dict[str, list[Any]]:
 
 
 def read(path: str) -> list[Any]:
-    lines = gzip.open(path, "rt", encoding="utf-8").read().split("\n")
+    lines = gzip.decompress(Path(path).read_bytes()).decode().split("\n")
     assert lines[0] == "["
     assert lines[-2:] == ["]", ""]
     found = [json.loads(line, parse_constant=refuse) for line in lines[1:-2]]

@@ -205,11 +205,9 @@ class Run:
             raise self._damaged(exc) from None
 
     def _damaged(self, exc: Exception) -> RunDirectoryError:
-        what = (
-            "its trace can not be read"
-            if not isinstance(exc, duckdb.IOException)
-            else "its trace can not be read, or the result not be written"
-        )
+        what = "its trace can not be read"
+        if isinstance(exc, duckdb.IOException):
+            what += ", or the result not be written"
         return RunDirectoryError(f"{what}.", where=self.path, next=str(exc).partition("\n")[0])
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
