@@ -17,8 +17,9 @@ class Process:
     rank: int = 0
     host: str = HOST
     name: str = "main.py"
-    perf_counter_ns: int = 5_000_000_000
-    time_ns: int = START
+    began_ns: int = START
+    offset_ns: int = START - 5_000_000_000
+    threads: dict[int, str] = field(default_factory=lambda: {PID: "MainThread"})
 
 
 @dataclass
@@ -27,9 +28,14 @@ class MadeRun:
 
     recorded: list[tuple[Any, ...]] = field(default_factory=list)
     made_of: Sequence[Process] = (Process(),)
-    names: dict[tuple[str, int, int], str] = field(default_factory=lambda: {(HOST, PID, PID): "MainThread"})
-    manifest: dict[str, Any] | None = field(
-        default_factory=lambda: {"command": ["train/main.py", "--epochs", "1"], "host": HOST, "pid": PID, "clocks": {"time_ns": START}}
+    manifest: dict[str, Any] = field(
+        default_factory=lambda: {
+            "command": ["train/main.py", "--epochs", "1"],
+            "host": HOST,
+            "rank": 0,
+            "pid": PID,
+            "clocks": {"time_ns": START},
+        }
     )
     path: str = "voirkit-runs/some"
 
@@ -40,9 +46,6 @@ class MadeRun:
 
     def processes(self) -> list[Process]:
         return list(self.made_of)
-
-    def threads(self) -> dict[tuple[str, int, int], str]:
-        return self.names
 
 
 def row(

@@ -98,8 +98,8 @@ def test_spans_of_coroutines_that_take_turns_keep_their_durations(tmp_path: Path
     read = Read(MadeRun(rows), tmp_path)
     found = {name: (start, duration, track) for _, name, start, duration, track, _ in read.slices}
     assert found["one"] == (0, 100, "main.py/MainThread")
-    assert found["two"] == (50, 100, "main.py/MainThread/overlapping 1")
-    assert found["three"] == (60, 200, "main.py/MainThread/overlapping 2")
+    assert found["two"] == (50, 100, "main.py/MainThread/MainThread: overlapping 1")
+    assert found["three"] == (60, 200, "main.py/MainThread/MainThread: overlapping 2")
     assert found["inner of one"] == (70, 10, "main.py/MainThread")
 
 
@@ -116,8 +116,7 @@ def test_marks_are_instants_and_counters_are_tracks_of_the_process(tmp_path: Pat
 
 def test_processes_and_threads_have_their_names_and_numbers(tmp_path: Path) -> None:
     run = MadeRun([row("a", 0, 1), row("b", 0, 1, thread=OTHER), row("c", 0, 1, thread=(HOST, 200, 200))])
-    run.made_of = (Process(), Process(pid=200, ppid=PID, name="worker"))
-    run.names[OTHER] = "loader"
+    run.made_of = (Process(threads={101: "loader"}), Process(pid=200, ppid=PID, name="worker"))
     read = Read(run, tmp_path)
     processes = {t.process.pid: t.process.process_name for t in read.tracks.values() if t.HasField("process")}
     threads = {(t.thread.pid, t.thread.tid): t.thread.thread_name for t in read.tracks.values() if t.HasField("thread")}
@@ -141,7 +140,7 @@ def test_a_device_runs_beside_its_thread(tmp_path: Path) -> None:
     read = Read(MadeRun([row("forward", 0, 10), row("forward", 5, 20, kind="device")]), tmp_path)
     assert {(start, duration, track) for _, _, start, duration, track, _ in read.slices} == {
         (0, 10, "main.py/MainThread"),
-        (5, 20, "main.py/MainThread/device"),
+        (5, 20, "main.py/MainThread/MainThread: device"),
     }
 
 

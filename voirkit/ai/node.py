@@ -158,7 +158,15 @@ class Node(Span):
         Returns:
             The decorated function; without one a node of its own, which follows this one.
         """
-        if fn is not None and enable is None and epoch is None and step is None and image_idx is None and image_size is None and args is None:
+        if (
+            fn is not None
+            and enable is None
+            and epoch is None
+            and step is None
+            and image_idx is None
+            and image_size is None
+            and args is None
+        ):
             return timed(fn, self)
         use = Use(self)
         put(use._own, ALWAYS, epoch, step, image_idx, image_size, args)  # no update: that would have every node look up its path

@@ -6,24 +6,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
+    Key = tuple[str, int, int]  # (host, rank, pid): which process
+
 
 class Labels:
     """Names for people: ``main.py``, ``main.py (rank 1)``, ``main.py (rank 1, node7)``."""
 
     def __init__(self, run: Run) -> None:
-        self.processes = {(process.host, process.pid): process for process in run.processes()}
-        self._threads = run.threads()
-        self._ranks = len({process.rank for process in self.processes.values()}) > 1
-        self._hosts = len({process.host for process in self.processes.values()}) > 1
+        self.processes = {(process.host, process.rank, process.pid): process for process in run.processes()}
+        self._ranks = len({rank for _, rank, _ in self.processes}) > 1
+        self._hosts = len({host for host, _, _ in self.processes}) > 1
 
-    def process(self, host: str, pid: int) -> str:
+    def process(self, key: Key) -> str:
         """The name of a process, with its rank and host where there are several."""
-        process = self.processes.get((host, pid))
+        host, rank, pid = key
+        process = self.processes.get(key)
+        place = ([f"rank {rank}"] if self._ranks else []) + ([host] if self._hosts else [])
         name = (process.name if process is not None else "") or f"process {pid}"
-        place = [f"rank {process.rank}"] if self._ranks and process is not None else []
-        place += [host] if self._hosts else []
         return f"{name} ({', '.join(place)})" if place else name
 
-    def thread(self, host: str, pid: int, tid: int) -> str:
+    def thread(self, key: Key, tid: int) -> str:
         """The name of a thread."""
-        return self._threads.get((host, pid, tid)) or ("MainThread" if tid == pid else f"thread {tid}")
+        process = self.processes.get(key)
+        name = process.threads.get(tid) if process is not None else None
+        return name or ("MainThread" if tid == key[2] else f"thread {tid}")

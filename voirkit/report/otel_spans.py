@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from voirkit.report.labels import Key
     from voirkit.runs.opened import Run
 
 
@@ -23,9 +24,7 @@ class Span:
 
     __slots__ = ("attributes", "end_ns", "events", "id", "name", "parent", "process", "start_ns")
 
-    def __init__(
-        self, process: tuple[str, int], id: bytes, parent: bytes, name: str, times: tuple[int, int], attributes: dict[str, Any]
-    ) -> None:
+    def __init__(self, process: Key, id: bytes, parent: bytes, name: str, times: tuple[int, int], attributes: dict[str, Any]) -> None:
         self.process, self.id, self.parent, self.name, self.attributes = process, id, parent, name, attributes
         self.start_ns, self.end_ns = times
         self.events: list[tuple[int, str, Mapping[str, Any]]] = []
@@ -50,7 +49,7 @@ class Spans:
     """
 
     def __init__(self, run: Run) -> None:
-        manifest = run.manifest or {}
+        manifest = run.manifest
         self._labels = Labels(run)
         self.left_out = 0
         self.script = script_name(manifest) or "python"
@@ -60,24 +59,23 @@ class Spans:
 
     def of(self, batches: Iterable[Iterable[tuple[Any, ...]]]) -> Iterator[Span]:
         """Make spans of the rows, which come as ``Nesting`` asks; each is given when it is over."""
-        threads: dict[tuple[str, int, int, str], Thread] = {}
-        processes: dict[tuple[str, int], Span] = {}
+        threads: dict[tuple[Key, int, str], Thread] = {}
+        processes: dict[Key, Span] = {}
         for batch in batches:
-            for kind, category, name, start_ns, duration_ns, _, host, pid, tid, arguments in batch:
+            for kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments in batch:
+                key = host, rank, pid
                 if kind == "counter":
                     self.left_out += len(arguments)
                     continue
-                process = processes.get((host, pid))
+                process = processes.get(key)
                 if process is None:
-                    process = processes[host, pid] = self._process(host, pid, start_ns)
+                    process = processes[key] = self._process(key, start_ns)
                 process.end_ns = max(process.end_ns, start_ns + duration_ns)
                 moment = kind in ("mark", "meta")
                 beside = "" if moment or kind in ("span", "phase") else kind
-                thread = threads.get((host, pid, tid, beside))
+                thread = threads.get((key, tid, beside))
                 if thread is None:
-                    thread = threads[host, pid, tid, beside] = Thread(
-                        {"thread.id": tid, "thread.name": self._labels.thread(host, pid, tid)}
-                    )
+                    thread = threads[key, tid, beside] = Thread({"thread.id": tid, "thread.name": self._labels.thread(key, tid)})
                 for _, _, span in thread.nesting.ended(start_ns):
                     yield span
                 holder = thread.nesting.holder(start_ns + duration_ns)
@@ -90,8 +88,8 @@ class Spans:
                     **({"voirkit.kind": kind} if kind != "span" else {}),
                     **arguments,
                 }
-                id = self._id(thread, f"{host} {pid} {tid} {kind} {category} {name} {start_ns} {duration_ns}")
-                span = Span((host, pid), id, (holder or process).id, name, (start_ns, start_ns + duration_ns), attributes)
+                id = self._id(thread, f"{host} {rank} {pid} {tid} {kind} {category} {name} {start_ns} {duration_ns}")
+                span = Span(key, id, (holder or process).id, name, (start_ns, start_ns + duration_ns), attributes)
                 if moment:
                     yield span
                 else:
@@ -101,20 +99,20 @@ class Spans:
                 yield span
         yield from self._tree(processes)
 
-    def resource(self, process: tuple[str, int]) -> dict[str, Any]:
+    def resource(self, process: Key) -> dict[str, Any]:
         """What the spans of a process have in common, in OpenTelemetry's words."""
-        host, pid = process
+        host, rank, pid = process
         found = self._labels.processes.get(process)
-        known = {} if found is None else {"process.parent_pid": found.ppid, "voirkit.rank": found.rank}
         return {
             "service.name": self.script,
-            "service.instance.id": f"{host}-{pid}",
+            "service.instance.id": f"{host}-r{rank}-{pid}",
             "host.name": host,
             "process.pid": pid,
-            "process.title": self._labels.process(host, pid),
+            **({} if found is None else {"process.parent_pid": found.ppid}),
+            "process.title": self._labels.process(process),
+            "voirkit.rank": rank,
             "telemetry.sdk.name": "voirkit",
             "telemetry.sdk.language": "python",
-            **known,
         }
 
     def _id(self, thread: Thread, what: str) -> bytes:
@@ -128,32 +126,25 @@ class Spans:
     def _hash(self, what: str) -> bytes:
         return blake2b(what.encode("utf-8", "backslashreplace"), digest_size=8, key=self.trace_id).digest()
 
-    def _process(self, host: str, pid: int, start_ns: int) -> Span:
-        return Span(
-            (host, pid),
-            self._hash(f"process {host} {pid}"),
-            b"",
-            self._labels.process(host, pid),
-            (start_ns, start_ns),
-            {"voirkit.kind": "process"},
-        )
+    def _process(self, key: Key, start_ns: int) -> Span:
+        id = self._hash("process {} {} {}".format(*key))
+        return Span(key, id, b"", self._labels.process(key), (start_ns, start_ns), {"voirkit.kind": "process"})
 
-    def _tree(self, processes: dict[tuple[str, int], Span]) -> Iterator[Span]:
+    def _tree(self, processes: dict[Key, Span]) -> Iterator[Span]:
         """The spans of the processes and of the run, now that all is known of them."""
         if not processes:
             return
         first = min(processes.values(), key=lambda span: span.start_ns)
         times = first.start_ns, max(span.end_ns for span in processes.values())
-        main = (self._manifest.get("host"), self._manifest.get("pid"))
-        root = Span(
-            main if main in processes else first.process, self._hash("run"), b"", f"voirkit {self.script}", times, {"voirkit.kind": "run"}
-        )
+        main = (self._manifest.get("host"), self._manifest.get("rank"), self._manifest.get("pid"))
+        where = next((key for key in processes if key == main), first.process)
+        root = Span(where, self._hash("run"), b"", f"voirkit {self.script}", times, {"voirkit.kind": "run"})
         command = self._manifest.get("command")
         if command:
             root.attributes["voirkit.command"] = " ".join(map(str, command))
-        for (host, pid), span in processes.items():
-            found = self._labels.processes.get((host, pid))
-            starter = processes.get((host, found.ppid)) if found is not None and found.ppid != pid else None
+        for key, span in processes.items():
+            found = self._labels.processes.get(key)
+            starter = processes.get((key[0], key[1], found.ppid)) if found is not None and found.ppid != found.pid else None
             span.parent = (starter or root).id
             yield span
         yield root

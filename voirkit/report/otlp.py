@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from voirkit.errors import tell
 from voirkit.report.otel_spans import Span, Spans
+from voirkit.report.output import text
 from voirkit.report.values import INT64, unicode_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from voirkit.report.labels import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
@@ -42,18 +44,17 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
 
         otlp_http.send(spans, batches, target)
     else:
-        with open(target, "w", encoding="utf-8", newline="\n") as file:
+        with text(target) as put:
             for batch in batches:
-                json.dump(_document(spans, batch), file, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-                file.write("\n")
+                put(json.dumps(_document(spans, batch), separators=(",", ":"), allow_nan=False) + "\n")
     if spans.left_out:
         tell(f"export: {spans.left_out} values of counters are no spans and not in it; --format parquet has them.")
     return [target]
 
 
-def _batches(spans: Iterable[Span]) -> Iterator[dict[tuple[str, int], list[Span]]]:
+def _batches(spans: Iterable[Span]) -> Iterator[dict[Key, list[Span]]]:
     """The spans, some at once, by their process."""
-    batch: dict[tuple[str, int], list[Span]] = {}
+    batch: dict[Key, list[Span]] = {}
     n = 0
     for span in spans:
         batch.setdefault(span.process, []).append(span)
@@ -65,7 +66,7 @@ def _batches(spans: Iterable[Span]) -> Iterator[dict[tuple[str, int], list[Span]
         yield batch
 
 
-def _document(spans: Spans, batch: Mapping[tuple[str, int], list[Span]]) -> dict[str, Any]:
+def _document(spans: Spans, batch: Mapping[Key, list[Span]]) -> dict[str, Any]:
     """A TracesData in OTLP's JSON: ids in hexadecimal digits, 64-bit integers as text."""
     trace = spans.trace_id.hex()
     return {

@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from voirkit.report.labels import Key
+
 PATH = "/v1/traces"
 _BUSY = (429, 502, 503, 504)  # the protocol: try again after these, and after no other
 _TRIES = 6
@@ -31,9 +33,7 @@ _TIMEOUT_S = 10.0
 _HINT = "A collector listens on http://HOST:4318 for OTLP over HTTP (4317 is gRPC). To a file: -o run.otlp.jsonl"
 
 
-def send(
-    spans: Spans, batches: Iterable[Mapping[tuple[str, int], list[Span]]], target: str, sleep: Callable[[float], None] = time.sleep
-) -> None:
+def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str, sleep: Callable[[float], None] = time.sleep) -> None:
     """Send all the batches, one after the other.
 
     Args:

@@ -12,12 +12,14 @@ from hashlib import blake2b
 from voirkit.errors import VoirkitError
 from voirkit.report.labels import Labels
 from voirkit.report.nesting import Nesting
+from voirkit.report.output import complete
 from voirkit.report.values import INT64, unicode_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
+    from voirkit.report.labels import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
@@ -41,14 +43,14 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
         raise VoirkitError(
             "this needs the package 'perfetto', which is not installed.", where="--format perfetto", next="pip install 'voirkit[export]'"
         ) from None
-    with open(target, "wb") as file:
+    with complete(target) as temporary, open(temporary, "wb") as file:
         writer = _Writer(file, protos, run)
         for batch in run.rows(selection):
-            for kind, category, name, start_ns, duration_ns, _, host, pid, tid, arguments in batch:
+            for kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments in batch:
                 if kind == "counter":
-                    writer.counter(name, start_ns, host, pid, arguments)
+                    writer.counter((host, rank, pid), name, start_ns, arguments)
                 else:
-                    writer.event(kind, category, name, start_ns, duration_ns, host, pid, tid, arguments)
+                    writer.event((host, rank, pid), tid, kind, category, name, start_ns, duration_ns, arguments)
         writer.end()
     return [target]
 
@@ -56,7 +58,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
 class _Stack:
     """The events that are drawn as one stack, in as many lanes as overlapping spans need; each lane is a track."""
 
-    def __init__(self, lane: int) -> None:
+    def __init__(self, lane: int, name: str) -> None:
+        self.name = name
         self.nesting: Nesting[None] = Nesting()
         self.lanes = [lane]
         self.packets: dict[Any, Any] = {}  # what is always the same of an event, by (lane, category, name); of an end by its lane
@@ -70,29 +73,20 @@ class _Writer:
         self._trace = protos.Trace()
         self._packets = self._trace.packet
         self._numbers: dict[tuple[str, str], int] = {}
-        self._pids: dict[tuple[str, int], int] = {}
-        self._stacks: dict[tuple[str, int, int, str], _Stack] = {}
+        self._pids: dict[Key, int] = {}
+        self._stacks: dict[tuple[Key, int, str], _Stack] = {}
         self._tracks: set[int] = set()
         self._begin()
 
     def event(
-        self,
-        kind: str,
-        category: str,
-        name: str,
-        start_ns: int,
-        duration_ns: int,
-        host: str,
-        pid: int,
-        tid: int,
-        arguments: Mapping[str, Any],
+        self, process: Key, tid: int, kind: str, category: str, name: str, start_ns: int, duration_ns: int, arguments: Mapping[str, Any]
     ) -> None:
         """A span, or a moment (a mark). Spans come by their start; of those with the same start the longer first."""
-        stack = self._stack(host, pid, tid, "" if kind in _OF_A_THREAD else kind)
+        stack = self._stack(process, tid, "" if kind in _OF_A_THREAD else kind)
         self._close(stack, start_ns)
         lane = -1 if kind in ("mark", "meta") else stack.nesting.add(start_ns, start_ns + duration_ns, None)
         if lane == len(stack.lanes):
-            stack.lanes.append(self._child(stack.lanes[0], f"overlapping {lane}"))
+            stack.lanes.append(self._child(stack.lanes[0], f"{stack.name}: overlapping {lane}"))
         packet = stack.packets.get((lane, category, name))
         if packet is None:
             types = self._protos.TrackEvent
@@ -108,12 +102,12 @@ class _Writer:
         self._packets.append(packet)
         self._flush_if_full()
 
-    def counter(self, name: str, at_ns: int, host: str, pid: int, arguments: Mapping[str, Any]) -> None:
+    def counter(self, process: Key, name: str, at_ns: int, arguments: Mapping[str, Any]) -> None:
         """Values of a counter: a track for each."""
         for key, value in arguments.items():
             if isinstance(value, (int, float)):
                 packet = self._new_event(
-                    self._counter_track(name if key == "value" else f"{name} {key}", host, pid), self._protos.TrackEvent.TYPE_COUNTER
+                    self._counter_track(process, name if key == "value" else f"{name} {key}"), self._protos.TrackEvent.TYPE_COUNTER
                 )
                 packet.timestamp, packet.track_event.double_counter_value = at_ns, float(value)
                 self._packets.append(packet)
@@ -131,11 +125,12 @@ class _Writer:
         first = self._packets.add(trusted_packet_sequence_id=_SEQUENCE, sequence_flags=protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
         first.trace_packet_defaults.timestamp_clock_id = protos.BUILTIN_CLOCK_REALTIME
         processes = list(self._labels.processes.values())
+        began_ns = processes[0].began_ns if processes else 0
         snapshot = self._packets.add(trusted_packet_sequence_id=_SEQUENCE).clock_snapshot
         snapshot.primary_trace_clock = protos.BUILTIN_CLOCK_REALTIME
-        snapshot.clocks.add(clock_id=protos.BUILTIN_CLOCK_REALTIME, timestamp=processes[0].time_ns if processes else 0)
+        snapshot.clocks.add(clock_id=protos.BUILTIN_CLOCK_REALTIME, timestamp=began_ns)
         if len({process.host for process in processes}) == 1:  # each host has a monotonic clock of its own
-            snapshot.clocks.add(clock_id=protos.BUILTIN_CLOCK_MONOTONIC, timestamp=processes[0].perf_counter_ns)
+            snapshot.clocks.add(clock_id=protos.BUILTIN_CLOCK_MONOTONIC, timestamp=began_ns - processes[0].offset_ns)
 
     def _close(self, stack: _Stack, now_ns: int | None) -> None:
         for end_ns, lane, _ in stack.nesting.ended(now_ns):
@@ -174,39 +169,42 @@ class _Writer:
             getattr(packet.interned_data, table).add(iid=number, name=unicode_text(text))
         return number
 
-    def _stack(self, host: str, pid: int, tid: int, kind: str) -> _Stack:
-        stack = self._stacks.get((host, pid, tid, kind))
+    def _stack(self, process: Key, tid: int, kind: str) -> _Stack:
+        stack = self._stacks.get((process, tid, kind))
         if stack is None:
-            track = self._thread(host, pid, tid)
-            stack = self._stacks[host, pid, tid, kind] = _Stack(self._child(track, kind) if kind else track)
+            track, name = self._thread(process, tid), self._labels.thread(process, tid)
+            if kind:
+                name = f"{name}: {kind}"
+                track = self._child(track, name)
+            stack = self._stacks[process, tid, kind] = _Stack(track, name)
         return stack
 
-    def _thread(self, host: str, pid: int, tid: int) -> int:
+    def _thread(self, process: Key, tid: int) -> int:
         """The track of a thread, described before its first use."""
-        number, new = self._track("thread", host, pid, tid)
+        number, new = self._track("thread", process, tid)
         if new:
-            parent, shown = self._process(host, pid)
-            descriptor = self._descriptor(number, parent)
-            descriptor.thread.pid, descriptor.thread.tid = shown, shown if tid == pid else tid
-            descriptor.thread.thread_name = unicode_text(self._labels.thread(host, pid, tid))
+            parent, shown = self._process(process)
+            thread = self._descriptor(number, parent).thread
+            thread.pid, thread.tid = shown, shown if tid == process[2] else tid
+            thread.thread_name = unicode_text(self._labels.thread(process, tid))
         return number
 
-    def _process(self, host: str, pid: int) -> tuple[int, int]:
+    def _process(self, process: Key) -> tuple[int, int]:
         """(the track of a process, its number in the trace): hosts may have processes of the same number, and Perfetto knows no hosts."""
-        number, new = self._track("process", host, pid)
+        number, new = self._track("process", process)
         if new:
-            shown = pid
+            shown = process[2]
             while shown in self._pids.values():
-                shown += 10_000_000  # above Linux' limit of 2**22
-            self._pids[host, pid] = shown
-            descriptor = self._descriptor(number)
-            descriptor.process.pid, descriptor.process.process_name = shown, unicode_text(self._labels.process(host, pid))
-        return number, self._pids[host, pid]
+                shown += 10_000_000  # above the 2**22 of Linux
+            self._pids[process] = shown
+            described = self._descriptor(number).process
+            described.pid, described.process_name = shown, unicode_text(self._labels.process(process))
+        return number, self._pids[process]
 
-    def _counter_track(self, name: str, host: str, pid: int) -> int:
-        number, new = self._track("counter", name, host, pid)
+    def _counter_track(self, process: Key, name: str) -> int:
+        number, new = self._track("counter", process, name)
         if new:
-            descriptor = self._descriptor(number, self._process(host, pid)[0])
+            descriptor = self._descriptor(number, self._process(process)[0])
             descriptor.name = unicode_text(name)
             descriptor.counter.SetInParent()
         return number
@@ -214,7 +212,7 @@ class _Writer:
     def _child(self, parent: int, name: str) -> int:
         number, new = self._track("child", parent, name)
         if new:
-            self._descriptor(number, parent).name = name
+            self._descriptor(number, parent).name = unicode_text(name)
         return number
 
     def _track(self, *what: object) -> tuple[int, bool]:
