@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,20 @@ def test_long_runs_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted((name, start, arguments["step"]) for _, name, start, _, _, arguments in read.slices) == sorted(
         (r[2], r[3] - START, r[-1]["step"]) for r in rows
     )
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    class Long(MadeRun):
+        def rows(self, selection: Any) -> Iterator[list[tuple[Any, ...]]]:
+            for batch in range(60):
+                yield [row("forward", (batch * 1000 + i) * 10, 9, epoch=0, step=i) for i in range(1000)]
+                held.append(resident_bytes())
+
+    held: list[int] = []
+    perfetto.write(Long(), None, str(tmp_path / "run.pftrace"))  # type: ignore[arg-type]
+    assert held[-1] - held[9] < 10_000_000  # 50 000 events; packets that are kept would take some 80 MB
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -235,4 +235,7 @@ class _Writer:
 
     def _flush(self) -> None:
         self._file.write(self._trace.SerializeToString())
-        del self._packets[:]
+        self._trace = self._protos.Trace()  # a new one: protobuf frees what a message held only with the message
+        self._packets = self._trace.packet
+        for stack in self._stacks.values():
+            stack.packets.clear()
