@@ -10,7 +10,7 @@ import pytest
 
 PUBLIC = {
     "voirkit": ["Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "configurable", "gated", "give", "given",
-                "global_probe", "instrument_definition", "iterate", "log", "parametrized", "probing", "refstring", "tag"],
+                "global_probe", "instrument_definition", "iterate", "log", "open_run", "parametrized", "probing", "refstring", "tag"],
     "voirkit.phases": ["BaseOverseer", "GivenOverseer", "OverseerAbort", "Phase", "PhaseSequence", "StopProgram"],
     "voirkit.options": ["ExtendedArgumentParser"],
     "voirkit.multiplexer": ["LogEntry", "Multiplexer", "run"],
