@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 # name: (module, what it is for)
 FORMATS = {
     "pfw": ("voirkit.report.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
+    "perfetto": ("voirkit.report.perfetto", "Perfetto's own, for https://ui.perfetto.dev: a .pftrace file"),
+    "otlp": ("voirkit.report.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
 }
 
 
