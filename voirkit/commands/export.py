@@ -57,7 +57,7 @@ def _parser() -> ExtendedArgumentParser:
         "voirkit export",
         "voirkit export [RUN] --format FORMAT [-o FILE_OR_DIR] [--steps A:B] [--ranks LIST] [--force]",
         description="Write what a run recorded for other tools.",
-        epilog=f"formats:\n{formats}",
+        epilog=f"formats:\n{formats}\n",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")

@@ -80,6 +80,7 @@ class Run:
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._processes: list[Process] = []
+        self._chosen: dict[Any, str] = {}  # queries of selections
 
     @property
     def name(self) -> str:
@@ -154,7 +155,11 @@ class Run:
         Raises:
             CommandLineError: The run has no such steps or ranks.
         """
-        return chosen_events(self.connection(), selection)
+        known = self._chosen.get((selection.steps, selection.ranks))
+        if known is None:
+            known = chosen_events(self.connection(), selection, f"chosen_times_{len(self._chosen)}")
+            self._chosen[selection.steps, selection.ranks] = known
+        return known
 
     def extents(self, selection: Selection = EVERYTHING) -> list[Extent]:
         """The processes that have events in a selection, in the order of hosts, ranks and starts.
@@ -175,6 +180,10 @@ class Run:
         cursor = self.connection().execute(query)
         while batch := cursor.fetchmany(BATCH):
             yield batch
+
+    def execute(self, statement: str) -> None:
+        """Have DuckDB do something, to its end."""
+        self.connection().execute(statement).fetchall()
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.
