@@ -28,7 +28,8 @@ WITH ended AS (
     SELECT *, {steps} AS is_chosen, lag(last_ns) OVER w AS before_ns, coalesce(lag({steps}) OVER w, false) AS follows_chosen
     FROM turns WINDOW w AS (PARTITION BY host, rank, pid, tid ORDER BY turn)
 ), chosen AS (
-    SELECT host, rank, last_ns, CASE WHEN follows_chosen THEN before_ns ELSE greatest(first_ns, coalesce(before_ns, first_ns)) END AS first_ns
+    SELECT host, rank, last_ns,
+           CASE WHEN follows_chosen THEN before_ns ELSE greatest(first_ns, coalesce(before_ns, first_ns)) END AS first_ns
     FROM neighbours WHERE is_chosen
 ), joined AS (
     SELECT *, coalesce(first_ns > max(last_ns) OVER (
