@@ -6,7 +6,7 @@ as one stack would show wrong durations for those; here they get lanes of their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -49,3 +49,30 @@ class Nesting(Generic[T]):
                 return number
         self._lanes.append([(start_ns, end_ns, what)])
         return len(self._lanes) - 1
+
+
+def overlapping(spans: Iterable[tuple[Hashable, int, int]]) -> Iterator[tuple[Hashable, int, int, int]]:
+    """The spans that do not lie in lane 0 of their thread; the same lanes as those of ``Nesting``, for many spans at once.
+
+    Args:
+        spans: (thread, start, end), in any unit, in the order that ``Nesting`` asks for.
+
+    Yields:
+        (thread, start, end, lane), the lane from 1.
+    """
+    threads: dict[Hashable, list[list[int]]] = {}
+    for thread, start, end in spans:
+        lanes = threads.get(thread)
+        if lanes is None:
+            lanes = threads[thread] = [[]]
+        for number, ends in enumerate(lanes):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            if not ends or ends[-1] >= end:
+                ends.append(end)
+                break
+        else:
+            number = len(lanes)
+            lanes.append([end])
+        if number:
+            yield thread, start, end, number
