@@ -80,6 +80,24 @@ if __name__ == "__main__":
     evaluate()
 """
 
+COROUTINES = """
+import asyncio
+from voirkit.ai import ai
+
+async def load(i):
+    with ai.data.item:
+        await asyncio.sleep(0.01 * i)
+        with ai.data.preprocess:
+            await asyncio.sleep(0.05)
+
+async def main():
+    with ai.pipeline.train:
+        await asyncio.gather(load(1), load(2), load(3))
+
+asyncio.run(main())
+"""
+COROUTINES_COUNTS = {("pipeline", "train"): 1, ("data", "item"): 3, ("data", "preprocess"): 3}
+
 STEPS_TAKEN = 2 * 10
 COUNTS = {
     ("pipeline", "train"): 1, ("pipeline", "evaluate"): 1, ("pipeline", "epoch.iter"): 2, ("pipeline", "epoch.block"): 2,
@@ -91,9 +109,9 @@ COUNTS = {
 PROCESSES, THREADS = 3, 4
 
 
-def record(folder: Path) -> Place:
+def record(folder: Path, program: str = PROGRAM) -> Place:
     """Run the program under voirkit in a folder; its run directory is ``run``."""
-    place = Place(folder).write(main=PROGRAM)
+    place = Place(folder).write(main=program)
     ended = place.voirkit("--quiet", "main.py")
     assert (ended.code, ended.err) == (0, "")
     return place

@@ -63,8 +63,9 @@ def traces_data(document: dict[str, Any]) -> Any:
     for r in document["resourceSpans"]:
         for scope in r["scopeSpans"]:
             for span in scope["spans"]:
-                for key in ("traceId", "spanId", "parentSpanId"):
-                    span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
+                for ids in (span, *span.get("links", ())):
+                    for key in {"traceId", "spanId", "parentSpanId"} & set(ids):
+                        ids[key] = base64.b64encode(bytes.fromhex(ids[key])).decode()
     return json_format.ParseDict(document, trace_pb2.TracesData())
 
 
@@ -222,6 +223,18 @@ def test_a_mark_is_an_event_of_its_span_and_a_span_where_there_is_none(export: A
     )
     lonely = found.by_name["lonely"]
     assert lonely.start_time_unix_nano == lonely.end_time_unix_nano == START + 30
+
+
+def test_spans_of_one_flow_are_linked_to_the_one_before(export: Any) -> None:
+    rows = [
+        row("load", 0, 5, flow=7, thread=(HOST, 200, 200)),
+        row("other", 1, 5, flow=8),
+        row("train", 10, 5, flow=7),
+        row("save", 20, 5, flow=7),
+    ]
+    found = export(MadeRun(rows))
+    links = {name: [link.span_id for link in found.by_name[name].links] for name in ("load", "other", "train", "save")}
+    assert links == {"load": [], "other": [], "train": [found.by_name["load"].span_id], "save": [found.by_name["train"].span_id]}
 
 
 def test_ids_are_valid_unique_and_the_same_in_every_export(export: Any, tmp_path: Path) -> None:

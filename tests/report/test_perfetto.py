@@ -145,6 +145,14 @@ def test_a_device_runs_beside_its_thread(tmp_path: Path) -> None:
     }
 
 
+def test_spans_of_one_flow_are_connected(tmp_path: Path) -> None:
+    rows = [row("load", 0, 5, flow=7, thread=(HOST, 200, 200)), row("other", 1, 5, flow=8), row("train", 10, 5, flow=7), row("last", 20, 5)]
+    packets = Read(MadeRun(rows), tmp_path).trace.packet
+    load, other, train, last = [list(p.track_event.flow_ids) for p in packets if p.track_event.type == protos.TrackEvent.TYPE_SLICE_BEGIN]
+    assert load == train != other
+    assert (len(load), len(other), last) == (1, 1, [])
+
+
 def test_any_text_and_any_integer_can_be_written(tmp_path: Path) -> None:
     arguments = {"quote": 'a"b\\c\n', "half": "\ud800", "huge": 2**70, "big": -(2**63), "nan": float("nan")}
     read = Read(MadeRun([row("a\udcffb", 0, 1, **arguments)]), tmp_path)

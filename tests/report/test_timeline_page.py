@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotated import COUNTS, PROCESSES, THREADS, readers, record
+from annotated import COROUTINES, COROUTINES_COUNTS, COUNTS, PROCESSES, THREADS, readers, record
 from conftest import Place
 from perfetto_page import ask, chromium
 
@@ -49,9 +49,12 @@ def recorded(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture(scope="module", params=["perfetto", "chrome", "pfw"])
 def seen(request: pytest.FixtureRequest, recorded: Place, page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What Perfetto answers about an export."""
-    scratch = tmp_path_factory.mktemp(request.param)
-    target = scratch / {"perfetto": "run.pftrace", "chrome": "run.json", "pfw": "run.pfw.gz"}[request.param]
-    ended = recorded.python("-m", "voirkit", "export", "run", "--format", request.param, "-o", str(target))
+    return look(page, recorded, request.param, tmp_path_factory.mktemp(request.param))
+
+
+def look(page: Path, recorded: Place, format: str, scratch: Path) -> dict[str, Any]:
+    target = scratch / {"perfetto": "run.pftrace", "chrome": "run.json", "pfw": "run.pfw.gz"}[format]
+    ended = recorded.python("-m", "voirkit", "export", "run", "--format", format, "-o", str(target))
     assert ended.code == 0, ended.err
     return ask(page, target, QUESTIONS, scratch / "profile")
 
@@ -77,3 +80,10 @@ def test_perfetto_shows_arguments_and_nesting(seen: dict[str, Any]) -> None:
     assert seen["steps"] == [[20]]
     assert seen["deepest"] == [[5]]  # train, epoch.block, fetch.block, compute, backward, all_reduce
     assert 6_000_000 <= seen["time"][0][0] < 6_000_000_000  # ns: 20 times 350 us at least
+
+
+@pytest.mark.parametrize("format", ["perfetto", "chrome"])
+def test_perfetto_shows_every_span_of_coroutines_that_take_turns(page: Path, format: str, tmp_path: Path) -> None:
+    seen = look(page, record(tmp_path, COROUTINES), format, tmp_path)
+    assert seen["complaints"] == []
+    assert {(category, name): n for category, name, n in seen["slices"]} == COROUTINES_COUNTS

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 
 class Nesting(Generic[T]):
@@ -51,7 +52,7 @@ class Nesting(Generic[T]):
         return len(self._lanes) - 1
 
 
-def overlapping(spans: Iterable[tuple[Hashable, int, int]]) -> Iterator[tuple[Hashable, int, int, int]]:
+def overlapping(spans: Iterable[tuple[H, int, int]]) -> Iterator[tuple[H, int, int, int]]:
     """The spans that do not lie in lane 0 of their thread; the same lanes as those of ``Nesting``, for many spans at once.
 
     Args:
@@ -60,19 +61,20 @@ def overlapping(spans: Iterable[tuple[Hashable, int, int]]) -> Iterator[tuple[Ha
     Yields:
         (thread, start, end, lane), the lane from 1.
     """
-    threads: dict[Hashable, list[list[int]]] = {}
+    threads: dict[H, list[list[int]]] = {}
     for thread, start, end in spans:
         lanes = threads.get(thread)
         if lanes is None:
             lanes = threads[thread] = [[]]
-        for number, ends in enumerate(lanes):
+        lane = 0
+        for ends in lanes:
             while ends and ends[-1] <= start:
                 ends.pop()
             if not ends or ends[-1] >= end:
                 ends.append(end)
                 break
+            lane += 1
         else:
-            number = len(lanes)
             lanes.append([end])
-        if number:
-            yield thread, start, end, number
+        if lane:
+            yield thread, start, end, lane

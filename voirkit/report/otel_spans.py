@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 from voirkit.report.labels import Labels
 from voirkit.report.nesting import Nesting
+from voirkit.report.values import FLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
     from voirkit.report.labels import Key
     from voirkit.runs.opened import Run
 
+_FLOWS = 100_000  # that may go on at a time; memory must not grow with the run
+
 
 class Span:
     """One span. ``attributes`` may hold what a recorded argument may be: numbers, text, booleans, None; times are in ns since the epoch."""
 
-    __slots__ = ("attributes", "end_ns", "events", "id", "name", "parent", "process", "start_ns")
+    __slots__ = ("attributes", "end_ns", "events", "id", "link", "name", "parent", "process", "start_ns")
 
     def __init__(self, process: Key, id: bytes, parent: bytes, name: str, times: tuple[int, int], attributes: dict[str, Any]) -> None:
         self.process, self.id, self.parent, self.name, self.attributes = process, id, parent, name, attributes
         self.start_ns, self.end_ns = times
         self.events: list[tuple[int, str, Mapping[str, Any]]] = []
+        self.link: bytes | None = None  # id of the span that leads to this one
 
 
 class Thread:
@@ -61,6 +65,7 @@ class Spans:
         """Make spans of the rows, which come as ``Nesting`` asks; each is given when it is over."""
         threads: dict[tuple[Key, int, str], Thread] = {}
         processes: dict[Key, Span] = {}
+        flows: dict[Any, bytes] = {}
         for batch in batches:
             for kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments in batch:
                 key = host, rank, pid
@@ -90,6 +95,11 @@ class Spans:
                 }
                 id = self._id(thread, f"{host} {rank} {pid} {tid} {kind} {category} {name} {start_ns} {duration_ns}")
                 span = Span(key, id, (holder or process).id, name, (start_ns, start_ns + duration_ns), attributes)
+                if FLOW in arguments:
+                    span.link = flows.pop(arguments[FLOW], None)
+                    flows[arguments[FLOW]] = id
+                    if len(flows) > _FLOWS:
+                        del flows[next(iter(flows))]
                 if moment:
                     yield span
                 else:

@@ -96,6 +96,8 @@ def _span(trace: str, span: Span) -> dict[str, Any]:
             {"timeUnixNano": str(at_ns), "name": unicode_text(name), "attributes": _attributes(attributes)}
             for at_ns, name, attributes in span.events
         ]
+    if span.link is not None:
+        document["links"] = [{"traceId": trace, "spanId": span.link.hex()}]
     return document
 
 

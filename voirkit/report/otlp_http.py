@@ -151,6 +151,8 @@ def _add(into: Any, common: Any, trace_id: bytes, span: Span) -> None:
         end_time_unix_nano=span.end_ns,
         attributes=_attributes(common, span.attributes),
     )
+    if span.link is not None:
+        made.links.add(trace_id=trace_id, span_id=span.link)
     for at_ns, name, attributes in span.events:
         made.events.add(time_unix_nano=at_ns, name=unicode_text(name), attributes=_attributes(common, attributes))
 

@@ -13,7 +13,7 @@ from voirkit.errors import VoirkitError
 from voirkit.report.labels import Labels
 from voirkit.report.nesting import Nesting
 from voirkit.report.output import complete
-from voirkit.report.values import INT64, unicode_text
+from voirkit.report.values import FLOW, INT64, unicode_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
                     writer.event((host, rank, pid), tid, kind, category, name, start_ns, duration_ns, arguments)
         writer.end()
     return [target]
+
+
+def _number_of(*what: object) -> int:
+    """A number of 64 bits for anything."""
+    return int.from_bytes(blake2b(repr(what).encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little")
 
 
 class _Stack:
@@ -96,7 +101,9 @@ class _Writer:
             stack.packets[lane, category, name] = packet
         packet.timestamp = start_ns
         annotations = packet.track_event.debug_annotations
-        del annotations[:]
+        del annotations[:], packet.track_event.flow_ids[:]
+        if FLOW in arguments and lane >= 0:
+            packet.track_event.flow_ids.append(_number_of("flow", arguments[FLOW]))
         for key, value in arguments.items():
             self._annotate(annotations.add(), key, value)
         self._packets.append(packet)
@@ -217,7 +224,7 @@ class _Writer:
 
     def _track(self, *what: object) -> tuple[int, bool]:
         """(the number of a track, whether it is new): the same in every export, so that traces can be joined."""
-        number = int.from_bytes(blake2b(repr(what).encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little")
+        number = _number_of(*what)
         new = number not in self._tracks
         self._tracks.add(number)
         return number, new

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# The argument that connects spans, also of several threads and processes: arrows lead from one to the next of the same value.
+FLOW = "flow"
+
 INT64 = range(-(2**63), 2**63)
 
 
