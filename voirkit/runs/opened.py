@@ -205,7 +205,10 @@ class Run:
             raise self._damaged(exc) from None
 
     def _damaged(self, exc: Exception) -> RunDirectoryError:
-        return RunDirectoryError("its trace can not be read.", where=self.path, next=str(exc).partition("\n")[0])
+        what = "its trace can not be read"
+        if isinstance(exc, duckdb.IOException):
+            what += ", or the result not be written"
+        return RunDirectoryError(f"{what}.", where=self.path, next=str(exc).partition("\n")[0])
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.
