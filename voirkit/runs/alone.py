@@ -43,7 +43,9 @@ class Alone:
         self._begun.update(ended="exception" if failed else "normal")
         found = summary.empty(__version__)
         duration_s = time.perf_counter() - self._start
-        found.update(command=self._begun["command"], world_size=self._begun["world_size"], ended=self._begun["ended"], duration_s=duration_s)
+        found.update(
+            command=self._begun["command"], world_size=self._begun["world_size"], ended=self._begun["ended"], duration_s=duration_s
+        )
         if totals is not None:
             summary.add_trace(found, totals, duration_s)
         try:
