@@ -38,6 +38,16 @@ def events(folder: Path | str) -> list[Event]:
     return sorted(result, key=lambda e: (e.start_ns, -e.duration_ns))
 
 
+def rows(folder: Path | str) -> list[Event]:
+    """The same of a run that voirkit has led, or that is opened: on the wall clock."""
+    from voirkit import open_run
+    from voirkit.runs.selection import EVERYTHING
+
+    with open_run(folder) as run:
+        found = [row for batch in run.rows(EVERYTHING) for row in batch]
+    return [Event(category, name, kind, a, start, dur, pid, tid) for kind, category, name, start, dur, _, _, pid, tid, a in found]
+
+
 def names(found: list[Event]) -> list[str]:
     """Their names."""
     return [e.name for e in found]

@@ -93,7 +93,7 @@ class dftracer:
             if why:
                 tell(f"{target} was not written ({why}).\n  Write it with: voirkit export {self._folder} --format pfw -o {target}")
                 return
-        if not traces.are_there(self._folder):  # of child processes that go on
+        if not traces.are_there(self._folder, other_than=self._pid):  # of child processes that go on
             traces.discard(self._folder)
 
     def get_time(self) -> int:

@@ -18,12 +18,13 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _PYTHON = "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; sys.exit(main(sys.argv[1:]))"
 
 
-def are_there(path: str) -> bool:
-    """Whether a run directory holds segments."""
+def are_there(path: str, other_than: int | None = None) -> bool:
+    """Whether a run directory holds segments; those of one process may be left out."""
     try:
-        return any(name.endswith(".seg") for name in os.listdir(os.path.join(path, "trace")))
+        names = [name.rpartition("-")[0] for name in os.listdir(os.path.join(path, "trace")) if name.endswith(".seg")]
     except OSError:
         return False
+    return any(name.rpartition("-")[2].partition(".")[0] != str(other_than) for name in names)
 
 
 def settle(path: str, rank: int, warn: Callable[[str], None]) -> None:
@@ -36,7 +37,7 @@ def settle(path: str, rank: int, warn: Callable[[str], None]) -> None:
     """
     if not are_there(path):
         return
-    why = _run("voirkit.runs.at_rest", path, "--rank", str(rank))
+    why = _run("voirkit.runs.at_rest", path, "--rank", str(rank), "--ended", str(os.getpid()))
     if why:
         warn(f"the trace is kept as it was written ({why}); it is made smaller when it is first opened.")
 
