@@ -10,7 +10,7 @@ import pytest
 
 PUBLIC = {
     "voirkit": ["Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "ai", "configurable", "gated", "give", "given",
-                "global_probe", "instrument_definition", "iterate", "log", "parametrized", "probing", "refstring", "tag"],
+                "global_probe", "instrument_definition", "iterate", "log", "open_run", "parametrized", "probing", "refstring", "tag"],
     "voirkit.ai": ["Node", "ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "other", "pipeline"],
     "voirkit.dftracer": ["ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "pipeline"],
     "voirkit.phases": ["BaseOverseer", "GivenOverseer", "OverseerAbort", "Phase", "PhaseSequence", "StopProgram"],

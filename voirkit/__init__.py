@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
     from voirkit.probes.language import tag
+    from voirkit.runs.opened import open_run
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ _HOMES = {
     "instrument_definition": "voirkit.instrument",
     "iterate": "voirkit.helpers",
     "log": "voirkit.helpers",
+    "open_run": "voirkit.runs.opened",
     "parametrized": "voirkit.instrument",
     "probing": "voirkit.probes",
     "refstring": "voirkit.probes",
@@ -59,6 +61,7 @@ __all__ = [
     "instrument_definition",
     "iterate",
     "log",
+    "open_run",
     "parametrized",
     "probing",
     "refstring",

@@ -1,0 +1,99 @@
+"""``voirkit export [RUN] --format FORMAT``: a run's trace for other tools. Never changes the run, nor overwrites a file unasked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from voirkit.commands.target import read_words
+from voirkit.errors import CommandLineError, VoirkitError, tell
+from voirkit.options import ExtendedArgumentParser
+from voirkit.report.formats import FORMATS, load
+from voirkit.runs.opened import LATEST, Run, open_run
+from voirkit.runs.selection import selection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from voirkit.report.formats import Format
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the files.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CommandLineError: The command line is wrong, or the run has no such steps or ranks.
+        RunDirectoryError: RUN is none.
+    """
+    options = read_words(_parser(), argv)
+    if options.format is None:
+        raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(FORMATS)}")
+    format = load(options.format)
+    chosen = selection(options.steps, options.ranks)
+    with open_run(LATEST if options.RUN is None else options.RUN) as run:
+        target = _target(format, options.output, run)
+        if not options.force:
+            _refuse_to_overwrite(format, target)
+        try:
+            if not _is_file(format, target):
+                os.makedirs(target, exist_ok=True)
+            written = format.write(run, chosen, target)
+        except OSError as exc:
+            raise VoirkitError(f"it can not be written: {exc.strerror or exc}.", where=exc.filename or target) from None
+        for warning in run.warnings:
+            tell(warning)
+    for path in written:
+        print(path)
+    return 0
+
+
+def _parser() -> ExtendedArgumentParser:
+    width = max(map(len, FORMATS))
+    formats = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in FORMATS.items())
+    parser = ExtendedArgumentParser(
+        "voirkit export",
+        "voirkit export [RUN] --format FORMAT [-o FILE_OR_DIR] [--steps A:B] [--ranks LIST] [--force]",
+        description="Write what a run recorded for other tools.",
+        epilog=f"formats:\n{formats}",
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")
+    parser.add_argument("--format", metavar="FORMAT", help="one of those below")
+    parser.add_argument("-o", "--output", metavar="FILE_OR_DIR", help="where to; by default the run's name, in the current folder")
+    parser.add_argument("--steps", metavar="A:B", help="only steps A to B-1, and what happened meanwhile")
+    parser.add_argument("--ranks", metavar="LIST", help="only these ranks: 0,2-3")
+    parser.add_argument("--force", action="store_true", help="overwrite files that are there")
+    return parser
+
+
+def _target(format: Format, output: str | None, run: Run) -> str:
+    """Where to write."""
+    if output is None:
+        return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
+    if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):
+        return os.path.join(output, f"{run.name}{format.SUFFIX}")
+    return output
+
+
+def _is_file(format: Format, target: str) -> bool:
+    """Whether one file is to be written; a format of several takes the name of one too."""
+    return bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
+
+
+def _refuse_to_overwrite(format: Format, target: str) -> None:
+    """
+    Raises:
+        CommandLineError: There is a file of that name, or the folder has files of that format: a reader would take them for one trace.
+    """
+    if _is_file(format, target):
+        there = [target] if os.path.lexists(target) else []
+    elif os.path.lexists(target) and not os.path.isdir(target):
+        raise CommandLineError("this is a file; the format needs a folder.", where=target)
+    else:
+        names = os.listdir(target) if os.path.isdir(target) else []
+        there = [os.path.join(target, name) for name in sorted(names) if name.endswith((f".{format.NAME}", f".{format.NAME}.gz"))]
+    if there:
+        raise CommandLineError("it is there already.", where=there[0], next="Give another name with -o, or overwrite it with --force.")

@@ -1,0 +1,57 @@
+"""The formats of ``voirkit export``: each is a module with ``NAME``, ``SUFFIX`` and ``write``, imported only when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from voirkit.errors import CommandLineError, did_you_mean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from voirkit.runs.opened import Run
+    from voirkit.runs.selection import Selection
+
+    class Format(Protocol):
+        """What a module of a format has."""
+
+        NAME: str
+        SUFFIX: str
+        """Of the file that it writes; "" if it writes a folder of files."""
+
+        @staticmethod
+        def write(run: Run, selection: Selection, target: str) -> list[str]:
+            """Write the selected part of a run.
+
+            Args:
+                run: An opened run.
+                selection: What of it.
+                target: Path of the file, or, without a ``SUFFIX``, of a folder that is there.
+
+            Returns:
+                The files that were written.
+
+            Raises:
+                VoirkitError: What is missing (a package, say), with a next step.
+                OSError: The disk is full, for instance.
+            """
+
+
+# name: (module, what it is for)
+FORMATS = {
+    "pfw": ("voirkit.report.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
+}
+
+
+def load(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        CommandLineError: There is none of that name.
+    """
+    if name not in FORMATS:
+        hint = did_you_mean(name, FORMATS)
+        raise CommandLineError(f"{name!r} is no format.", where="--format", next=f"{hint}\nFormats: {', '.join(FORMATS)}.".strip())
+    format: Format = import_module(FORMATS[name][0])  # type: ignore[assignment] # mypy does not know what is imported
+    return format

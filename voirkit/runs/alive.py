@@ -1,0 +1,83 @@
+"""Whether the process that wrote a file is still there. It may be on another host, and its number may be another's by now.
+
+In doubt it is alive: what a living process has not written yet would be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SLACK_S = 10.0  # the kernel counts a process's start in ticks since boot, and the boot in whole seconds
+
+
+def is_here(host: object) -> bool:
+    """Whether a host is this one."""
+    if sys.platform == "win32":
+        import platform
+
+        return platform.node() == host
+    return os.uname().nodename == host
+
+
+def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
+    """Whether the process of this host that wrote something at a time still runs.
+
+    Args:
+        pid: Its id.
+        perf_counter_ns: When it wrote; on Linux this clock begins with the system.
+        time_ns: The same on the wall clock.
+    """
+    if pid <= 0:
+        return False
+    if sys.platform != "linux":
+        return _answers(pid)
+    if time.perf_counter_ns() < perf_counter_ns:  # the system has been started since
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        with open("/proc/stat", encoding="ascii") as file:
+            booted = next(int(line.split()[1]) for line in file if line.startswith("btime"))
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, IndexError, StopIteration):
+        return True
+    # One that began later is another. Both clocks must say so: one stands still while a laptop sleeps, the other can be set.
+    is_another = began > perf_counter_ns / 1e9 + _SLACK_S and booted + began > time_ns / 1e9 + _SLACK_S
+    return fields[0] not in "ZX" and not is_another
+
+
+def _answers(pid: int) -> bool:
+    if sys.platform == "win32":
+        import ctypes  # os.kill would end it
+
+        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)
+        if handle:
+            ctypes.windll.kernel32.CloseHandle(handle)
+        return bool(handle)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def goes_on(manifest: dict[str, Any] | None) -> bool:
+    """Whether a run still goes on. Of one on another host only its manifest tells."""
+    if manifest is None or manifest.get("ended") != "running":
+        return False
+    pid, clocks = manifest.get("pid"), manifest.get("clocks")
+    if not isinstance(pid, int) or not isinstance(clocks, dict):
+        return False
+    if not is_here(manifest.get("host")):
+        return True
+    return is_alive(pid, int(clocks.get("perf_counter_ns", 0)), int(clocks.get("time_ns", 0)))

@@ -1,0 +1,233 @@
+"""Puts what was recorded to rest: segments become sorted Parquet files, and are removed.
+
+At every moment each record is to be read exactly once, from its segment or from Parquet, whoever is killed and whoever reads meanwhile: see
+``trace_files``. Records of a process that is alive, or ran on another host, are left alone.
+
+    python -m voirkit.runs.at_rest RUN [--rank RANK] [--ended PID]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from voirkit.runs import parquet
+from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.lock import locked
+from voirkit.runs.spans import connect
+from voirkit.runs.trace_files import journal_path, layout, read_journal
+from voirkit.trace.layout import folder_of
+from voirkit.trace.pieces import Pieces, Source, has_grown, of_stem
+from voirkit.trace.reader import Files
+
+
+class Settled(NamedTuple):
+    """What ``settle`` did.
+
+    Attributes:
+        events: How many records were put to rest.
+        left: The processes (stems of their files) that were left alone: they are alive, on another host, or can not be read whole.
+    """
+
+    events: int
+    left: list[str]
+
+
+def settle(run: str, rank: int | None = None, ended: Collection[int] = ()) -> Settled:
+    """Put the records of processes that have ended to rest. May be called again, at any time, by several at once.
+
+    Args:
+        run: The run directory.
+        rank: Only those of this rank.
+        ended: Ids of living processes of this host that record no more.
+
+    Raises:
+        OSError, duckdb.Error: The disk is full, the folder can not be written to. Nothing is lost, and another call goes on.
+    """
+    folder = folder_of(run)
+    if not os.path.isdir(folder):
+        return Settled(0, [])
+    events, left = 0, []
+    for one in _ranks(run) if rank is None else [rank]:
+        with locked(f"{folder}/settle-r{one}.lock"):
+            _clear_up(folder, one)
+            own = [files for files in layout(run).segments if of_stem(files.stem)[1] == one]
+            resting = [files for files in own if _has_ended(files, ended)]
+            others = [files for files in own if files not in resting]
+            while resting:
+                count, refused = _settle(folder, one, resting, keep_names=bool(others))
+                events += count
+                others += [files for files in resting if files.stem in refused]
+                resting = [files for files in resting if files.stem not in refused] if refused else []
+            left += [files.stem for files in others]
+    return Settled(events, left)
+
+
+def _ranks(run: str) -> list[int]:
+    journals = [int(found[1]) for name in os.listdir(folder_of(run)) if (found := re.match(r"settle-r(\d+)\.", name))]
+    return sorted({*journals, *(of_stem(files.stem)[1] for files in layout(run).segments)})
+
+
+def _has_ended(files: Files, ended: Collection[int]) -> bool:
+    """Whether the process that wrote these files is gone for certain."""
+    header = _header(files.names)
+    host, pid = header.get("host"), header.get("pid")
+    clocks = header.get("clocks")
+    if not is_here(host) or not isinstance(pid, int) or not isinstance(clocks, dict):
+        return False
+    return pid in ended or not is_alive(pid, int(clocks.get("perf_counter_ns", 0)), int(clocks.get("time_ns", 0)))
+
+
+def _header(names: str) -> dict[str, Any]:
+    try:
+        with open(names, "rb") as file:
+            found = json.loads(file.readline())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _settle(folder: str, rank: int, resting: list[Files], keep_names: bool) -> tuple[int, set[str]]:
+    """Put some processes' records to rest.
+
+    Returns:
+        How many; or, if nothing could be done, the stems of those that are in the way.
+    """
+    draft = tempfile.mkdtemp(prefix=f"settle-r{rank}.", suffix=".tmp", dir=folder)
+    try:
+        os.chmod(draft, os.stat(folder).st_mode & 0o777)  # mkdtemp's are for its maker alone; others may have to move its files
+        with connect(f"{draft}/duckdb") as connection:
+            pieces = Pieces(resting)
+            written: list[tuple[str, str]] = []
+
+            def path_of(kind: str, number: int) -> str:
+                written.append((f"{draft}/{kind}-{number}.parquet", kind))
+                return written[-1][0]
+
+            events = parquet.write(connection, pieces, path_of)
+        refused = {files.stem for files, source in zip(resting, pieces.sources, strict=True) if source.unknown}
+        refused |= {files.stem for files in resting if any(has_grown(path, pieces.read[path]) for path in files.segments)}
+        if refused:
+            return 0, refused
+        host = of_stem(resting[0].stem)[0]
+        move = _places(folder, rank, host, written)
+        with open(f"{draft}/processes.jsonl", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(described(source)) + "\n" for source in pieces.sources)
+        number = _free(f"{folder}/processes", f"{host}-r{rank}-")
+        move.append((f"{draft}/processes.jsonl", f"{folder}/processes/{host}-r{rank}-{number}.jsonl"))
+        remove = [path for files in resting for path in (*files.segments, files.dropped, files.names) if path is not None]
+        if keep_names:  # forked children that are alive may still look there for what a number of their parent's stands for
+            remove = [path for path in remove if not path.endswith(".names")]
+        for path, _ in move:
+            _sync(path)
+        _write_journal(folder, rank, move, remove)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    _clear_up(folder, rank)
+    return events, set()
+
+
+def _places(folder: str, rank: int, host: str, written: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The place of each draft."""
+    first: dict[str, int] = {}
+    move = []
+    for path, kind in written:
+        place = f"{folder}/kind={kind}/rank={rank}"
+        number = first.setdefault(kind, _free(place, f"{host}-"))
+        first[kind] += 1
+        move.append((path, f"{place}/{host}-{number}.parquet"))
+    return move
+
+
+def _free(folder: str, begin: str) -> int:
+    """The first number behind those that are taken."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    taken = [name[len(begin) :].partition(".")[0] for name in names if name.startswith(begin)]
+    return max((int(number) for number in taken if number.isdigit()), default=-1) + 1
+
+
+def _write_journal(folder: str, rank: int, move: list[tuple[str, str]], remove: list[str]) -> None:
+    """From here on the drafts count."""
+    journal = {
+        "move": [[os.path.relpath(draft, folder), os.path.relpath(place, folder)] for draft, place in move],
+        "remove": [os.path.relpath(path, folder) for path in remove],
+    }
+    path = journal_path(folder, rank)
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(journal, file)
+    _sync(f"{path}.tmp")
+    os.replace(f"{path}.tmp", path)
+
+
+def _clear_up(folder: str, rank: int) -> None:
+    """Do what a journal says, as far as it has not been done, and remove what was left behind by who was killed before there was one."""
+    path = journal_path(folder, rank)
+    journal = read_journal(path)
+    if journal is not None:
+        for draft, place in journal.move:
+            if os.path.exists(f"{folder}/{draft}"):
+                os.makedirs(os.path.dirname(f"{folder}/{place}"), exist_ok=True)
+                os.replace(f"{folder}/{draft}", f"{folder}/{place}")
+        for name in journal.remove:
+            if os.path.exists(f"{folder}/{name}"):
+                os.unlink(f"{folder}/{name}")
+        os.unlink(path)
+    for name in os.listdir(folder):
+        if name.startswith(f"settle-r{rank}.") and name.endswith(".tmp"):
+            if os.path.isdir(f"{folder}/{name}"):
+                shutil.rmtree(f"{folder}/{name}")
+            else:
+                os.unlink(f"{folder}/{name}")
+
+
+def described(source: Source) -> dict[str, Any]:
+    """What is kept of a process, as JSON."""
+    process = source.process
+    return {**process._asdict(), "threads": {str(tid): name for tid, name in source.threads.items()}, "dropped": source.dropped}
+
+
+def _sync(path: str) -> None:
+    """Have a file on the disk before something else says that it is there."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def main(words: list[str]) -> int:
+    """The command: settle, and say what is left.
+
+    Returns:
+        The exit code.
+    """
+    import argparse
+
+    import duckdb
+
+    from voirkit.errors import tell
+
+    parser = argparse.ArgumentParser("python -m voirkit.runs.at_rest", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("RUN", help="a run directory")
+    parser.add_argument("--rank", type=int, help="only the records of this rank")
+    parser.add_argument(
+        "--ended", type=int, action="append", default=[], metavar="PID", help="this process records no more, though it is alive"
+    )
+    options = parser.parse_args(words)
+    try:
+        settle(options.RUN, options.rank, options.ended)
+    except (OSError, duckdb.Error) as exc:
+        tell(f"{options.RUN}: the trace stays in segments, which are read as well: {exc}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

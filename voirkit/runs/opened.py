@@ -1,0 +1,254 @@
+"""A run directory, opened: what ran, and its trace as tables for DuckDB. Finished, killed and running ones are read alike.
+
+What can be read is given; what is damaged or missing is in ``warnings``, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from voirkit.errors import RunDirectoryError
+from voirkit.runs import at_rest, directory
+from voirkit.runs.alive import goes_on
+from voirkit.runs.chosen import chosen_events
+from voirkit.runs.selection import EVERYTHING, Selection
+from voirkit.runs.spans import connect
+from voirkit.runs.trace_files import layout
+from voirkit.runs.trace_tables import Process, open_trace
+
+if TYPE_CHECKING:
+    import duckdb
+
+LATEST = os.path.join(directory.PARENT, "latest")
+BATCH = 10_000  # rows that are python objects at a time
+
+# (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid, arguments)
+Row = tuple[str, str, str, int, int, int, str, int, int, dict[str, Any]]
+
+
+class Extent(NamedTuple):
+    """What of a process is in a selection.
+
+    Attributes:
+        events: How many events.
+        first_ns: When the first began, on the wall clock.
+        last_ns: When the last one ended.
+    """
+
+    process: Process
+    events: int
+    first_ns: int
+    last_ns: int
+
+
+def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
+    """Open a run directory.
+
+    What a finished or killed run has left in segments is put to rest first, if the folder can be written to; one that still runs is
+    read as it is at this moment.
+
+    Raises:
+        RunDirectoryError: There is none at that path.
+    """
+    return Run(os.fspath(path))
+
+
+class Run:
+    """An opened run directory; a context manager.
+
+    Attributes:
+        path: Its absolute path, links resolved.
+        manifest: ``run.json``; empty if there is none, as of a script that recorded without voirkit's runner.
+        summary: ``summary.json``, or None: the run goes on, or was killed.
+        is_live: Whether it still runs.
+        warnings: What could not be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = _directory(path)
+        self.warnings: list[str] = []
+        self.manifest = self._json(directory.MANIFEST) or {}
+        self.summary = self._json(directory.SUMMARY)
+        self.is_live = goes_on(self.manifest)
+        self._folder = tempfile.mkdtemp(prefix="voirkit-")
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._processes: list[Process] = []
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return os.path.basename(self.path)
+
+    def close(self) -> None:
+        """Free what it holds."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._remove()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        path = os.path.join(self.path, name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            self.warnings.append(f"{path} can not be read; it is damaged.")
+            return None
+        return found
+
+    # the trace
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """DuckDB with the table ``spans`` (the columns of ``voirkit.runs.spans``) and ``events``, the same with ``wall_ns``: a cursor."""
+        if self._connection is None:
+            connection = connect(os.path.join(self._folder, "duckdb"))
+            if not self.is_live:
+                self._settle()
+            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"))
+            self.warnings += opened.warnings
+            self._processes = opened.processes
+            self._connection = connection
+        return self._connection.cursor()
+
+    def _settle(self) -> None:
+        import duckdb
+
+        try:
+            at_rest.settle(self.path)
+        except (OSError, duckdb.Error):
+            pass  # the folder can not be written to, the disk is full: it is read as it is
+
+    def trace(self) -> duckdb.DuckDBPyRelation:
+        """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.spans``."""
+        return self.connection().table("spans")
+
+    def processes(self) -> list[Process]:
+        """The processes that recorded, in the order in which they began."""
+        self.connection()
+        return list(self._processes)
+
+    def threads(self) -> dict[tuple[str, int, int, int], str]:
+        """Names of threads by (host, rank, pid, tid)."""
+        return {(one.host, one.rank, one.pid, tid): name for one in self.processes() for tid, name in one.threads.items()}
+
+    def events(self, selection: Selection = EVERYTHING) -> str:
+        """A query for the selected events: the columns of ``spans``, and ``wall_ns``, the start on the wall clock. Not sorted.
+
+        Raises:
+            CommandLineError: The run has no such steps or ranks.
+        """
+        return chosen_events(self.connection(), selection)
+
+    def extents(self, selection: Selection = EVERYTHING) -> list[Extent]:
+        """The processes that have events in a selection, in the order of hosts, ranks and starts.
+
+        Raises:
+            CommandLineError: The run has no such steps or ranks.
+        """
+        found = self.connection().execute(
+            f"SELECT host, rank, pid, count(*), min(wall_ns), max(wall_ns + duration_ns) FROM ({self.events(selection)}) GROUP BY ALL"
+        )  # fmt: skip
+        counted = {(host, rank, pid): rest for host, rank, pid, *rest in found.fetchall()}
+        ordered = sorted(self.processes(), key=lambda one: (one.host, one.rank, one.began_ns))
+        unique = {(one.host, one.rank, one.pid): one for one in reversed(ordered)}
+        return [Extent(unique[key], *counted[key]) for key in reversed(unique) if key in counted]
+
+    def fetch(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Batches of a query's rows."""
+        cursor = self.connection().execute(query)
+        while batch := cursor.fetchmany(BATCH):
+            yield batch
+
+    def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
+        """Batches of the selected events, sorted by start.
+
+        Yields:
+            Lists of (kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments): ``start_ns`` on the wall clock,
+            nanoseconds since 1970; in the arguments, an event's own number under the key of its name (``value`` for a counter without).
+
+        Raises:
+            CommandLineError: The run has no such steps or ranks.
+        """
+        columns = "kind, category, name, wall_ns, duration_ns, rank, host, pid, tid, args, value_key, value, number"
+        parse = _Parse()
+        for batch in self.fetch(f"SELECT {columns} FROM ({self.events(selection)}) ORDER BY wall_ns, duration_ns DESC"):
+            yield [(*row[:9], parse(row[9], row[10], row[11], row[12])) for row in batch]
+
+
+class _Parse:
+    """Arguments from JSON. The same text comes many times in a row; every event has a dictionary of its own."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, text: str | None, key: str | None, value: int | None, number: float | None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if text is not None:
+            known = self._known.get(text)
+            if known is None:
+                if len(self._known) > 1000:
+                    self._known.clear()
+                known = self._known[text] = json.loads(text)
+            found = dict(known)
+        if value is not None and key is not None:
+            found[key] = value
+        elif number is not None:
+            found[key or "value"] = number
+        return found
+
+
+def _directory(path: str) -> str:
+    """The absolute path of a run directory.
+
+    Raises:
+        RunDirectoryError: It is none.
+    """
+    hint = "A run directory is made by: voirkit SCRIPT"
+    if path == LATEST and not os.path.lexists(path):
+        raise RunDirectoryError("there is no run in this folder.", where=path, next=f"Name a run directory, or record one.  {hint}")
+    if not os.path.exists(path):
+        raise RunDirectoryError("there is no such folder.", where=path, next=_others(path) or hint)
+    if not os.path.isdir(path):
+        raise RunDirectoryError("this is a file, not a run directory.", where=path, next=hint)
+    try:
+        there = os.listdir(path)
+    except OSError as exc:
+        raise RunDirectoryError(f"it can not be read: {exc.strerror}.", where=path) from None
+    if directory.MANIFEST not in there and not any(layout(path)):
+        raise RunDirectoryError(f"this is no run directory: it has no {directory.MANIFEST}.", where=path, next=_runs_in(path) or hint)
+    return os.path.realpath(path)
+
+
+def _others(path: str) -> str:
+    """What is near a path that does not exist."""
+    from voirkit.errors import did_you_mean
+
+    parent = os.path.dirname(path.rstrip("/"))
+    try:
+        there = [os.path.join(parent, one) for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))]
+    except OSError:
+        return ""
+    return did_you_mean(path.rstrip("/"), there)
+
+
+def _runs_in(path: str) -> str:
+    """What to do about a folder that is not a run, but may hold some."""
+    runs = sorted(one for one in os.listdir(path) if os.path.exists(os.path.join(path, one, directory.MANIFEST)))
+    return f"It holds runs: {', '.join(os.path.join(path, one) for one in runs[-3:])}" if runs else ""

@@ -1,0 +1,124 @@
+"""Records of the trace plane as rows for DuckDB: one schema, whether they come from segments or lie in Parquet.
+
+Checked with duckdb 1.1 (Python 3.10) to 2.0. It reads numpy arrays without a copy, and needs neither pandas nor pyarrow for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from voirkit.trace.pieces import Piece, Source
+
+# The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
+COLUMNS = {
+    "start_ns": "BIGINT",  # of the host's clock, time.perf_counter_ns
+    "duration_ns": "BIGINT",
+    "category": "VARCHAR",
+    "name": "VARCHAR",
+    "value": "BIGINT",  # the event's own number, if its name has a key for one
+    "number": "DOUBLE",  # a counter's
+    "value_key": "VARCHAR",
+    "epoch": "BIGINT",  # the arguments epoch and step, if they are whole numbers
+    "step": "BIGINT",
+    "args": "VARCHAR",  # all arguments as a JSON object; null if there are none
+    "host": "VARCHAR",
+    "pid": "BIGINT",
+    "tid": "BIGINT",
+    "kind": "VARCHAR",
+    "rank": "INTEGER",
+}
+_WHOLE = (
+    "CASE WHEN json_type(text, '$.{0}') IN ('BIGINT', 'UBIGINT') THEN try_cast(json_extract_string(text, '$.{0}') AS BIGINT) END AS {0}"
+)
+
+
+def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
+    """A connection that holds itself to a bounded memory, and puts what is more into a folder.
+
+    Two threads: one that reads and one that writes keep each other busy, more take memory and the program's cores.
+    """
+    connection = duckdb.connect(config={"threads": 2, "temp_directory": temporary})
+    connection.execute(f"SET memory_limit = '{memory}'")
+    connection.execute("SET preserve_insertion_order = true")
+    return connection
+
+
+def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[Source]) -> str:
+    """Make the records of a piece known to DuckDB.
+
+    Returns:
+        A query for them with the columns of ``COLUMNS``, not sorted. The piece must live as long as it is used.
+    """
+    names = piece.names
+    tables: dict[str, dict[str, Any]] = {
+        "piece_records": piece.columns,
+        "piece_names": {
+            "code": np.arange(len(names), dtype=np.uint32),
+            **{key: _texts([clean(getattr(name, key)) for name in names]) for key in ("kind", "category", "name", "value_key")},
+        },
+        "piece_arguments": {
+            "code": np.fromiter(piece.arguments, np.int64, len(piece.arguments)),
+            "text": _texts([strict(text) for text in piece.arguments.values()]),
+        },
+        "piece_processes": {
+            "code": np.arange(len(sources), dtype=np.uint32),
+            "host": _texts([clean(source.process.host) for source in sources]),
+            "rank": np.array([source.process.rank for source in sources], np.int32),
+            "pid": np.array([source.process.pid for source in sources], np.int64),
+        },
+    }
+    for name, columns in tables.items():
+        connection.register(name, columns)
+    number = "CASE WHEN n.kind = 'counter' THEN r.number END"
+    value = "CASE WHEN n.kind <> 'counter' AND n.value_key IS NOT NULL THEN r.value END"
+    piece.columns["number"] = piece.columns["value"].view(np.float64)
+    expressions = {
+        **{key: f"r.{key}" for key in ("start_ns", "duration_ns", "tid")},
+        **{key: f"n.{key}" for key in ("kind", "category", "name", "value_key")},
+        **{key: f"p.{key}" for key in ("host", "rank", "pid")},
+        **{key: f"a.{key}" for key in ("epoch", "step")},
+        "args": "a.text", "value": value, "number": number,
+    }  # fmt: skip
+    chosen = ", ".join(f"CAST({expressions[key]} AS {kind}) AS {key}" for key, kind in COLUMNS.items())
+    arguments = f"SELECT code, CAST(text AS VARCHAR) AS text, {_WHOLE.format('epoch')}, {_WHOLE.format('step')} FROM piece_arguments"
+    return (
+        f"SELECT {chosen} FROM piece_records r JOIN piece_names n ON n.code = r.name JOIN piece_processes p ON p.code = r.process "
+        f"LEFT JOIN ({arguments}) a ON a.code = r.args"
+    )
+
+
+def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found
+
+
+def clean(text: str | None) -> str | None:
+    """A text that can be written as UTF-8: half a surrogate pair becomes its escape."""
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def strict(arguments: bytes) -> str:
+    """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so that no reader fails."""
+    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
+        return arguments.decode()
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return "{}"
+    return json.dumps({clean(key): _strict(value) for key, value in found.items()}, separators=(",", ":"))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value["hex"]  # a number of thousands of digits
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return clean(value) if isinstance(value, str) else value
