@@ -76,6 +76,7 @@ class Overseer(GivenOverseer):
         self._ended, self._exit_code = "normal", 0
         self._refused = False  # before the script started
         self._start = time.perf_counter()
+        self._duration_s = 0.0
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
@@ -370,7 +371,8 @@ class Overseer(GivenOverseer):
         totals = recording.end()
         if totals is None or self._record is None:
             return
-        summary.add_trace(self.summary, totals, self._record.duration_s)
+        self._duration_s = self._record.duration_s  # what follows is no part of the run
+        summary.add_trace(self.summary, totals, self._duration_s)
         for line in traces.lost(totals):
             self.warn(line)
         traces.settle(self._record.path, self._record.manifest["rank"], self.warn)
@@ -410,7 +412,7 @@ class Overseer(GivenOverseer):
             warnings=self._warnings,
             exit_code=self.exit_code,
             ended=self._ended,
-            duration_s=self._record.duration_s if self._record is not None else None,
+            duration_s=self._duration_s or (self._record.duration_s if self._record is not None else None),
             given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes

@@ -11,6 +11,7 @@ import sys
 import time
 import types
 import weakref
+from itertools import pairwise
 
 import pytest
 from recorded import counts, names
@@ -124,7 +125,7 @@ def test_recursion_gives_a_record_for_each_call(ai, recorded):
     f(3)
     found = recorded()
     assert counts(found) == {"forward": 4}
-    assert all(outer.duration_ns >= inner.duration_ns for outer, inner in zip(found, found[1:], strict=False))
+    assert all(outer.duration_ns >= inner.duration_ns for outer, inner in pairwise(found))
 
 
 # coroutines
