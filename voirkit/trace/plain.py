@@ -26,7 +26,6 @@ NAME = "python"
 DEEPEST = 8  # records within records within ... that have to open files
 
 _pack = struct.Struct(layout.RECORD).pack_into
-_pack_double = struct.Struct(layout.RECORD.replace("qqq", "qqd")).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 _mode = OFF
@@ -84,25 +83,7 @@ def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0
                 return
         except _NO_ROOM as exc:
             _unless_the_programs(exc)
-        _slow(_pack, name_id, start_ns, end_ns - start_ns, value, args)
-
-
-def mark(name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
-    """Record a moment."""
-    span(name_id, at_ns, at_ns, args, value)
-
-
-def counter(name_id: int, at_ns: int, value: float) -> None:
-    """Record a number."""
-    if _mode:
-        try:
-            window, place = _local.room
-            if name_id:
-                _pack_double(window, place(), at_ns, 0, value, 0, name_id)
-                return
-        except _NO_ROOM as exc:
-            _unless_the_programs(exc)
-        _slow(_pack_double, name_id, at_ns, 0, float(value), 0)
+        _slow(name_id, start_ns, end_ns - start_ns, value, args)
 
 
 _NO_ROOM = (AttributeError, StopIteration, ValueError, struct.error)  # none yet; used up; taken away; numbers of more than 64 bits
@@ -114,11 +95,10 @@ def _unless_the_programs(exc: Exception) -> None:
         raise exc
 
 
-def _slow(pack: Callable[..., None], name_id: int, start: int, duration: int, value: Any, args: int) -> None:
+def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> None:
     raised: BaseException | None = None
     room = None
-    if pack is _pack:
-        start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
+    start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
     for _ in range(4 if name_id else 0):  # a window may be taken away, or filled by who interrupts, before it is written to
         if _mode != ON:
             break
@@ -131,7 +111,7 @@ def _slow(pack: Callable[..., None], name_id: int, start: int, duration: int, va
             break
         window, place = room
         try:
-            pack(window, place(), start, duration, value, args, name_id)
+            _pack(window, place(), start, duration, value, args, name_id)
             break
         except (StopIteration, ValueError) as exc:
             _unless_the_programs(exc)
@@ -171,7 +151,7 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
             segment, window, at, size, first = grown
             if local is not _local:  # the recording ended, or this is a forked child of the thread that was here before
                 drop(window)
-                return None
+                return window, iter(()).__next__  # try again
             old, writer.segment, writer.window, writer.end = writer.window, segment, window, at + size
             writer.places = iter(range(first, size, layout.RECORD_BYTES))
             if old is not None:
@@ -316,17 +296,3 @@ def close() -> list[tuple[Any, int, int]]:
             drop(writer.window)  # before it is looked how far it goes: another thread may write until then
             ends.append((writer.segment, writer.position(), writer.markers))
     return ends
-
-
-def forked() -> None:
-    """In a forked child: what the parent's threads write with is not the child's."""
-    close()
-
-
-def cost() -> float:
-    """What a record costs, in nanoseconds, measured into memory that nobody reads."""
-    window, place, n = bytearray(layout.RECORD_BYTES), iter([0] * 1000).__next__, 1000
-    began = now()
-    for _ in range(n):
-        _pack(window, place(), now(), 0, 0, 0, 1)
-    return 1.5 * (now() - began) / n  # the call and the look-ups of ``span``

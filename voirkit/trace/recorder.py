@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
+from struct import Struct
 from time import perf_counter_ns as now
 
 from voirkit.errors import tell as _tell
-from voirkit.trace.layout import folder_of
+from voirkit.trace import layout
 from voirkit.trace.names import MOST_NAMES, Names
 from voirkit.trace.recording import Recording, Settings, Totals
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from voirkit.trace.plain import Span, changed, counter, mark, span
+    from voirkit.trace.plain import Span, changed, span
 
 __all__ = [
     "Span", "Totals", "adopt", "arguments", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
@@ -30,6 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 LIMIT = 4 << 30
+
+_as_double, _as_integer = Struct("<d").pack, Struct("<q").unpack
 
 
 def _chosen() -> Any:
@@ -39,10 +42,10 @@ def _chosen() -> Any:
             from voirkit.trace import _recorder  # type: ignore[attr-defined]
 
             before = now()
-            if before <= _recorder.now() <= now():
+            if before <= _recorder.now() <= now() and _recorder.ENGINE == layout.ENGINE:
                 return _recorder
-        except ImportError:
-            pass
+        except (ImportError, AttributeError):
+            pass  # it was not built, or for another voirkit
     from voirkit.trace import plain
 
     return plain
@@ -50,10 +53,20 @@ def _chosen() -> Any:
 
 engine = _chosen()
 if not TYPE_CHECKING:
-    span, mark, counter, changed, Span = engine.span, engine.mark, engine.counter, engine.changed, engine.Span
+    span, changed, Span = engine.span, engine.changed, engine.Span
 
 _recording: Recording | None = None
 _told: set[str] = set()
+
+
+def mark(name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
+    """Record a moment."""
+    span(name_id, at_ns, at_ns, args, value)
+
+
+def counter(name_id: int, at_ns: int, value: float) -> None:
+    """Record a number, as a double."""
+    span(name_id, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
 
 
 def is_recording() -> bool:
@@ -74,7 +87,8 @@ def begin(folder: str, rank: int = 0, host: str | None = None, limit: int = LIMI
     global _recording
     if _recording is not None:
         end()
-    _recording = Recording(engine, _names, Settings(os.path.abspath(folder_of(folder)), rank, host or _host(), limit), tell)
+    _recording = Recording(engine, _names, Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit), tell)
+    engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files
     engine.switch(1)
     _end_with_python()
@@ -220,7 +234,7 @@ def _once(text: str) -> None:
 def _after_fork() -> None:
     """In the child: files of its own, when it records."""
     global _recording
-    engine.forked()
+    engine.close()
     if _recording is not None and _recording.pid != os.getpid():
         _recording = _recording.in_child()
         changed()
@@ -243,6 +257,5 @@ def _host() -> str:
 
 
 _names = Names(_write, _too_many)
-engine.install(_arrive, _grow, _resolve, _lose, _failed)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -21,8 +21,8 @@ os.register_at_fork(after_in_child=lambda kept=_kept: None) if hasattr(os, "regi
 if sys.version_info >= (3, 13) and os.name == "posix":
 
     def Window(fd: int, at: int, size: int) -> mmap.mmap:
-        """Map bytes of a file."""
-        return mmap.mmap(fd, size, offset=at, trackfd=False)
+        """Map bytes of a file, or of memory if the descriptor is -1."""
+        return mmap.mmap(fd, size, offset=at, trackfd=False) if fd >= 0 else mmap.mmap(-1, size)
 
     def drop(window: mmap.mmap) -> None:
         """Unmap it."""
@@ -34,12 +34,17 @@ if sys.version_info >= (3, 13) and os.name == "posix":
 else:
 
     class Window(mmap.mmap):
-        """Map bytes of a file."""
+        """Map bytes of a file, or of memory if the descriptor is -1."""
 
         copy = -1
         file: tuple[int, int] | None = None
+        memory = False
 
         def __new__(cls, fd: int, at: int, size: int) -> Window:
+            if fd < 0:
+                self = super().__new__(cls, -1, size)
+                self.memory = True
+                return self
             copy = os.dup(fd)
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
@@ -50,7 +55,7 @@ else:
 
     def drop(window: Window) -> None:
         """Unmap it."""
-        if window.file is None or _identity(window.copy) != window.file:
+        if not window.memory and (window.file is None or _identity(window.copy) != window.file):
             _kept.append(window)
             return
         try:
