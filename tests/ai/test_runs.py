@@ -204,12 +204,18 @@ def test_a_limit_that_is_no_size_is_refused(place, words, where):
 
 @pytest.mark.parametrize("value", ['"100KB"', "100000"])
 def test_the_limit_can_stand_in_a_configuration_file(place, value):
-    place.write({"voirkit.toml": f"trace-limit = {value}\n"}, main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.data: pass")
+    place.write(
+        {"voirkit.toml": f"trace-limit = {value}\n"}, main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.data: pass"
+    )
     assert place.voirkit("main.py").summary["dropped"]["data.data"] > 5000
 
 
 def test_a_folder_that_can_not_be_written_to_is_told_and_the_script_goes_on(place):
-    place.write(main=f"import os\nos.mkdir('run/trace'); os.rmdir('run/trace'); open('run/trace', 'w').close()\n{ANNOTATED.strip()}\nprint('on')".replace("\n    ", "\n"))
+    place.write(
+        main=f"import os\nos.mkdir('run/trace'); os.rmdir('run/trace'); open('run/trace', 'w').close()\n{ANNOTATED.strip()}\nprint('on')".replace(
+            "\n    ", "\n"
+        )
+    )
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "on\n"), ended.err
     assert ended.summary["dropped"] == {"compute.forward": 5}
@@ -287,7 +293,9 @@ def test_child_processes_of_a_script_alone_record_too(place, method):
 
 
 def test_several_programs_record_into_one_folder(place):
-    place.write(other=ANNOTATED, main=ANNOTATED + "\n    import subprocess, sys\n    subprocess.run([sys.executable, 'other.py'], check=True)\n")
+    place.write(
+        other=ANNOTATED, main=ANNOTATED + "\n    import subprocess, sys\n    subprocess.run([sys.executable, 'other.py'], check=True)\n"
+    )
     assert alone(place, "main.py").err == ""
     found = events(place.folder / "run")
     assert counts(found) == {"forward": 10}
@@ -330,7 +338,9 @@ def test_under_voirkit_its_own_folder_is_taken(place):
 
 
 def test_a_program_that_executes_itself_anew_goes_on_with_its_run(place):
-    place.write(main=ANNOTATED + "\n    import os, sys\n    if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, 'main.py', 'again'])\n")
+    place.write(
+        main=ANNOTATED + "\n    import os, sys\n    if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, 'main.py', 'again'])\n"
+    )
     assert alone(place, "main.py").err == ""
     assert counts(events(place.folder / "run")) == {"forward": 10}
     assert json.loads((place.folder / "run" / "run.json").read_text())["ended"] == "normal"
@@ -346,6 +356,19 @@ def test_without_any_of_this_nothing_is_recorded(place):
 
 
 def test_importing_the_annotations_imports_nothing_heavy():
-    heavy = ["torch", "numpy", "inspect", "asyncio", "dataclasses", "typing", "logging", "pathlib", "threading", "subprocess", "duckdb", "giving"]
+    heavy = [
+        "torch",
+        "numpy",
+        "inspect",
+        "asyncio",
+        "dataclasses",
+        "typing",
+        "logging",
+        "pathlib",
+        "threading",
+        "subprocess",
+        "duckdb",
+        "giving",
+    ]
     code = f"import sys, voirkit.ai, voirkit.dftracer; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=CLEAN).stdout == "[]\n"
