@@ -63,6 +63,7 @@ class _Loader:
         name = module.__name__
         if name == "dftracer":
             module.__dict__["__version__"] = VERSION
+            inherit.main_needs_them = True
             return
         # First the modules in it: python sets each as an attribute of its package, and `ai` is a name that is wanted.
         for below in sorted(_MODULES):
