@@ -45,6 +45,7 @@ except Exception:
 _offers: dict[str, Callable[[], object | None]] = {}
 _early: set[str] = set()  # those that are taken before the main module is loaded
 _is_waiting = False  # for multiprocessing to be imported
+main_needs_them = False  # the main module can not be loaded where there are no offers: see alias
 _complained: set[str] = set()
 
 # in the process that starts another
@@ -107,6 +108,9 @@ def _preparation_data(name: str) -> dict[str, Any]:
         offers = _collected(early=True)
     except Exception:  # the program's process is started, whatever becomes of this
         offers = []
+    if name == "ignore" and main_needs_them:  # of the server of forkserver, which would load the main module for all that it forks
+        for key in ("init_main_from_path", "init_main_from_name", "main_path"):
+            data.pop(key, None)
     if offers:
         data["voirkit"] = _Begin({"offers": offers, "folder": _FOLDER, "before_main": True})
     return data

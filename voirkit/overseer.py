@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from voirkit import __version__, configuration, helpers, recording
+from voirkit import __version__, alias, configuration, helpers, recording
 from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError, tell
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
@@ -76,6 +76,7 @@ class Overseer(GivenOverseer):
         self._ended, self._exit_code = "normal", 0
         self._refused = False  # before the script started
         self._start = time.perf_counter()
+        self._duration_s = 0.0
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
@@ -177,6 +178,8 @@ class Overseer(GivenOverseer):
         with self.run_phase(self.phases.load_script):
             self.program = self._find(self.options)
             self.program.enter()
+            if self._recording:
+                alias.install()
             try:
                 self.program.compile()
                 for probe in self.probes:
@@ -350,6 +353,7 @@ class Overseer(GivenOverseer):
             self._ended, self._exit_code = _how_it_ended(exc)
             raise
         finally:
+            self._hand_back()
             self.log.end()
             self._end_record()
             if self.program is not None:
@@ -358,12 +362,17 @@ class Overseer(GivenOverseer):
                 self._descriptor.close()  # type: ignore[union-attr]  # just tested
             helpers.set_current_overseer(None)
 
+    def _hand_back(self) -> None:
+        recording.end()
+        alias.remove()
+
     def _end_trace(self) -> None:
         """Nothing is recorded from here on; what was becomes what can be read fast."""
         totals = recording.end()
         if totals is None or self._record is None:
             return
-        summary.add_trace(self.summary, totals, self._record.duration_s)
+        self._duration_s = self._record.duration_s  # what follows is no part of the run
+        summary.add_trace(self.summary, totals, self._duration_s)
         for line in traces.lost(totals):
             self.warn(line)
         traces.settle(self._record.path, self._record.manifest["rank"], self.warn)
@@ -403,7 +412,7 @@ class Overseer(GivenOverseer):
             warnings=self._warnings,
             exit_code=self.exit_code,
             ended=self._ended,
-            duration_s=self._record.duration_s if self._record is not None else None,
+            duration_s=self._duration_s or (self._record.duration_s if self._record is not None else None),
             given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
@@ -421,7 +430,7 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
     parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
     parser.add_argument("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE",
-                        help="how much a process may write of its trace, such as 500MB (default: 4GB); what comes then is counted")  # fmt: skip
+                        help="the most that the trace of the run may take, such as 500MB (default: 4GB); all else is counted")  # fmt: skip
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")

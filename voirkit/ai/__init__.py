@@ -37,7 +37,7 @@ class _Tree(ModuleType):
 
     @property
     def __exit__(self) -> Any:  # looked up before __enter__ is called, so that each entry has its own
-        return Node.__exit__.__get__(ai, type(ai))
+        return ai.__exit__
 
 
 sys.modules[__name__].__class__ = _Tree

@@ -14,7 +14,7 @@ from voirkit.ai import starts
 from voirkit.ai.decorate import timed
 from voirkit.ai.values import PLAIN, key, mapping, plain, real, whole
 from voirkit.trace import recorder
-from voirkit.trace.recorder import Span, changed, now, span
+from voirkit.trace.recorder import Span, changed, now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class Node(Span):
         if self._knows != latest:
             self._look_up(latest)
         arguments = self._arguments
-        self.args = arguments.id if arguments.id >= 0 else arguments.intern()
+        # Nothing was said: it is the recorder that wants to be told again, since it has begun a file.
+        self.args = arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
         self.enabled = _is_allowed and self._on[1]
         self._shows = latest
 
@@ -203,7 +204,7 @@ class Node(Span):
     def _loop(self, iterator: Iterable[T], wait: str, body: str, value_key: str) -> Generator[T, None, None]:
         wait_id = recorder.name(self.cat, wait, value=value_key) if wait else 0
         body_id = recorder.name(self.cat, body, value=value_key) if body else 0
-        number = 0
+        number, record = 0, self.record
         begun = now()
         advance = iter(iterator).__next__
         while True:
@@ -214,19 +215,13 @@ class Node(Span):
             come = now()
             number += 1
             if wait_id:
-                if self._shows != _latest:
-                    self.refresh()
-                if self.enabled:
-                    span(wait_id, begun, come, self.args, number)
+                record(begun, come, number, wait_id)
             try:
                 yield item
             finally:
                 begun = now()
                 if body_id:
-                    if self._shows != _latest:
-                        self.refresh()
-                    if self.enabled:
-                        span(body_id, come, begun, self.args, number)
+                    record(come, begun, number, body_id)
             del item  # before the next is asked for
 
     def start(self, metadata: bool = False) -> None:
@@ -238,7 +233,7 @@ class Node(Span):
         if metadata:
             self._tell(".start")
         else:
-            starts.push(self.name_id, (now() if recorder.is_recording() and self._is_enabled() else 0, self))
+            starts.push(self.name_id, (now() if self.is_on() else 0, self))
 
     def stop(self, metadata: bool = False) -> None:
         """End the span that was started last; without one, nothing.
@@ -253,17 +248,11 @@ class Node(Span):
         begun = starts.pop(self.name_id)
         if begun is not None and begun[0]:
             start, node = begun
-            if node._is_enabled():
-                span(self.name_id, start, end, node.args)
+            node.record(start, end)
 
     def _tell(self, ending: str) -> None:
-        if recorder.is_recording() and self._is_enabled():
+        if self.is_on():
             recorder.mark(recorder.name("dftracer", self.name + ending, "meta"), now())
-
-    def _is_enabled(self) -> bool:
-        if self._shows != _latest:
-            self.refresh()
-        return self.enabled
 
     def reset(self) -> None:
         """Forget what ``start()`` has begun in this thread or task; the arguments stay."""

@@ -104,7 +104,8 @@ _CATEGORIES: dict[str, type[Node]] = {
 }  # fmt: skip
 
 
-def _grow() -> AI:
+def grow() -> AI:
+    """A tree of its own; a program has one, ``ai``."""
     root = AI("ai_root", "ai_root")
     for category, kind in _CATEGORIES.items():
         node = kind(category, category, root, category)
@@ -120,7 +121,7 @@ def _grow() -> AI:
     return root
 
 
-ai = _grow()
+ai = grow()
 
 
 def at(path: tuple[str, ...]) -> Node:
@@ -131,4 +132,4 @@ def at(path: tuple[str, ...]) -> Node:
     return node
 
 
-__all__ = ["AI", "IO", "Checkpoint", "Communication", "Compute", "Data", "DataLoader", "Device", "Other", "Pipeline", "ai", "at"]
+__all__ = ["AI", "IO", "Checkpoint", "Communication", "Compute", "Data", "DataLoader", "Device", "Other", "Pipeline", "ai", "at", "grow"]

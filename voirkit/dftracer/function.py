@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MAGIC = ("epoch", "step", "image_idx", "image_size")
 
 
-class dft_fn(Node):  # noqa: N801 -- DFTracer's name
+class dft_fn(Node):
     """Records of one category, by decorating functions, as a context manager, around the items of a loop, or from call to call.
 
     Args:
@@ -76,9 +76,7 @@ class dft_fn(Node):  # noqa: N801 -- DFTracer's name
         return self
 
     def _write(self, start_ns: int) -> None:
-        end_ns = recorder.now()
-        if recorder.is_recording() and self._is_enabled():
-            recorder.span(self.name_id, start_ns, end_ns, self.args)
+        self.record(start_ns, recorder.now())
 
     # functions
 
@@ -118,7 +116,7 @@ class dft_fn(Node):  # noqa: N801 -- DFTracer's name
 
     def log_metadata(self, key: str, value: Any) -> None:
         """Record a name and a value of the run."""
-        if recorder.is_recording() and self._is_enabled():
+        if self.is_on():
             recorder.mark(recorder.name("dftracer", str(key), "meta"), recorder.now(), recorder.arguments({"value": plain(value)}))
 
     # what the records have to do with
@@ -164,7 +162,8 @@ def _made(cat: str, name: str, own: dict[str, tuple[float, Any]], enable: bool) 
 
 def _chooser(f: Any, own: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], Node] | None:
     """Finds the span of a call: with arguments, if the function's parameters have them; None if it can have none."""
-    code = getattr(getattr(f, "__func__", f), "__code__", None)
+    f = getattr(f, "__func__", f)
+    code = getattr(f, "__code__", None)
     if code is None:
         return None
     positional = code.co_varnames[: code.co_argcount]
@@ -177,7 +176,7 @@ def _chooser(f: Any, own: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], N
     defaults = dict(zip(positional[len(positional) - len(given) :], given, strict=True)) | (getattr(f, "__kwdefaults__", None) or {})
 
     def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        if not recorder.is_recording():
+        if not own.is_on():
             return own
         found: dict[str, Any] = _of_object(args[0]) if has_self and args else {}
         for name, i in known.items():

@@ -103,7 +103,7 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
             where=where,
             next="Give another folder, or replace that run with --force.",
         )
-    _clear(path, _launched() if ranks else None)
+    clear(path, _launched() if ranks else None)
 
 
 def refuse_foreign(path: str, where: str) -> list[str]:
@@ -136,7 +136,7 @@ def goes_on(manifest: dict[str, Any]) -> bool:
     )
 
 
-def _clear(path: str, before: float | None) -> None:
+def clear(path: str, before: float | None = None) -> None:
     """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have begun to write."""
     for folder, folders, files in os.walk(path, topdown=False):
         part = os.path.relpath(folder, path).split(os.sep)[0]
