@@ -24,6 +24,12 @@ NAME, SUFFIX = "chrome", ".json"
 # Microseconds of a number of nanoseconds.
 _US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
 _WHO = f"',\"pid\":', shown_pid, ',\"tid\":', shown_tid, ',\"ts\":', {_US.format('since_ns')}"
+# Readers add floating-point numbers: of start and duration the sum must not lie behind the time with which the next event begins, or
+# speedscope 1.25 takes that one to lie in this one, which it then never closes.
+_START, _END = "(since_ns / 1000)", "((since_ns + duration_ns) / 1000)"
+_DURATION = f"""CASE WHEN {_START} + duration_ns / 1000 = {_END} THEN concat({_US.format("duration_ns")})
+    WHEN {_START} + ({_END} - {_START}) <= {_END} THEN ({_END} - {_START})::VARCHAR
+    ELSE nextafter({_END} - {_START}, 0::DOUBLE)::VARCHAR END"""
 _NAME = "'{\"name\":', to_json(name), ',\"cat\":', to_json(category)"
 _LINES = {
     "counter": f"""concat({_NAME}, {_WHO}, ',"ph":"C","args":{{', to_json(value_key), ':',
@@ -31,7 +37,7 @@ _LINES = {
     "mark": f"""concat({_NAME}, {_WHO}, ',"ph":"i","s":"t","args":{{', arguments, '}}}}')""",
     "meta": f"""concat({_NAME}, {_WHO}, ',"ph":"i","s":"t","args":{{', arguments, '}}}}')""",
 }
-_SPAN = f"""concat({_NAME}, {_WHO}, ',"dur":', {_US.format("duration_ns")}, ',"ph":"X","args":{{', arguments, '}}}}')"""
+_SPAN = f"""concat({_NAME}, {_WHO}, ',"dur":', {_DURATION}, ',"ph":"X","args":{{', arguments, '}}}}')"""
 # Arrows between the spans that have the same argument `flow`, in the order of their starts.
 _ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', to_json(flow), ',"ph":"',
     CASE WHEN turn = 1 THEN 's' WHEN turn = turns THEN 'f","bp":"e' ELSE 't' END, '"', {_WHO}, '}}')"""

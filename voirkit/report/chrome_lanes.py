@@ -7,6 +7,7 @@ a device) Perfetto 52 draws nothing, and counts it as an error.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 from voirkit.report.nesting import overlapping
 
@@ -38,7 +39,8 @@ def draw_beside(run: Run, selection: Selection, connection: duckdb.DuckDBPyConne
         f"SELECT thread, wall_ns, wall_ns + duration_ns FROM ({events}) JOIN chrome_threads USING (host, rank, pid, tid, what) "
         "WHERE kind NOT IN ('mark', 'meta', 'counter') ORDER BY thread, wall_ns, duration_ns DESC"
     )
-    for found in overlapping(row for batch in run.fetch(query) for row in batch):
+    spans: Iterator[tuple[int, int, int]] = (row for batch in run.fetch(query) for row in batch)
+    for found in overlapping(spans):
         if found != last:  # spans of the same times are in the same lane
             lanes.extend(found)
         last = found
