@@ -6,21 +6,27 @@ PY := $(VENV)/bin/python
 UV = $(shell command -v uv || echo $(VENV)/bin/uv)
 STAMP := $(VENV)/.installed-dev
 DEMO_STAMP := $(VENV)/.installed-demo
+READERS := .cache/readers
 RECORDER := hatch_build.py voirkit/trace/_recorder.c
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow matrix lint format types docs benchmarks acceptance check clean
+.PHONY: demo test test-slow test-readers matrix lint format types docs benchmarks acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -m "not slow and not readers"
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow
+
+# The tools that read exports, each in an environment of its own: DFAnalyzer, Perfetto.
+test-readers: $(STAMP)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/report/readers/make.sh $(READERS)
+	VOIRKIT_READERS=$(READERS) $(PY) -m pytest -m readers
 
 matrix: $(STAMP)
 	bash tests/matrix.sh
@@ -44,12 +50,13 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/rates.py
 	$(PY) benchmarks/probes.py
+	$(PY) benchmarks/annotations.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)
 	bash tests/acceptance.sh
 
-check: lint types test test-slow docs acceptance
+check: lint types test test-slow test-readers docs acceptance
 
 clean:
 	rm -rf .cache voirkit-runs build dist

@@ -13,4 +13,14 @@ later=$later,command-misspelt-option,command-monitor,command-what-if,command-tra
 for part in selectors preserve stdlib; do
   (cd "$folder/probes" && "$python" "$part.py") || failed=1
 done
+# Annotations, and what DFAnalyzer makes of their export; its environment is the one that make test-readers makes.
+annotations=$folder/annotations/accept.py
+if bash tests/report/readers/make.sh .cache/readers; then
+  analyzer=$PWD/.cache/readers/dfanalyzer
+  pair=$([ "$(cat "$analyzer/pair")" = released ] && echo --released)
+  "$python" "$annotations" all --python "$python" --analyzer "$analyzer" $pair || failed=1
+else
+  echo "DFAnalyzer can not be installed from the package index: only the battery is run"
+  "$python" "$annotations" battery --python "$python" || failed=1
+fi
 exit $failed

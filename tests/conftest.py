@@ -99,6 +99,36 @@ def voirkit(place: Place) -> Callable[..., Ended]:
     return place.voirkit
 
 
+# For tests of annotations.
+
+
+@pytest.fixture
+def ai() -> Any:
+    """A tree of annotations that no other test has touched."""
+    from voirkit.ai import tree
+
+    return tree.grow()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """Annotations are recorded in this process; called, that ends, and what was recorded is returned."""
+    from recorded import events
+
+    from voirkit.ai import node
+    from voirkit.trace import recorder
+
+    node.allow(True)
+    recorder.begin(str(tmp_path / "run"))
+
+    def end() -> Any:
+        recorder.end()
+        return events(tmp_path / "run")
+
+    yield end
+    recorder.end()
+
+
 # Tests that need torch: whole files, told by what they import. Where torch is not installed (`make matrix`) they are not collected.
 _NEEDS_TORCH = re.compile(r"(^|\\n)\s*(import (\w+, )*torch\b|from torch\b|pytest\.importorskip\(.torch)", re.MULTILINE)
 HERE = Path(__file__).parent

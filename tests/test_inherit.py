@@ -99,6 +99,29 @@ def test_offers_are_taken_after_the_main_module_is_loaded_and_before_the_work(pl
     """, method) == ["({'n': 1, 'from': 0}, False, True)", "[2]"]  # fmt: skip
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_offers_can_be_taken_before_the_main_module_is_loaded(place: Place, method: str) -> None:
+    assert said(place, """
+        inherit.watch("tools:take_other", lambda: [2])
+        inherit.watch("tools:take", tools.offer, before_main=True)
+        child = context.Process(target=work.work, args=(queue, 1))
+        child.start()
+        child.join()
+        print(json.dumps([queue.get()[0] for _ in range(2)]))
+    """, method) == [["({'n': 1, 'from': 0}, False, False)", "[2]"], ["({'n': 1, 'from': 0}, False, False)"]]  # fmt: skip
+
+
+def test_nothing_is_taken_before_the_main_module_after_unwatch(place: Place) -> None:
+    assert said(place, """
+        from multiprocessing import spawn
+        before = spawn.get_preparation_data
+        inherit.watch("tools:take", tools.offer, before_main=True)
+        one = told()
+        inherit.unwatch("tools:take")
+        print(json.dumps([len(one), len(told()), spawn.get_preparation_data is before]))
+    """) == [1, 0, True]  # fmt: skip
+
+
 def test_the_module_of_a_class_of_processes_is_loaded_later_too(place: Place) -> None:
     assert said(place, """
         inherit.watch("tools:take", tools.offer)

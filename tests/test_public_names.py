@@ -9,8 +9,10 @@ from importlib import import_module
 import pytest
 
 PUBLIC = {
-    "voirkit": ["Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "configurable", "gated", "give", "given",
+    "voirkit": ["Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "ai", "configurable", "gated", "give", "given",
                 "global_probe", "instrument_definition", "iterate", "log", "open_run", "parametrized", "probing", "refstring", "tag"],
+    "voirkit.ai": ["Node", "ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "other", "pipeline"],
+    "voirkit.dftracer": ["ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "pipeline"],
     "voirkit.phases": ["BaseOverseer", "GivenOverseer", "OverseerAbort", "Phase", "PhaseSequence", "StopProgram"],
     "voirkit.options": ["ExtendedArgumentParser"],
     "voirkit.multiplexer": ["LogEntry", "Multiplexer", "run"],

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from giving import give, given
 
+    from voirkit.ai import ai
     from voirkit.errors import SelectorError, VoirkitError
     from voirkit.helpers import iterate, log
     from voirkit.instrument import configurable, gated, instrument_definition, parametrized
@@ -28,6 +29,7 @@ _HOMES = {
     "SelectorError": "voirkit.errors",
     "StopProgram": "voirkit.phases",
     "VoirkitError": "voirkit.errors",
+    "ai": "voirkit.ai",
     "configurable": "voirkit.instrument",
     "gated": "voirkit.instrument",
     "give": "giving",
@@ -50,6 +52,7 @@ __all__ = [
     "StopProgram",
     "VoirkitError",
     "__version__",
+    "ai",
     "configurable",
     "gated",
     "give",

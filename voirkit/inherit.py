@@ -1,6 +1,7 @@
 """What processes that multiprocessing starts anew (spawn, forkserver) inherit from voirkit in this one: an offer each, and who takes it.
 
-The ``Process`` that multiprocessing pickles for such a child is given one thing more to load, before the program's own.  The program's
+The ``Process`` that multiprocessing pickles for such a child is given one thing more to load, before the program's own; so is what it
+pickles before, which is loaded before the main module.  The program's
 objects gain no attribute, and neither ``os.environ`` nor ``sys.path`` changes; whatever fails here, the program's process starts as it
 would without.  Checked with python 3.10 to 3.13.
 """
@@ -36,7 +37,7 @@ try:
             del sys.modules["voirkit"]
             raise
     from voirkit import inherit
-    inherit.take(offers)
+    inherit.take(offers, before_main)
 except Exception as exc:
     if sys.stderr is not None:
         try:
@@ -46,13 +47,15 @@ except Exception as exc:
 """
 
 _offers: dict[str, Callable[[], object | None]] = {}
+_early: set[str] = set()  # those that are taken before the main module is loaded
 _is_waiting = False  # for multiprocessing to be imported
+main_needs_them = False  # the main module can not be loaded where there are no offers: see alias
 _complained: set[str] = set()
 
 # in the process that starts another
 
 
-def watch(begin: str, offer: Callable[[], object | None]) -> None:
+def watch(begin: str, offer: Callable[[], object | None], *, before_main: bool = False) -> None:
     """From now on a process that multiprocessing starts anew calls a function with what is offered here; so do those started from there.
 
     Args:
@@ -60,21 +63,29 @@ def watch(begin: str, offer: Callable[[], object | None]) -> None:
             process is to do is.  What it raises is told there.
         offer: Called here for each such process: what to hand to it, plain and picklable; None if there is nothing.  If it can be found
             by its module and name in the child, it is watched there too, unless ``begin`` did not return.
+        before_main: Call it before the main module is loaded, and before ``sys.path`` is the program's.
     """
     global _is_waiting
     _offers[begin] = offer
+    if before_main:
+        _early.add(begin)
     if "multiprocessing.process" in sys.modules or not _is_waiting:
         _is_waiting = True
         when_imported("multiprocessing.process", _patch)
+        when_imported("multiprocessing.spawn", _patch_preparation)
 
 
 def unwatch(begin: str) -> None:
     """No more."""
     _offers.pop(begin, None)
+    _early.discard(begin)
     process = sys.modules.get("multiprocessing.process")
     base = getattr(process, "BaseProcess", None)
     if not _offers and base is not None and base.__dict__.get("__reduce_ex__") is _reduce_ex:
         del base.__reduce_ex__
+    spawn = sys.modules.get("multiprocessing.spawn")
+    if not _offers and getattr(spawn, "get_preparation_data", None) is _preparation_data and _original is not None:
+        spawn.get_preparation_data = _original  # type: ignore[union-attr]  # just asked for the attribute
 
 
 def _patch(process: ModuleType) -> None:
@@ -84,18 +95,43 @@ def _patch(process: ModuleType) -> None:
         process.BaseProcess.__reduce_ex__ = _reduce_ex
 
 
+_original: Callable[[str], dict[str, Any]] | None = None
+
+
+def _patch_preparation(spawn: ModuleType) -> None:
+    global _original
+    if _offers and spawn.get_preparation_data is not _preparation_data:
+        _original, spawn.get_preparation_data = spawn.get_preparation_data, _preparation_data  # type: ignore[attr-defined]
+
+
+def _preparation_data(name: str) -> dict[str, Any]:
+    """What is pickled for a process before the process itself; multiprocessing takes from it what it knows."""
+    assert _original is not None
+    data = _original(name)
+    try:
+        offers = _collected(early=True)
+    except Exception:  # the program's process is started, whatever becomes of this
+        offers = []
+    if name == "ignore" and main_needs_them:  # of the server of forkserver, which would load the main module for all that it forks
+        for key in ("init_main_from_path", "init_main_from_name", "main_path"):
+            data.pop(key, None)
+    if offers:
+        data["voirkit"] = _Begin({"offers": offers, "folder": _FOLDER, "before_main": True})
+    return data
+
+
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """What is pickled of a process."""
     reduced = super(sys.modules["multiprocessing.process"].BaseProcess, self).__reduce_ex__(protocol)
     try:
-        offers = _collected() if isinstance(reduced, tuple) and _is_first() else []
+        offers = _collected(early=False) if isinstance(reduced, tuple) and _is_first() else []
     except Exception:  # the program's process is started, whatever becomes of this
         offers = []
     if not offers:
         return reduced
     make, arguments, *state = reduced
     # The entries of a dictionary are loaded in their order.
-    names = {"begin": _Begin({"offers": offers, "folder": _FOLDER}), "make": make, "arguments": arguments}
+    names = {"begin": _Begin({"offers": offers, "folder": _FOLDER, "before_main": False}), "make": make, "arguments": arguments}
     return (eval, ("make(*arguments)", names), *state)
 
 
@@ -129,12 +165,14 @@ def _is_first() -> bool:
     return True
 
 
-def _collected() -> list[tuple[str, str, str, bytes]]:
+def _collected(early: bool) -> list[tuple[str, str, str, bytes]]:
     """For each offer who takes it, who makes it (module and name), and the offer, pickled: it may fail to load there."""
     from pickle import dumps
 
     found = []
     for begin, offer in list(_offers.items()):
+        if (begin in _early) is not early:
+            continue
         try:
             offered = offer()
             if offered is not None:
@@ -152,7 +190,7 @@ def _collected() -> list[tuple[str, str, str, bytes]]:
 # in the process that was started
 
 
-def take(offers: list[tuple[str, str, str, bytes]]) -> None:
+def take(offers: list[tuple[str, str, str, bytes]], before_main: bool = False) -> None:
     """Call those who take what has been offered; none can keep the others from it."""
     from pickle import loads
 
@@ -160,7 +198,7 @@ def take(offers: list[tuple[str, str, str, bytes]]) -> None:
         try:
             _found(*begin.split(":"))(loads(offered))
             if begin not in _offers and module and name.isidentifier():
-                watch(begin, _found(module, name))
+                watch(begin, _found(module, name), before_main=before_main)
         except Exception as exc:
             from voirkit.errors import tell
 

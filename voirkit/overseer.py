@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from voirkit import __version__, configuration, helpers
+from voirkit import __version__, alias, configuration, helpers, recording
 from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError, tell
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, NotAPhase, Phase, StopProgram
+from voirkit.runs import summary, traces
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, current_folder, module, script
+from voirkit.sizes import size
 from voirkit.voirfile import name_of, place_of
 
 TYPE_CHECKING = False
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from voirkit.phases import Instrument
     from voirkit.probes import Probe
     from voirkit.runs.record import Record
-
-SUMMARY_SCHEMA = 1
 
 
 class Overseer(GivenOverseer):
@@ -63,7 +63,7 @@ class Overseer(GivenOverseer):
         self.probes: list[Probe] = []
         self.script: str | None = None
         self.run_dir: str | None = None
-        self.summary: dict[str, Any] = _empty_summary()
+        self.summary: dict[str, Any] = summary.empty(__version__)
         self._warnings: list[str] = []
         self.program: Program | None = None
         self.failures: list[str] = []
@@ -76,6 +76,7 @@ class Overseer(GivenOverseer):
         self._ended, self._exit_code = "normal", 0
         self._refused = False  # before the script started
         self._start = time.perf_counter()
+        self._duration_s = 0.0
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
@@ -177,6 +178,8 @@ class Overseer(GivenOverseer):
         with self.run_phase(self.phases.load_script):
             self.program = self._find(self.options)
             self.program.enter()
+            if self._recording:
+                alias.install()
             try:
                 self.program.compile()
                 for probe in self.probes:
@@ -268,6 +271,7 @@ class Overseer(GivenOverseer):
         self._record = Record(path, self.warn, begun)
         self.run_dir = path
         self.summary.update(command=command, world_size=begun["world_size"])
+        recording.prepare(path, begun["rank"], begun["host"], self.options.trace_limit, self.warn)
         for line in self._early or ():
             self._record.log(line)
         self._early = None
@@ -344,10 +348,12 @@ class Overseer(GivenOverseer):
                     for probe in self.probes:
                         probe.end()
                     self._end_streams()
+                    self._end_trace()
         except BaseException as exc:
             self._ended, self._exit_code = _how_it_ended(exc)
             raise
         finally:
+            self._hand_back()
             self.log.end()
             self._end_record()
             if self.program is not None:
@@ -355,6 +361,21 @@ class Overseer(GivenOverseer):
             if getattr(self, "_descriptor", None) is not None:
                 self._descriptor.close()  # type: ignore[union-attr]  # just tested
             helpers.set_current_overseer(None)
+
+    def _hand_back(self) -> None:
+        recording.end()
+        alias.remove()
+
+    def _end_trace(self) -> None:
+        """Nothing is recorded from here on; what was becomes what can be read fast."""
+        totals = recording.end()
+        if totals is None or self._record is None:
+            return
+        self._duration_s = self._record.duration_s  # what follows is no part of the run
+        summary.add_trace(self.summary, totals, self._duration_s)
+        for line in traces.lost(totals):
+            self.warn(line)
+        traces.settle(self._record.path, self._record.manifest["rank"], self.warn)
 
     def _close_instruments(self) -> None:
         """Let go of the instruments of a run that never started: they have nothing to tell."""
@@ -385,13 +406,13 @@ class Overseer(GivenOverseer):
 
     def _summarise(self) -> None:
         given = self._given
-        for key, value in _empty_summary().items():
+        for key, value in summary.empty(__version__).items():
             self.summary.setdefault(key, value)
         self.summary.update(
             warnings=self._warnings,
             exit_code=self.exit_code,
             ended=self._ended,
-            duration_s=self._record.duration_s if self._record is not None else None,
+            duration_s=self._duration_s or (self._record.duration_s if self._record is not None else None),
             given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
@@ -404,20 +425,12 @@ def _load_streams(_: object) -> None:
     __import__("voirkit.streams")
 
 
-def _empty_summary() -> dict[str, Any]:
-    """A summary with the keys of DESIGN 3.8; null for what nothing has measured."""
-    return {
-        "schema": SUMMARY_SCHEMA, "voirkit": __version__, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
-        "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-        "parameters": None, "checks": None, "evaluation": None, "ranks": None, "ended": "running", "verdict": None,
-        "overhead": None, "dropped": {}, "warnings": [],
-    }  # fmt: skip
-
-
 def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.epilog = "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it."
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
     parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
+    parser.add_argument("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE",
+                        help="the most that the trace of the run may take, such as 500MB (default: 4GB); all else is counted")  # fmt: skip
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")

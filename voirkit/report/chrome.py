@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from voirkit.report.chrome_lanes import draw_beside, with_shown_tid
 from voirkit.report.json_text import ARGUMENTS, dumps
 from voirkit.report.output import text
 
@@ -22,7 +23,13 @@ NAME, SUFFIX = "chrome", ".json"
 
 # Microseconds of a number of nanoseconds.
 _US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
-_WHO = f"',\"pid\":', shown_pid, ',\"tid\":', tid, ',\"ts\":', {_US.format('since_ns')}"
+_WHO = f"',\"pid\":', shown_pid, ',\"tid\":', shown_tid, ',\"ts\":', {_US.format('since_ns')}"
+# Readers add floating-point numbers: of start and duration the sum must not lie behind the time with which the next event begins, or
+# speedscope 1.25 takes that one to lie in this one, which it then never closes.
+_START, _END = "(since_ns / 1000)", "((since_ns + duration_ns) / 1000)"
+_DURATION = f"""CASE WHEN {_START} + duration_ns / 1000 = {_END} THEN concat({_US.format("duration_ns")})
+    WHEN {_START} + ({_END} - {_START}) <= {_END} THEN ({_END} - {_START})::VARCHAR
+    ELSE nextafter({_END} - {_START}, 0::DOUBLE)::VARCHAR END"""
 _NAME = "'{\"name\":', to_json(name), ',\"cat\":', to_json(category)"
 _LINES = {
     "counter": f"""concat({_NAME}, {_WHO}, ',"ph":"C","args":{{', to_json(value_key), ':',
@@ -30,7 +37,7 @@ _LINES = {
     "mark": f"""concat({_NAME}, {_WHO}, ',"ph":"i","s":"t","args":{{', arguments, '}}}}')""",
     "meta": f"""concat({_NAME}, {_WHO}, ',"ph":"i","s":"t","args":{{', arguments, '}}}}')""",
 }
-_SPAN = f"""concat({_NAME}, {_WHO}, ',"dur":', {_US.format("duration_ns")}, ',"ph":"X","args":{{', arguments, '}}}}')"""
+_SPAN = f"""concat({_NAME}, {_WHO}, ',"dur":', {_DURATION}, ',"ph":"X","args":{{', arguments, '}}}}')"""
 # Arrows between the spans that have the same argument `flow`, in the order of their starts.
 _ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', to_json(flow), ',"ph":"',
     CASE WHEN turn = 1 THEN 's' WHEN turn = turns THEN 'f","bp":"e' ELSE 't' END, '"', {_WHO}, '}}')"""
@@ -39,10 +46,11 @@ _ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', to_json(flow), ',"ph":
 def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write one file; compressed with gzip if its name ends in ``.gz``."""
     extents = run.extents(selection)
+    beside = draw_beside(run, selection, run.connection())
     first_ns = min((one.first_ns for one in extents), default=0)
     with text(target) as put:
         put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
-        head = list(_metadata(extents))
+        head = list(_metadata(extents, beside))
         put(",\n".join(head))
         between = ",\n" if head else ""
         for batch in run.fetch(_query(run, selection, extents, first_ns)):
@@ -74,7 +82,7 @@ def _shown_pids(extents: list[Extent]) -> list[int]:
     return shown
 
 
-def _metadata(extents: list[Extent]) -> Iterator[str]:
+def _metadata(extents: list[Extent], beside: list[tuple[str, int, int, int, str, int]]) -> Iterator[str]:
     ordered = sorted(range(len(extents)), key=lambda i: (extents[i].process.rank, extents[i].first_ns))
     shown = _shown_pids(extents)
     for place, i in enumerate(ordered):
@@ -85,6 +93,10 @@ def _metadata(extents: list[Extent]) -> Iterator[str]:
         for tid, name in process.threads.items():
             yield _named("thread_name", shown[i], tid, name=name)
             yield _named("thread_sort_index", shown[i], tid, sort_index=0 if tid == process.pid else 1)
+        for host, rank, pid, tid, what, made_up in beside:
+            if (host, rank, pid) == (process.host, process.rank, process.pid):
+                yield _named("thread_name", shown[i], made_up, name=f"{process.threads.get(tid, f'thread {tid}')}: {what}")
+                yield _named("thread_sort_index", shown[i], made_up, sort_index=0 if tid == pid else 1)
 
 
 def _named(what: str, pid: int, tid: int, **arguments: object) -> str:
@@ -101,6 +113,7 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
         connection.executemany("INSERT INTO chrome_pids VALUES (?, ?, ?, ?)", who)
     columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments"
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
+    events = with_shown_tid(events)
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
     flow = "json_extract_string(args, '$.flow')"
     flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"

@@ -90,14 +90,12 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
     """Make sure that what stands there may be used."""
     if not os.path.isdir(path):
         raise RunDirectoryError("this is a file, not a folder.", where=where)
-    there = os.listdir(path)
-    foreign = sorted(n for n in there if n not in _FILES and n not in _FOLDERS and not n.endswith(".tmp"))
+    there = refuse_foreign(path, where)
     manifest = read_manifest(path)
-    if foreign or (there and manifest is None and not ranks):
-        shown = ", ".join((foreign or sorted(there))[:4])
-        raise RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
+    if there and manifest is None and not ranks:
+        raise _not_ours(there, where)
     follows = ranks and rank_and_world_size()[0] > 0
-    if manifest is None or _goes_on(manifest) or (follows and (force or manifest.get("job") == job())):
+    if manifest is None or goes_on(manifest) or (follows and (force or manifest.get("job") == job())):
         return  # the first rank replaces, or refuses, what was there
     if not force:
         raise RunDirectoryError(
@@ -105,10 +103,28 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
             where=where,
             next="Give another folder, or replace that run with --force.",
         )
-    _clear(path, _launched() if ranks else None)
+    clear(path, _launched() if ranks else None)
 
 
-def _goes_on(manifest: dict[str, Any]) -> bool:
+def refuse_foreign(path: str, where: str) -> list[str]:
+    """What a folder holds.
+
+    Raises:
+        RunDirectoryError: Something in it is not voirkit's.
+    """
+    there = sorted(os.listdir(path))
+    foreign = [n for n in there if n not in _FILES and n not in _FOLDERS and not n.endswith(".tmp")]
+    if foreign:
+        raise _not_ours(foreign, where)
+    return there
+
+
+def _not_ours(names: list[str], where: str) -> RunDirectoryError:
+    shown = ", ".join(names[:4])
+    return RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
+
+
+def goes_on(manifest: dict[str, Any]) -> bool:
     """Whether this process goes on with the run: torchrun started its ranks again, or the script executed itself anew."""
     if restart() > manifest.get("restart", 0) and str(manifest.get("job")).split("/")[0] == job().split("/")[0]:
         return True
@@ -120,7 +136,7 @@ def _goes_on(manifest: dict[str, Any]) -> bool:
     )
 
 
-def _clear(path: str, before: float | None) -> None:
+def clear(path: str, before: float | None = None) -> None:
     """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have begun to write."""
     for folder, folders, files in os.walk(path, topdown=False):
         part = os.path.relpath(folder, path).split(os.sep)[0]

@@ -635,6 +635,8 @@ static int execute(PyObject *module) {
     if (found == NULL || span_type.tp_dict == NULL || PyDict_SetItemString(span_type.tp_dict, "__exit__", found) < 0)
         return -1;
     Py_DECREF(found);
+    if (PyType_Ready(&span_type) < 0) /* python 3.13's PyModule_AddType takes a type that has a dictionary for a ready one */
+        return -1;
     word_refresh = PyUnicode_InternFromString("refresh");
     nothing = PyObject_GetAttrString(module, "_nothing");
     if (word_refresh == NULL || nothing == NULL)

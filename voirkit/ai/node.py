@@ -1,0 +1,398 @@
+"""One annotation: what it records, and what it knows of the tree that it stands in.
+
+``update``, ``enable`` and ``disable`` take the same time however large the tree is: they note what was said and when, and a node that is
+about to be recorded looks up its path to the root; of what was said about an argument, the latest counts.  Nothing that is given as an
+argument can raise into the program.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+from voirkit.ai import starts
+from voirkit.ai.decorate import timed
+from voirkit.ai.values import PLAIN, key, mapping, plain, real, whole
+from voirkit.trace import recorder
+from voirkit.trace.recorder import Span, changed, now
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping
+    from typing import Any, TypeVar, overload
+
+    T = TypeVar("T")
+    F = TypeVar("F", bound=Callable[..., Any])
+    Entry = tuple[float, Any]  # when it was said, and what
+
+GONE = object()  # the value of an argument that was removed
+ALWAYS = float("inf")  # later than anything
+ON: tuple[float, bool] = (0, True)
+UNSAID: tuple[float, bool] = (-1, True)
+
+_tick = count(1).__next__
+_latest = 0  # when something was last said
+_is_allowed = True
+
+
+class _Arguments:
+    """The arguments of one or more nodes.
+
+    Attributes:
+        entries: For each name, when it was set, and to what.
+        id: Of the arguments in the trace; -1 until they are needed there.
+    """
+
+    __slots__ = ("entries", "id")
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries, self.id = entries, -1
+
+    def intern(self) -> int:
+        self.id = recorder.arguments({name: value for name, (_, value) in self.entries.items() if value is not GONE})
+        return self.id
+
+
+_NONE = _Arguments({})
+
+
+def _say() -> None:
+    """Something was said: every node looks up its path when it is next recorded."""
+    global _latest
+    _latest = _tick()
+    changed()
+
+
+def allow(allowed: bool) -> None:
+    """Whether annotations are recorded at all, whatever is enabled."""
+    global _is_allowed
+    if allowed != _is_allowed:
+        _is_allowed = allowed
+        _say()
+
+
+class Node(Span):
+    """An annotation: a decorator, a context manager, and more.
+
+    Use it as ``@node``, ``with node:``, ``for x in node.iter(xs):``, ``node.start()`` … ``node.stop()``.  It may be entered again while it
+    is open: by recursion, in other threads, in interleaved coroutines and generators; each entry is a record of its own.
+
+    Attributes:
+        cat: The category of its records.
+        name: Their name.
+    """
+
+    def __init__(self, cat: str, name: str, parent: Node | None = None, step: str = "") -> None:
+        super().__init__(recorder.name(cat, name))
+        self.cat, self.name = cat, name
+        self._parent, self._step = parent, step
+        self._derived: dict[str, Node] = {}
+        self._own: dict[str, Entry] = {}
+        self._own_is_new = False
+        self._switch = UNSAID
+        self._built_on = self._built = self._arguments = _NONE
+        self._on = ON
+        self._knows = self._shows = -1  # what was said up to then
+
+    # what the tree says
+
+    def _look_up(self, latest: int) -> None:
+        """Bring the arguments and the switch up to date, and those of the nodes above."""
+        parent = self._parent
+        if parent is None:
+            arguments, on = _NONE, ON
+        else:
+            if parent._knows != latest:
+                parent._look_up(latest)
+            arguments, on = parent._arguments, parent._on
+        if self._own:
+            if self._own_is_new or self._built_on is not arguments:
+                self._own_is_new = False  # first: another thread may update meanwhile
+                entries = arguments.entries.copy()
+                for name, entry in self._own.copy().items():
+                    if name not in entries or entry[0] >= entries[name][0]:
+                        entries[name] = entry
+                self._built_on, self._built = arguments, _Arguments(entries)
+            arguments = self._built
+        self._arguments = arguments
+        self._on = self._switch if self._switch[0] >= on[0] else on
+        self._knows = latest
+
+    def refresh(self) -> None:
+        """Called by the recorder when something may have changed since the last record."""
+        latest = _latest
+        if self._knows != latest:
+            self._look_up(latest)
+        arguments = self._arguments
+        # Nothing was said: it is the recorder that wants to be told again, since it has begun a file.
+        self.args = arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
+        self.enabled = _is_allowed and self._on[1]
+        self._shows = latest
+
+    # using it
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, fn: F, *, enable: bool | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None,
+                     image_size: Any = None, args: Mapping[str, Any] | None = None) -> F: ...  # fmt: skip
+
+        @overload
+        def __call__(self, fn: None = None, *, enable: bool | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None,
+                     image_size: Any = None, args: Mapping[str, Any] | None = None) -> Node: ...  # fmt: skip
+
+    def __call__(
+        self, fn: Any = None, *, enable: bool | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None,
+        image_size: Any = None, args: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """``@node``, ``@node(...)`` or ``with node(...)``: arguments in parentheses belong to that use only.
+
+        Args:
+            fn: A function to decorate: sync, async, or a generator.
+            enable: True: this use is recorded also while the node is disabled; False: it never is; None: as the node is.
+            epoch: An integer.
+            step: An integer.
+            image_idx: An integer.
+            image_size: A number.
+            args: Further arguments: numbers, strings, booleans, None; anything else as text.
+
+        Returns:
+            The decorated function; without one a node of its own, which follows this one.
+        """
+        if (
+            fn is not None
+            and enable is None
+            and epoch is None
+            and step is None
+            and image_idx is None
+            and image_size is None
+            and args is None
+        ):
+            return timed(fn, self)
+        use = Use(self)
+        put(use._own, ALWAYS, epoch, step, image_idx, image_size, args)  # no update: that would have every node look up its path
+        use._own_is_new = True
+        if enable is not None:
+            use._switch = (ALWAYS, bool(enable))
+        return use if fn is None else timed(fn, use)
+
+    def iter(
+        self,
+        iterator: Iterable[T],
+        *,
+        include_block: bool = True,
+        include_iter: bool = True,
+        iter_name: str | None = None,
+        block_name: str | None = None,
+    ) -> Generator[T, None, None]:
+        """Iterate over the same items, and record for each how long it was waited for, and how long the body of the loop took.
+
+        Both records have ``count``, from 1.  That of the wait is written when the item has come, that of the body when it ends, also by
+        ``break``, ``return`` or an exception.
+
+        Args:
+            iterator: What to iterate over.
+            include_block: Whether to record ``<name>.block``, the body.
+            include_iter: Whether to record ``<name>.iter``, the wait.
+            iter_name: Another name for the wait.
+            block_name: Another name for the body.
+        """
+        wait = str(iter_name or _ending(self.name, ".iter")) if include_iter else ""
+        body = str(block_name or _ending(self.name, ".block")) if include_block else ""
+        return self._loop(iterator, wait, body, "count")
+
+    def _loop(self, iterator: Iterable[T], wait: str, body: str, value_key: str) -> Generator[T, None, None]:
+        wait_id = recorder.name(self.cat, wait, value=value_key) if wait else 0
+        body_id = recorder.name(self.cat, body, value=value_key) if body else 0
+        number, record = 0, self.record
+        begun = now()
+        advance = iter(iterator).__next__
+        while True:
+            try:
+                item = advance()
+            except StopIteration:
+                return
+            come = now()
+            number += 1
+            if wait_id:
+                record(begun, come, number, wait_id)
+            try:
+                yield item
+            finally:
+                begun = now()
+                if body_id:
+                    record(come, begun, number, body_id)
+            del item  # before the next is asked for
+
+    def start(self, metadata: bool = False) -> None:
+        """Begin a span that ``stop()`` ends, in the same thread or asyncio task; the last begun is the first to end.
+
+        Args:
+            metadata: Write a record of this moment, ``<name>.start``, instead.
+        """
+        if metadata:
+            self._tell(".start")
+        else:
+            starts.push(self.name_id, (now() if self.is_on() else 0, self))
+
+    def stop(self, metadata: bool = False) -> None:
+        """End the span that was started last; without one, nothing.
+
+        Args:
+            metadata: Write a record of this moment, ``<name>.end``, instead.
+        """
+        if metadata:
+            self._tell(".end")
+            return
+        end = now()
+        begun = starts.pop(self.name_id)
+        if begun is not None and begun[0]:
+            start, node = begun
+            node.record(start, end)
+
+    def _tell(self, ending: str) -> None:
+        if self.is_on():
+            recorder.mark(recorder.name("dftracer", self.name + ending, "meta"), now())
+
+    def reset(self) -> None:
+        """Forget what ``start()`` has begun in this thread or task; the arguments stay."""
+        starts.forget(self.name_id)
+
+    def get_time(self) -> int:
+        """The wall clock, in microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    # saying something about it and what is below it
+
+    def update(
+        self, epoch: Any = None, step: Any = None, image_idx: Any = None, image_size: Any = None, args: Mapping[str, Any] | None = None
+    ) -> Node:
+        """Set arguments of this node's records, and of those of all nodes below it, until they are set again or forgotten.
+
+        Args:
+            epoch: An integer; None leaves it as it is, as for the others.
+            step: An integer.
+            image_idx: An integer.
+            image_size: A number.
+            args: Further arguments by name; here None is a value.
+
+        Returns:
+            The node.
+        """
+        global _latest
+        if image_idx is None and image_size is None and args is None:  # what is said at every step takes no further call
+            own, at = self._own, self._now()
+            if epoch is not None:
+                own["epoch"] = (at, epoch if type(epoch) is int else whole(epoch))
+            if step is not None:
+                own["step"] = (at, step if type(step) is int else whole(step))
+        else:
+            put(self._own, self._now(), epoch, step, image_idx, image_size, args)
+        self._own_is_new = True
+        _latest = _tick()
+        changed()
+        return self
+
+    def forget(self, *names: str) -> Node:
+        """Remove arguments from this node's records, and from those of all nodes below it.
+
+        Args:
+            names: Of the arguments, such as ``"epoch"``.
+
+        Returns:
+            The node.
+        """
+        at = self._now()
+        for name in names:
+            self._own[key(name)] = (at, GONE)
+        self._own_is_new = True
+        _say()
+        return self
+
+    def enable(self) -> None:
+        """Record this node and all nodes below it from now on, wherever they are used."""
+        self._switch = (self._now(), True)
+        _say()
+
+    def disable(self) -> None:
+        """Record neither this node nor those below it from now on, wherever they are used."""
+        self._switch = (self._now(), False)
+        _say()
+
+    def _now(self) -> float:
+        return _tick()
+
+    # nodes below it
+
+    def derive(self, name: str) -> Node:
+        """The node ``<name of this one>.<name>`` below this one: the same object each time."""
+        found = self._derived.get(name)
+        if found is None:
+            below = Node(self.cat, f"{self.name}.{name}", self, f".{name}")
+            found = self._derived.setdefault(name, below)
+        return found
+
+    @property
+    def init(self) -> Node:
+        """The node ``<name of this one>.init`` below this one, for what prepares: ``@node.init``, ``with node.init:``."""
+        return self.derive("init")
+
+    def __repr__(self) -> str:
+        return f"<annotation {self.name} of {self.cat}>"
+
+    def __reduce__(self) -> Any:
+        from voirkit.ai.tree import at
+
+        path: list[str] = []
+        node = self
+        while node._parent is not None:
+            path.insert(0, node._step)
+            node = node._parent
+        return at, (tuple(path),)
+
+
+class Use(Node):
+    """A node with arguments or a switch of its own, which count more than the tree's; it follows the tree in all else."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.cat, node.name, node)
+
+    def _now(self) -> float:
+        return ALWAYS
+
+    def derive(self, name: str) -> Node:
+        """The node below the one in the tree, with the same arguments and switch of its own."""
+        found = self._derived.get(name)
+        if found is None:
+            assert self._parent is not None
+            below = _use(self._parent.derive(name), self._own, self._switch)
+            found = self._derived.setdefault(name, below)
+        return found
+
+    def __reduce__(self) -> Any:
+        return _use, (self._parent, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._switch)
+
+
+def _use(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use:
+    use = Use(node)
+    use._own.update(own)
+    use._own_is_new, use._switch = True, switch
+    return use
+
+
+def put(own: dict[str, Entry], at: float, epoch: Any, step: Any, image_idx: Any, image_size: Any, args: Any) -> None:
+    for name, value in (("epoch", epoch), ("step", step), ("image_idx", image_idx)):
+        if value is not None:
+            own[name] = (at, whole(value))
+    if image_size is not None:
+        own["image_size"] = (at, real(image_size))
+    if args is not None:
+        for name, value in mapping(args).items():
+            own[name] = (at, value)
+
+
+def _ending(name: str, ending: str) -> str:
+    return name if name.endswith(ending) else name + ending
+
+
+__all__ = ["Node", "Use", "allow", "plain"]

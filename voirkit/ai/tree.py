@@ -1,0 +1,135 @@
+"""The tree of annotations: eight categories of what a training program does, and what is in each.
+
+The names and where they stand are DFTracer's (checked with dftracer 2.2.0 and pydftracer 2.0.6).
+"""
+
+from __future__ import annotations
+
+from voirkit.ai.node import Node
+
+
+class IO(Node):
+    """What is done with files and other stores."""
+
+    open: Node
+    read: Node
+    write: Node
+    close: Node
+
+
+class Compute(Node):
+    """The computation of a training step."""
+
+    forward: Node
+    backward: Node
+    step: Node
+
+
+class Data(Node):
+    """One sample: getting and preparing it."""
+
+    preprocess: Node
+    item: Node
+    io: IO
+
+
+class DataLoader(Node):
+    """Batches."""
+
+    fetch: Node
+
+
+class Communication(Node):
+    """What ranks send one another."""
+
+    send: Node
+    receive: Node
+    barrier: Node
+    bcast: Node
+    reduce: Node
+    all_reduce: Node
+    gather: Node
+    all_gather: Node
+    scatter: Node
+    reduce_scatter: Node
+    all_to_all: Node
+
+
+class Device(Node):
+    """Copies between devices."""
+
+    transfer: Node
+
+
+class Checkpoint(Node):
+    """Saving and loading the state of a run."""
+
+    capture: Node
+    restart: Node
+    io: IO
+
+
+class Pipeline(Node):
+    """The stages of a run."""
+
+    epoch: Node
+    train: Node
+    evaluate: Node
+    test: Node
+
+
+class Other(Node):
+    """All else."""
+
+    log: Node
+    io: IO
+
+
+class AI(Node):
+    """The root: what is said here is said about all."""
+
+    compute: Compute
+    data: Data
+    dataloader: DataLoader
+    comm: Communication
+    device: Device
+    checkpoint: Checkpoint
+    pipeline: Pipeline
+    other: Other
+
+
+_CATEGORIES: dict[str, type[Node]] = {
+    "compute": Compute, "data": Data, "dataloader": DataLoader, "comm": Communication, "device": Device,
+    "checkpoint": Checkpoint, "pipeline": Pipeline, "other": Other,
+}  # fmt: skip
+
+
+def grow() -> AI:
+    """A tree of its own; a program has one, ``ai``."""
+    root = AI("ai_root", "ai_root")
+    for category, kind in _CATEGORIES.items():
+        node = kind(category, category, root, category)
+        setattr(root, category, node)
+        for word in kind.__annotations__:
+            # A bare word, but for input/output and what has no category of its own.
+            name = f"{category}.{word}" if word == "io" or category == "other" else word
+            below = (IO if word == "io" else Node)(category, name, node, word)
+            setattr(node, word, below)
+            if word == "io":
+                for deed in IO.__annotations__:
+                    setattr(below, deed, Node(category, f"{name}.{deed}", below, deed))
+    return root
+
+
+ai = grow()
+
+
+def at(path: tuple[str, ...]) -> Node:
+    """The node at a path from the root; a word that begins with a dot is one that was derived."""
+    node: Node = ai
+    for word in path:
+        node = node.derive(word[1:]) if word.startswith(".") else getattr(node, word)
+    return node
+
+
+__all__ = ["AI", "IO", "Checkpoint", "Communication", "Compute", "Data", "DataLoader", "Device", "Other", "Pipeline", "ai", "at", "grow"]

@@ -1,0 +1,136 @@
+"""Where the spans of this process go, and when: a run that voirkit leads, a folder that the user names, or nowhere.
+
+The recorder is loaded by what records, not from here: a run that records nothing pays nothing.  Whatever fails, the program goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from voirkit import inherit
+from voirkit.errors import VoirkitError, tell
+from voirkit.imports import when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+VARIABLE = "VOIRKIT_RUN_DIR"
+RECORDER = "voirkit.trace.recorder"
+LIMIT = 4 * 10**9  # bytes of segments, --trace-limit
+_BEGIN = "voirkit.recording:take"
+
+_plan: dict[str, Any] | None = None  # folder, rank, host, limit
+_tell: Callable[[str], None] = tell
+
+
+def prepare(folder: str, rank: int, host: str | None = None, limit: int = LIMIT, say: Callable[[str], None] = tell) -> None:
+    """From now on what records in this process, and in those it starts, does so in a run directory.
+
+    Args:
+        folder: The run directory.
+        rank: Of this process.
+        host: Its host's name.
+        limit: How many bytes of segments may be written; what comes then is counted.
+        say: Told what goes wrong.
+    """
+    global _plan, _tell
+    _plan, _tell = {"folder": folder, "rank": rank, "host": host, "limit": limit}, say
+    inherit.watch(_BEGIN, offered, before_main=True)
+    when_imported(RECORDER, _begin)
+
+
+def is_prepared() -> bool:
+    """Whether what is recorded goes anywhere."""
+    return _plan is not None
+
+
+def end() -> Any:
+    """Recording ends here.
+
+    Returns:
+        What came to be recorded (``events``, ``dropped`` by name, ``seconds`` that it took), or None if nothing has used the recorder.
+    """
+    global _plan
+    inherit.unwatch(_BEGIN)
+    plan, _plan = _plan, None
+    recorder = sys.modules.get(RECORDER)
+    return recorder.end() if recorder is not None and plan is not None else None
+
+
+def _begin(recorder: ModuleType) -> None:
+    if _plan is not None and not recorder.is_recording():
+        try:
+            recorder.begin(**_plan, tell=_tell)
+        except Exception as exc:  # the program is importing something: this must not come out there
+            _tell(f"no trace is recorded ({type(exc).__name__}: {exc}).")
+
+
+# processes that multiprocessing starts anew
+
+
+def offered() -> dict[str, Any] | None:
+    """What they need to record into the same run."""
+    if _plan is None:
+        return None
+    recorder = sys.modules.get(RECORDER)
+    return {"plan": _plan, "begun": None if recorder is None else recorder.inherited()}
+
+
+def take(offer: dict[str, Any]) -> None:
+    """In such a process: record where its parent does, as soon as anything records."""
+    global _plan
+    if _plan is not None:
+        return  # it was told by $VOIRKIT_RUN_DIR already
+    _plan = offer["plan"]
+    begun = offer["begun"]
+    when_imported(RECORDER, _begin if begun is None else lambda recorder: recorder.adopt(begun))
+
+
+# without the runner
+
+
+def begin_from_environment() -> None:
+    """Begin, if nothing has, in the folder that ``$VOIRKIT_RUN_DIR`` names; called by what annotates, before it records."""
+    folder = os.environ.get(VARIABLE)
+    if folder and _plan is None:
+        begin_alone(os.path.abspath(folder), f"{VARIABLE}={folder}")
+
+
+_alone: Any = None  # this process's part in a run without the runner
+_alone_pid = 0
+
+
+def begin_alone(folder: str, where: str) -> bool:
+    """Begin to record in a run directory that no runner has made; whether that went well.  It ends with the process at the latest.
+
+    Args:
+        folder: Absolute path.
+        where: What named it, for messages.
+    """
+    global _alone, _alone_pid
+    from voirkit.runs import alone
+
+    try:
+        _alone, _alone_pid = alone.join(folder, where), os.getpid()
+    except VoirkitError as exc:
+        tell(f"{exc}\n  This run is not recorded.")
+        return False
+    prepare(folder, _alone.rank, _alone.host)
+    __import__(RECORDER)
+    import atexit
+
+    atexit.unregister(end_alone)
+    atexit.register(end_alone)
+    return True
+
+
+def end_alone() -> None:
+    """End what ``begin_alone`` has begun in this process."""
+    global _alone
+    if _alone is not None and os.getpid() == _alone_pid:
+        led, _alone = _alone, None
+        led.end(end())

@@ -1,0 +1,32 @@
+"""What the processes and threads of a run are called in other tools."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+    Key = tuple[str, int, int]  # (host, rank, pid): which process
+
+
+class Labels:
+    """Names for people: ``main.py``, ``main.py (rank 1)``, ``main.py (rank 1, node7)``."""
+
+    def __init__(self, run: Run) -> None:
+        self.processes = {(process.host, process.rank, process.pid): process for process in run.processes()}
+        self._ranks = len({rank for _, rank, _ in self.processes}) > 1
+        self._hosts = len({host for host, _, _ in self.processes}) > 1
+
+    def process(self, key: Key) -> str:
+        """The name of a process, with its rank and host where there are several."""
+        host, rank, pid = key
+        process = self.processes.get(key)
+        place = ([f"rank {rank}"] if self._ranks else []) + ([host] if self._hosts else [])
+        name = (process.name if process is not None else "") or f"process {pid}"
+        return f"{name} ({', '.join(place)})" if place else name
+
+    def thread(self, key: Key, tid: int) -> str:
+        """The name of a thread."""
+        process = self.processes.get(key)
+        name = process.threads.get(tid) if process is not None else None
+        return name or ("MainThread" if tid == key[2] else f"thread {tid}")

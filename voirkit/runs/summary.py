@@ -1,0 +1,32 @@
+"""``summary.json``: what a run came to (DESIGN 3.8)."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = 1
+
+
+def empty(version: str) -> dict[str, Any]:
+    """A summary with all its keys; null for what nothing has measured."""
+    return {
+        "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
+        "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
+        "parameters": None, "checks": None, "evaluation": None, "ranks": None, "ended": "running", "verdict": None,
+        "overhead": None, "dropped": {}, "warnings": [],
+    }  # fmt: skip
+
+
+def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
+    """Put into a summary what recording came to.
+
+    Args:
+        summary: Changed here.
+        totals: What ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``seconds``.
+        duration_s: Of the run.
+    """
+    share = totals.seconds / duration_s if duration_s > 0 else 0.0
+    summary["overhead"] = {"events": totals.events, "seconds": totals.seconds, "share": share}
+    summary["dropped"] = {**summary["dropped"], **totals.dropped}

@@ -1,0 +1,88 @@
+"""Brings the trace of a run that ends into the form that is kept, in another process: what that imports has no place in the program's.
+
+What is interrupted loses nothing: the segments stay, and whoever opens the run does it then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Not `-m`: the script's folder, where python would look first, may hold a numpy.py of its own.
+_PYTHON = "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; sys.exit(main(sys.argv[1:]))"
+
+
+def are_there(path: str, other_than: int | None = None) -> bool:
+    """Whether a run directory holds segments; those of one process may be left out."""
+    try:
+        names = [name.rpartition("-")[0] for name in os.listdir(os.path.join(path, "trace")) if name.endswith(".seg")]
+    except OSError:
+        return False
+    return any(name.rpartition("-")[2].partition(".")[0] != str(other_than) for name in names)
+
+
+def settle(path: str, rank: int, warn: Callable[[str], None]) -> None:
+    """Turn the segments of a rank into Parquet files, and wait for it.
+
+    Args:
+        path: The run directory.
+        rank: Whose segments.
+        warn: Told if that fails; the segments are still there then.
+    """
+    if not are_there(path):
+        return
+    why = _run("voirkit.runs.at_rest", path, "--rank", str(rank), "--ended", str(os.getpid()))
+    if why:
+        warn(f"the trace is kept as it was written ({why}); it is made smaller when it is first opened.")
+
+
+def export(path: str, target: str) -> str:
+    """Write the trace of a run to a file in DFTracer's form; returns why that failed, or nothing."""
+    return _run("voirkit.cli", "export", path, "--format", "pfw", "--output", target)
+
+
+def _run(module: str, *words: str) -> str:
+    """Run the main function of one of voirkit's modules in another process, and wait for it; returns why it failed, or nothing."""
+    import subprocess
+
+    environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
+    command = [sys.executable, "-c", _PYTHON.format(module), _PACKAGE, *words]
+    try:
+        # A session of its own: Ctrl-C in the terminal is for the program.
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True, env=environment, text=True, errors="replace", check=False,
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.SubprocessError) as exc:
+        return f"{type(exc).__name__}: {exc}"
+    except KeyboardInterrupt:  # the user will not wait; the program has ended as it has
+        return "interrupted"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return ""
+
+
+def discard(path: str) -> None:
+    """Delete a run directory, of which nothing is wanted any more; what is not voirkit's stays."""
+    from voirkit.runs import directory
+
+    try:
+        directory.clear(path)
+        os.rmdir(path)
+    except OSError:
+        pass  # somebody has put something there
+
+
+def lost(totals: Any) -> list[str]:
+    """What to say of spans that were not recorded."""
+    if not totals.dropped:
+        return []
+    n = sum(totals.dropped.values())
+    most = max(totals.dropped, key=totals.dropped.get)
+    return [f"{n} spans were not recorded, most of them {most}: the trace is at its limit (--trace-limit), or can not be written."]
