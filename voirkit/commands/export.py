@@ -35,14 +35,12 @@ def main(argv: Sequence[str]) -> int:
     chosen = selection(options.steps, options.ranks)
     with open_run(LATEST if options.RUN is None else options.RUN) as run:
         target = _target(format, options.output, run)
-        if not options.force:
-            _refuse_to_overwrite(format, target)
+        if not target.startswith(("http://", "https://")):
+            _prepare(format, target, options.force)
         try:
-            if not _is_file(format, target):
-                os.makedirs(target, exist_ok=True)
             written = format.write(run, chosen, target)
         except OSError as exc:
-            raise VoirkitError(f"it can not be written: {exc.strerror or exc}.", where=exc.filename or target) from None
+            raise _not_written(target, exc) from None
         for warning in run.warnings:
             tell(warning)
     for path in written:
@@ -57,7 +55,7 @@ def _parser() -> ExtendedArgumentParser:
         "voirkit export",
         "voirkit export [RUN] --format FORMAT [-o FILE_OR_DIR] [--steps A:B] [--ranks LIST] [--force]",
         description="Write what a run recorded for other tools.",
-        epilog=f"formats:\n{formats}",
+        epilog=f"formats:\n{formats}\n",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")
@@ -73,6 +71,10 @@ def _target(format: Format, output: str | None, run: Run) -> str:
     """Where to write."""
     if output is None:
         return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
+    if output.startswith(("http://", "https://")):
+        if format.NAME != "otlp":
+            raise CommandLineError(f"{format.NAME} is written to files; only otlp can be sent.", where=f"-o {output}")
+        return output
     if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):
         return os.path.join(output, f"{run.name}{format.SUFFIX}")
     return output
@@ -83,17 +85,30 @@ def _is_file(format: Format, target: str) -> bool:
     return bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
 
 
-def _refuse_to_overwrite(format: Format, target: str) -> None:
-    """
+def _prepare(format: Format, target: str, force: bool) -> None:
+    """Make the folder to write into.
+
     Raises:
         CommandLineError: There is a file of that name, or the folder has files of that format: a reader would take them for one trace.
+        VoirkitError: It can not be made.
     """
-    if _is_file(format, target):
-        there = [target] if os.path.lexists(target) else []
-    elif os.path.lexists(target) and not os.path.isdir(target):
-        raise CommandLineError("this is a file; the format needs a folder.", where=target)
-    else:
-        names = os.listdir(target) if os.path.isdir(target) else []
-        there = [os.path.join(target, name) for name in sorted(names) if name.endswith((f".{format.NAME}", f".{format.NAME}.gz"))]
-    if there:
+    is_file = _is_file(format, target)
+    folder = os.path.dirname(target) if is_file else target
+    if is_file and os.path.isdir(target):
+        raise CommandLineError("this is a folder; one file is to be written.", where=target)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise CommandLineError("this is a file, not a folder.", where=folder, next="Give another name with -o.")
+    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
+    names = [] if is_file or not os.path.isdir(folder) else sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
+    there = [os.path.join(folder, name) for name in names] or [target] * (is_file and os.path.lexists(target))
+    if there and not force:
         raise CommandLineError("it is there already.", where=there[0], next="Give another name with -o, or overwrite it with --force.")
+    try:
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+    except OSError as exc:
+        raise _not_written(folder, exc) from None
+
+
+def _not_written(target: str, exc: OSError) -> VoirkitError:
+    return VoirkitError(f"it can not be written: {exc.strerror or exc}.", where=target)

@@ -40,7 +40,11 @@ if TYPE_CHECKING:
 
 # name: (module, what it is for)
 FORMATS = {
+    "chrome": ("voirkit.report.chrome", "trace events in JSON, for Perfetto, chrome://tracing and speedscope"),
     "pfw": ("voirkit.report.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
+    "parquet": ("voirkit.report.parquet", "a table, for DuckDB, pandas and polars"),
+    "arrow": ("voirkit.report.arrow", "the same as an Arrow file; needs pyarrow"),
+    "csv": ("voirkit.report.csv", "the same as text"),
 }
 
 

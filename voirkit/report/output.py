@@ -19,6 +19,8 @@ def complete(path: str) -> Iterator[str]:
         OSError: The disk is full, or the folder is gone.
     """
     temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "wb"):
+        pass  # what can not be made is told by python, whoever writes to it then
     try:
         yield temporary
         os.replace(temporary, path)

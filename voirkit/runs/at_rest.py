@@ -22,8 +22,9 @@ from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.lock import locked
 from voirkit.runs.spans import connect
 from voirkit.runs.trace_files import journal_path, layout, read_journal
+from voirkit.runs.trace_tables import description
 from voirkit.trace.layout import folder_of
-from voirkit.trace.pieces import Pieces, Source, has_grown, of_stem
+from voirkit.trace.pieces import Pieces, has_grown, of_stem
 from voirkit.trace.reader import Files
 
 
@@ -112,13 +113,14 @@ def _settle(folder: str, rank: int, resting: list[Files], keep_names: bool) -> t
 
             events = parquet.write(connection, pieces, path_of)
         refused = {files.stem for files, source in zip(resting, pieces.sources, strict=True) if source.unknown}
+        refused |= {files.stem for files in resting if not set(pieces.damaged).isdisjoint(files.segments)}
         refused |= {files.stem for files in resting if any(has_grown(path, pieces.read[path]) for path in files.segments)}
         if refused:
             return 0, refused
         host = of_stem(resting[0].stem)[0]
         move = _places(folder, rank, host, written)
         with open(f"{draft}/processes.jsonl", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(described(source)) + "\n" for source in pieces.sources)
+            file.writelines(json.dumps(description(source)) + "\n" for source in pieces.sources)
         number = _free(f"{folder}/processes", f"{host}-r{rank}-")
         move.append((f"{draft}/processes.jsonl", f"{folder}/processes/{host}-r{rank}-{number}.jsonl"))
         remove = [path for files in resting for path in (*files.segments, files.dropped, files.names) if path is not None]
@@ -187,12 +189,6 @@ def _clear_up(folder: str, rank: int) -> None:
                 os.unlink(f"{folder}/{name}")
 
 
-def described(source: Source) -> dict[str, Any]:
-    """What is kept of a process, as JSON."""
-    process = source.process
-    return {**process._asdict(), "threads": {str(tid): name for tid, name in source.threads.items()}, "dropped": source.dropped}
-
-
 def _sync(path: str) -> None:
     """Have a file on the disk before something else says that it is there."""
     fd = os.open(path, os.O_RDONLY)
@@ -224,7 +220,7 @@ def main(words: list[str]) -> int:
     try:
         settle(options.RUN, options.rank, options.ended)
     except (OSError, duckdb.Error) as exc:
-        tell(f"{options.RUN}: the trace stays in segments, which are read as well: {exc}")
+        tell(f"{options.RUN}: the trace stays in segments, which can be read as well: {str(exc).partition(chr(10))[0]}")
         return 1
     return 0
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 # An event's arguments are those at its end, so that on each thread the ends of events with a step tell when a step was the current one:
 # from the end of the last event of the step before (or where the step's first event began, if that is later) to the end of its own last
-# event. Stretches of chosen steps of all threads of a rank, joined where they overlap.
+# event. What lies between two chosen steps belongs to them. These stretches of all threads of a rank are joined where they overlap.
 _TIMES = """
-CREATE OR REPLACE TEMP TABLE chosen_times AS
+CREATE TABLE {table} AS
 WITH ended AS (
     SELECT host, rank, pid, tid, step, start_ns, start_ns + duration_ns AS end_ns,
            coalesce(step IS DISTINCT FROM lag(step) OVER w OR epoch IS DISTINCT FROM lag(epoch) OVER w, true) AS is_new
@@ -24,12 +24,13 @@ WITH ended AS (
         PARTITION BY host, rank, pid, tid ORDER BY end_ns, end_ns - start_ns ROWS UNBOUNDED PRECEDING) AS turn FROM ended
 ), turns AS (
     SELECT host, rank, pid, tid, turn, any_value(step) AS step, min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM numbered GROUP BY ALL
-), stretches AS (
-    SELECT host, rank, step, last_ns,
-           greatest(first_ns, coalesce(lag(last_ns) OVER (PARTITION BY host, rank, pid, tid ORDER BY turn), first_ns)) AS first_ns
-    FROM turns
+), neighbours AS (
+    SELECT *, {steps} AS is_chosen, lag(last_ns) OVER w AS before_ns, coalesce(lag({steps}) OVER w, false) AS follows_chosen
+    FROM turns WINDOW w AS (PARTITION BY host, rank, pid, tid ORDER BY turn)
 ), chosen AS (
-    SELECT host, rank, first_ns, last_ns FROM stretches WHERE {steps}
+    SELECT host, rank, last_ns,
+           CASE WHEN follows_chosen THEN before_ns ELSE greatest(first_ns, coalesce(before_ns, first_ns)) END AS first_ns
+    FROM neighbours WHERE is_chosen
 ), joined AS (
     SELECT *, coalesce(first_ns > max(last_ns) OVER (
         PARTITION BY host, rank ORDER BY first_ns, last_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), true) AS is_new FROM chosen
@@ -40,8 +41,11 @@ SELECT host, rank, min(first_ns) AS first_ns, max(last_ns) AS last_ns FROM islan
 """
 
 
-def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection) -> str:
+def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, table: str) -> str:
     """A query for the events of a selection, with the columns of ``events``.
+
+    Args:
+        table: The name of a table that may be made for it.
 
     Raises:
         CommandLineError: The run has no such steps or ranks.
@@ -60,10 +64,10 @@ def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection) -
         return events
     steps = _between(selection.steps)
     _check_steps(connection, events, steps, selection.steps)
-    connection.execute(_TIMES.format(events=events, steps=steps))
+    connection.execute(_TIMES.format(table=table, events=events, steps=steps))
     within = "t.first_ns IS NOT NULL AND e.start_ns + e.duration_ns <= t.last_ns"
     return (
-        f"SELECT e.* FROM ({events}) e ASOF LEFT JOIN chosen_times t "
+        f"SELECT e.* FROM ({events}) e ASOF LEFT JOIN {table} t "
         f"ON e.host = t.host AND e.rank = t.rank AND e.start_ns >= t.first_ns "
         f"WHERE CASE WHEN e.step IS NULL THEN {within} ELSE {steps.replace('step', 'e.step')} END"
     )

@@ -24,8 +24,10 @@ def locked(path: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if _is_at(fd, path):  # else it was removed by its last holder while this one waited
-                yield
-                os.unlink(path)
+                try:
+                    yield
+                finally:
+                    os.unlink(path)
                 return
         finally:
             os.close(fd)

@@ -11,7 +11,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import duckdb
 
 from voirkit.errors import RunDirectoryError
 from voirkit.runs import at_rest, directory
@@ -21,9 +23,6 @@ from voirkit.runs.selection import EVERYTHING, Selection
 from voirkit.runs.spans import connect
 from voirkit.runs.trace_files import layout
 from voirkit.runs.trace_tables import Process, open_trace
-
-if TYPE_CHECKING:
-    import duckdb
 
 LATEST = os.path.join(directory.PARENT, "latest")
 BATCH = 10_000  # rows that are python objects at a time
@@ -80,6 +79,7 @@ class Run:
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._processes: list[Process] = []
+        self._chosen: dict[Any, str] = {}  # queries of selections
 
     @property
     def name(self) -> str:
@@ -121,15 +121,19 @@ class Run:
             connection = connect(os.path.join(self._folder, "duckdb"))
             if not self.is_live:
                 self._settle()
-            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"))
+            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
             self.warnings += opened.warnings
             self._processes = opened.processes
             self._connection = connection
         return self._connection.cursor()
 
-    def _settle(self) -> None:
-        import duckdb
+    def _offset_ns(self) -> int:
+        clocks = self.manifest.get("clocks")
+        if not isinstance(clocks, dict) or not all(isinstance(clocks.get(key), int) for key in ("time_ns", "perf_counter_ns")):
+            return 0
+        return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
+    def _settle(self) -> None:
         try:
             at_rest.settle(self.path)
         except (OSError, duckdb.Error):
@@ -154,7 +158,11 @@ class Run:
         Raises:
             CommandLineError: The run has no such steps or ranks.
         """
-        return chosen_events(self.connection(), selection)
+        known = self._chosen.get((selection.steps, selection.ranks))
+        if known is None:
+            known = chosen_events(self.connection(), selection, f"chosen_times_{len(self._chosen)}")
+            self._chosen[selection.steps, selection.ranks] = known
+        return known
 
     def extents(self, selection: Selection = EVERYTHING) -> list[Extent]:
         """The processes that have events in a selection, in the order of hosts, ranks and starts.
@@ -168,13 +176,39 @@ class Run:
         counted = {(host, rank, pid): rest for host, rank, pid, *rest in found.fetchall()}
         ordered = sorted(self.processes(), key=lambda one: (one.host, one.rank, one.began_ns))
         unique = {(one.host, one.rank, one.pid): one for one in reversed(ordered)}
-        return [Extent(unique[key], *counted[key]) for key in reversed(unique) if key in counted]
+        known = [Extent(unique[key], *counted.pop(key)) for key in reversed(unique) if key in counted]
+        # of those that are left nothing is known but their events
+        return known + [Extent(Process(*key, 0, "", [], rest[1], 0, {}, {}), *rest) for key, rest in sorted(counted.items())]
 
     def fetch(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Batches of a query's rows."""
-        cursor = self.connection().execute(query)
-        while batch := cursor.fetchmany(BATCH):
-            yield batch
+        """Batches of a query's rows.
+
+        Raises:
+            RunDirectoryError: The trace is damaged where it could not be seen before.
+        """
+        try:
+            cursor = self.connection().execute(query)
+            while batch := cursor.fetchmany(BATCH):
+                yield batch
+        except duckdb.Error as exc:
+            raise self._damaged(exc) from None
+
+    def execute(self, statement: str) -> None:
+        """Have DuckDB do something, to its end.
+
+        Raises:
+            RunDirectoryError: The trace is damaged where it could not be seen before, or there is no room for the result.
+        """
+        try:
+            self.connection().execute(statement).fetchall()
+        except duckdb.Error as exc:
+            raise self._damaged(exc) from None
+
+    def _damaged(self, exc: Exception) -> RunDirectoryError:
+        what = "its trace can not be read"
+        if isinstance(exc, duckdb.IOException):
+            what += ", or the result not be written"
+        return RunDirectoryError(f"{what}.", where=self.path, next=str(exc).partition("\n")[0])
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.
@@ -240,12 +274,12 @@ def _others(path: str) -> str:
     """What is near a path that does not exist."""
     from voirkit.errors import did_you_mean
 
-    parent = os.path.dirname(path.rstrip("/"))
+    parent, name = os.path.split(path.rstrip("/"))
     try:
-        there = [os.path.join(parent, one) for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))]
+        there = [one for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))]
     except OSError:
         return ""
-    return did_you_mean(path.rstrip("/"), there)
+    return did_you_mean(name, there)
 
 
 def _runs_in(path: str) -> str:

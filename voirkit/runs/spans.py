@@ -83,6 +83,7 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
         **{key: f"p.{key}" for key in ("host", "rank", "pid")},
         **{key: f"a.{key}" for key in ("epoch", "step")},
         "args": "a.text", "value": value, "number": number,
+        "value_key": "coalesce(n.value_key, CASE n.kind WHEN 'counter' THEN 'value' END)",
     }  # fmt: skip
     chosen = ", ".join(f"CAST({expressions[key]} AS {kind}) AS {key}" for key, kind in COLUMNS.items())
     arguments = f"SELECT code, CAST(text AS VARCHAR) AS text, {_WHOLE.format('epoch')}, {_WHOLE.format('step')} FROM piece_arguments"

@@ -11,7 +11,8 @@ import duckdb
 from voirkit.runs import parquet
 from voirkit.runs.spans import COLUMNS
 from voirkit.runs.trace_files import Layout, layout
-from voirkit.trace.pieces import Pieces, of_stem, records_in
+from voirkit.trace.layout import folder_of
+from voirkit.trace.pieces import Pieces, Source, of_stem, records_in
 from voirkit.trace.reader import Files
 
 _SAME_CLOCK_NS = 2_000_000_000
@@ -47,73 +48,106 @@ class Trace(NamedTuple):
     warnings: list[str]
 
 
-def open_trace(run: str, connection: duckdb.DuckDBPyConnection, spare: str) -> Trace:
+def open_trace(run: str, connection: duckdb.DuckDBPyConnection, spare: str, offset_ns: int = 0) -> Trace:
     """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column ``wall_ns`` too.
 
     Args:
         run: The run directory.
         connection: Where they are made.
         spare: A folder, made if need be, for what is still in segments.
+        offset_ns: From the clock to the wall clock for a process of which nothing is known but its records.
 
     Raises:
         OSError: The folders can not be read or written.
     """
-    described: list[dict[str, Any]] = []
-    warnings: list[str] = []
     for attempt in range(10):
         now = layout(run)
-        described, warnings = [], []
-        drafts = _from_segments(now.segments, connection, f"{spare}/{attempt}", described, warnings)
+        live = _from_segments(run, now.segments, connection, f"{spare}/{attempt}")
         after = layout(run)
         if (now.spans, now.processes) == (after.spans, after.processes):
             break  # nobody put the rest of it to rest meanwhile
-    _without_names(now, warnings)
-    described += _read_processes(now.processes, warnings)
+    warnings = [*live.warnings, *_without_names(now)]
+    described = [*live.described, *_read_processes(now.processes, warnings)]
     whole = [path for path in now.spans if _is_readable(path, connection, warnings)]
-    processes = _processes(described)
-    _make_views(connection, whole + drafts, processes)
+    processes = _processes(described, offset_ns)
+    _make_views(connection, whole + live.paths, processes, offset_ns)
     return Trace(processes, warnings)
 
 
-def _from_segments(
-    segments: Sequence[Files], connection: duckdb.DuckDBPyConnection, folder: str, described: list[dict[str, Any]], warnings: list[str]
-) -> list[str]:
-    """What is in segments, as Parquet files in a folder."""
-    from voirkit.runs.at_rest import described as description
+class _Live(NamedTuple):
+    """What is in segments: as Parquet files, with descriptions of the processes."""
 
-    written: list[str] = []
+    paths: list[str]
+    described: list[dict[str, Any]]
+    warnings: list[str]
 
+
+def _from_segments(run: str, segments: Sequence[Files], connection: duckdb.DuckDBPyConnection, folder: str) -> _Live:
+    found = _Live([], [], [])
     for rank in sorted({of_stem(own.stem)[1] for own in segments}):
         pieces = Pieces([own for own in segments if of_stem(own.stem)[1] == rank])
 
         def path_of(kind: str, number: int, rank: int = rank) -> str:
-            written.append(f"{folder}/{rank}-{kind}-{number}.parquet")
-            return written[-1]
+            found.paths.append(f"{folder}/{rank}-{kind}-{number}.parquet")
+            return found.paths[-1]
 
         parquet.write(connection, pieces, path_of)
         for source in pieces.sources:
-            described.append(description(source))
+            found.described.append(description(source))
             if source.unknown:
-                warnings.append(f"{source.process.stem}: {source.unknown} events are lost: what they stand for can not be read.")
-    return written
+                found.warnings.append(f"{folder_of(run)}/{source.process.stem}.names is damaged: {count(source.unknown)} lost.")
+        found.warnings.extend(f"{path} is damaged; what is in it is lost." for path in pieces.damaged)
+    return found
 
 
-def _without_names(now: Layout, warnings: list[str]) -> None:
-    lost = sum(records_in(path) for path in now.orphans)
-    if lost:
-        what = "an event is" if lost == 1 else f"{lost} events are"
-        warnings.append(f"{what} lost: the file that says what they stand for is missing ({now.orphans[0].rpartition('-')[0]}.names).")
+def _without_names(now: Layout) -> list[str]:
+    lost = {path: records_in(path) for path in now.orphans}
+    missing = sorted({f"{path.rpartition('-')[0]}.names" for path, records in lost.items() if records})
+    if not missing:
+        return []
+    return [f"{missing[0]}{' and others are' if len(missing) > 1 else ' is'} missing: {count(sum(lost.values()))} lost."]
+
+
+def count(events: int) -> str:
+    """``1 event is``, ``2 events are``."""
+    return "1 event is" if events == 1 else f"{events:,} events are"
 
 
 def _read_processes(paths: Iterable[str], warnings: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for path in paths:
         try:
-            with open(path, encoding="utf-8") as file:
-                found += [json.loads(line) for line in file]
-        except (OSError, ValueError) as exc:
-            warnings.append(f"{path} can not be read, so that names and clocks of processes are missing: {exc}")
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            lines = [""]
+        described = [one for line in lines if (one := _described(line)) is not None]
+        if len(described) < len(lines):
+            warnings.append(f"{path} is damaged: names of processes and threads are missing.")
+        found += described
     return found
+
+
+def description(source: Source) -> dict[str, Any]:
+    """What is kept of a process."""
+    return {**source.process._asdict(), "threads": source.threads, "dropped": source.dropped}
+
+
+def _described(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+        threads = {int(tid): str(name) for tid, name in found["threads"].items()}
+        numbers = {key: int(found[key]) for key in ("rank", "pid", "ppid", "perf_counter_ns", "time_ns")}
+        return {
+            **found,
+            **numbers,
+            "threads": threads,
+            "argv": list(found["argv"]),
+            "dropped": dict(found["dropped"]),
+            "stem": str(found["stem"]),
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: list[str]) -> bool:
@@ -127,24 +161,23 @@ def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: lis
     return True
 
 
-def _processes(described: Iterable[dict[str, Any]]) -> list[Process]:
+def _processes(described: Iterable[dict[str, Any]], offset_ns: int) -> list[Process]:
     """The processes in the order in which they began, each once, though it may have been described several times."""
     unique = {one["stem"]: one for one in described}
     first: dict[str, int] = {}
     found = []
     for one in sorted(unique.values(), key=lambda one: one["time_ns"]):
-        offset = one["time_ns"] - one["perf_counter_ns"]
+        offset = one["time_ns"] - one["perf_counter_ns"] if one["time_ns"] else offset_ns
         # The wall clock is corrected now and then, the other is not: on a host the processes' order is that of the other. One that differs
         # by much is of another start of the system, or of another machine of that name.
         if abs(first.setdefault(one["host"], offset) - offset) < _SAME_CLOCK_NS:
             offset = first[one["host"]]
-        threads = {int(tid): name for tid, name in one["threads"].items()}
         who = (one["host"], one["rank"], one["pid"], one["ppid"], one["name"], one["argv"])
-        found.append(Process(*who, one["time_ns"], offset, threads, one["dropped"]))
+        found.append(Process(*who, one["time_ns"], offset, one["threads"], one["dropped"]))
     return found
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], processes: list[Process]) -> None:
+def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], processes: list[Process], offset_ns: int) -> None:
     if files:
         listed = ", ".join(parquet.quoted(path) for path in files)
         connection.execute(f"CREATE VIEW spans AS SELECT {', '.join(COLUMNS)} FROM read_parquet([{listed}], hive_partitioning = false)")
@@ -153,12 +186,12 @@ def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], process
         connection.execute(f"CREATE VIEW spans AS SELECT {nothing} WHERE false")
     offsets = {one.offset_ns for one in processes}
     if len(offsets) < 2:
-        connection.execute(f"CREATE VIEW events AS SELECT *, start_ns + {offsets.pop() if offsets else 0} AS wall_ns FROM spans")
+        connection.execute(f"CREATE VIEW events AS SELECT *, start_ns + {offsets.pop() if offsets else offset_ns} AS wall_ns FROM spans")
         return
     connection.execute("CREATE TABLE clocks (host VARCHAR, rank INTEGER, pid BIGINT, offset_ns BIGINT, PRIMARY KEY (host, rank, pid))")
     unique = {(one.host, one.rank, one.pid): one.offset_ns for one in reversed(processes)}
     connection.executemany("INSERT INTO clocks VALUES (?, ?, ?, ?)", [[*key, offset] for key, offset in unique.items()])
     connection.execute(
-        "CREATE VIEW events AS SELECT s.*, s.start_ns + coalesce(c.offset_ns, 0) AS wall_ns FROM spans s "
+        f"CREATE VIEW events AS SELECT s.*, s.start_ns + coalesce(c.offset_ns, {offset_ns}) AS wall_ns FROM spans s "
         "LEFT JOIN clocks c ON s.host = c.host AND s.rank = c.rank AND s.pid = c.pid"
     )

@@ -23,7 +23,7 @@ class Source(NamedTuple):
     Attributes:
         threads: Names of threads by native id.
         dropped: Records that were not written, by ``category.name``.
-        is_whole: Whether its names have a header; if not, only what its files are called is known of the process.
+        is_whole: Whether its names have a header; if not, of the process only what its files are called is known, and no clock.
         unknown: How many records were left out, as what they stand for is not known.
     """
 
@@ -58,12 +58,14 @@ class Pieces:
     Attributes:
         sources: What is known of each process by now; ``process`` in the pieces counts them.
         read: Where in each segment the last record ends that was read, in records, by path.
+        damaged: Segments that are none: something else stands where they should begin.
     """
 
     def __init__(self, files: Sequence[Files], most: int = MOST) -> None:
         self._files, self._most = files, most
         self.sources: list[Source] = []
         self.read: dict[str, int] = {}
+        self.damaged: list[str] = []
 
     def __iter__(self) -> Iterator[Piece]:
         codes: dict[Name, int] = {}
@@ -73,12 +75,13 @@ class Pieces:
         for number, own in enumerate(self._files):
             # How far the records go is seen first: the lines that they need are there by then.
             extents = [(path, _extent(path)) for path in own.segments]
+            self.damaged += [path for path, extent in extents if extent is None]
             tables = _Tables(own.names)
             self.sources.append(_source(own, tables))
             name_of = _codes(tables.names, codes)
             for path, extent in extents:
                 self.read[path], at, tid = 0, 0, -1
-                while at < extent:
+                while extent is not None and at < extent:
                     raw = _records(path, at, min(self._most - count, extent - at))
                     if not len(raw):
                         break  # it has been cut to size
@@ -127,20 +130,21 @@ def has_grown(path: str, read: int) -> bool:
 
 def records_in(path: str) -> int:
     """How many records a segment has; 0 if it is none."""
-    name = _records(path, 0, _extent(path))["name"]
+    name = _records(path, 0, _extent(path) or 0)["name"]
     return int(np.count_nonzero((name != 0) & (name != layout.THREAD)))
 
 
-def _extent(path: str) -> int:
-    """How many records a segment has room for; 0 if it is none."""
+def _extent(path: str) -> int | None:
+    """How many records a segment has room for; None if it is no segment."""
     try:
         with open(path, "rb", buffering=0) as file:
             header = file.read(layout.HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
     except OSError:
         return 0  # it has been put to rest meanwhile, or can not be read
-    is_one = len(header) == layout.HEADER_BYTES and header.startswith(layout.MAGIC)
-    return (size - layout.HEADER_BYTES) // layout.RECORD_BYTES if is_one else 0
+    if len(header) < layout.HEADER_BYTES or not any(header):
+        return 0  # whoever made it was killed before it was begun
+    return (size - layout.HEADER_BYTES) // layout.RECORD_BYTES if header.startswith(layout.MAGIC) else None
 
 
 def _records(path: str, first: int, count: int) -> Array:
@@ -152,15 +156,19 @@ def _records(path: str, first: int, count: int) -> Array:
 
 def _source(own: Files, tables: _Tables) -> Source:
     process = tables.process(own.stem)
-    if not tables.header:
+    is_whole = all(
+        isinstance(value, kind)
+        for value, kind in zip(process[:8], (int, int, int, str, str, int, int, list), strict=True)  # types of its fields
+    )
+    if not (tables.header and is_whole):
         host, rank, pid = of_stem(own.stem)
-        process = process._replace(host=host, rank=rank, pid=pid)
+        process = Process(pid, 0, rank, host, "", 0, 0, [], own.stem)
     dropped: dict[str, int] = {}
     for local, count in _dropped(own.dropped) if own.dropped is not None else ():
         found = tables.names.get(local)
         label = f"{found.category}.{found.name}" if found is not None else "(names beyond what is kept)"
         dropped[label] = dropped.get(label, 0) + count
-    return Source(process, tables.threads, dropped, bool(tables.header))
+    return Source(process, tables.threads, dropped, is_whole)
 
 
 def of_stem(stem: str) -> tuple[str, int, int]:

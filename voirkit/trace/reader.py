@@ -270,15 +270,18 @@ class _Tables:
         for line in lines:
             if line.startswith(begin):
                 number, _, text = line[len(begin) : -1].partition(b',"arguments":')
-                self.arguments[int(number)] = text
+                if number.isdigit():  # else the line is damaged
+                    self.arguments[int(number)] = text
             else:
                 others.append(line)
         for data in _decoded(others):
             if layout.NAME in data:
-                self.names[data[layout.NAME]] = Name(data["kind"], data["category"], data["name"], data["value"])
+                name = Name(*(data.get(key) for key in ("kind", "category", "name", "value")))  # type: ignore[arg-type] # seen below
+                if type(data[layout.NAME]) is int and all(type(part) is str for part in name[:3]):
+                    self.names[data[layout.NAME]] = name
             elif layout.THREAD_NAME in data:
-                self.threads[data[layout.THREAD_NAME]] = data["thread"]
-            else:
+                self.threads[data[layout.THREAD_NAME]] = str(data.get("thread"))
+            elif "pid" in data:
                 self.header = data
 
     def process(self, stem: str) -> Process:
