@@ -373,9 +373,13 @@ class Overseer(GivenOverseer):
             return
         self._duration_s = self._record.duration_s  # what follows is no part of the run
         summary.add_trace(self.summary, totals, self._duration_s)
-        for line in traces.lost(totals):
+        path, rank = self._record.path, self._record.manifest["rank"]
+        traces.settle(path, rank, self.warn)
+        dropped = self.summary["dropped"]
+        for name, n in traces.dropped_by_others(path, rank).items():
+            dropped[name] = dropped.get(name, 0) + n
+        for line in traces.lost(dropped):
             self.warn(line)
-        traces.settle(self._record.path, self._record.manifest["rank"], self.warn)
 
     def _close_instruments(self) -> None:
         """Let go of the instruments of a run that never started: they have nothing to tell."""

@@ -94,6 +94,14 @@ def test_a_node_that_is_pickled_or_copied_is_the_same_node(node):
     assert copy.deepcopy(node) is node
 
 
+def test_a_node_of_a_category_of_its_own_can_be_made_and_pickled(recorded):
+    own = Node("mine")
+    copied = pickle.loads(pickle.dumps(own.derive("part")))
+    with own, copied:
+        pass
+    assert [e.what for e in recorded()] == [("mine", "mine"), ("mine", "mine.part")]
+
+
 def test_a_use_is_pickled_with_its_arguments(recorded):
     use = pickle.loads(pickle.dumps(the_tree.data.item(step=4, args={"k": "v"})))
     with use:

@@ -193,6 +193,26 @@ def test_beyond_the_limit_annotations_are_counted(place):
     assert sum(f.stat().st_size for f in (place.folder / "run" / "trace").rglob("*") if f.is_file()) < 100_000
 
 
+def test_what_child_processes_could_not_record_is_counted_too(place):
+    place.write(
+        main="""
+        import os
+        from voirkit.ai import ai
+
+        with ai.compute.forward: pass
+        if os.fork() == 0:
+            for i in range(10_000):
+                with ai.data.item: pass
+            os._exit(0)
+        os.wait()
+        """
+    )
+    summary = place.voirkit("--trace-limit", "100KB", "main.py").summary
+    recorded = counts(rows(place.folder / "run"))
+    assert summary["dropped"] == {"data.item": 10_000 - recorded["item"]}
+    assert recorded["forward"] == 1
+
+
 @pytest.mark.parametrize(("words", "where"), [(["--trace-limit", "many"], "--trace-limit many"), (["--trace-limit=-1"], "--trace-limit")])
 def test_a_limit_that_is_no_size_is_refused(place, words, where):
     place.write(main="print(1)")
@@ -311,6 +331,17 @@ def test_programs_that_begin_at_once_agree_on_who_leads(place):
     leader = json.loads((place.folder / "run" / "run.json").read_text())["pid"]
     assert leader in [process.pid for process in running]
     assert len(events(place.folder / "run")) == 5 * sum(not text for text in told)
+
+
+def test_ranks_alone_take_part_in_one_run_also_when_they_are_started_again(place):
+    place.write(main=ANNOTATED + "\n    import os\n    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)\n")
+    for again in ("0", "1"):
+        for rank in ("0", "1"):
+            env = {"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": again, "TORCHELASTIC_RUN_ID": "a", "MASTER_PORT": "1"}
+            assert alone(place, "main.py", **env).err == ""
+    assert counts(events(place.folder / "run")) == {"forward": 20}
+    manifest = json.loads((place.folder / "run" / "run.json").read_text())
+    assert (manifest["ended"], manifest["restart"], manifest["rank"]) == ("normal", 1, 0)
 
 
 def test_the_folder_of_another_run_is_left_alone(place):

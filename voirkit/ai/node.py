@@ -77,15 +77,21 @@ class Node(Span):
     Use it as ``@node``, ``with node:``, ``for x in node.iter(xs):``, ``node.start()`` … ``node.stop()``.  It may be entered again while it
     is open: by recursion, in other threads, in interleaved coroutines and generators; each entry is a record of its own.
 
+    Args:
+        cat: A category.
+        name: A name; without one that of the category.
+        parent: The node above it, whose arguments and switch it follows.
+        word: What it is called there.
+
     Attributes:
         cat: The category of its records.
         name: Their name.
     """
 
-    def __init__(self, cat: str, name: str, parent: Node | None = None, step: str = "") -> None:
-        super().__init__(recorder.name(cat, name))
-        self.cat, self.name = cat, name
-        self._parent, self._step = parent, step
+    def __init__(self, cat: str, name: str | None = None, parent: Node | None = None, word: str = "") -> None:
+        self.cat, self.name = str(cat), str(name or cat)
+        super().__init__(recorder.name(self.cat, self.name))
+        self._parent, self._word = parent, word
         self._derived: dict[str, Node] = {}
         self._own: dict[str, Entry] = {}
         self._own_is_new = False
@@ -341,14 +347,17 @@ class Node(Span):
         return f"<annotation {self.name} of {self.cat}>"
 
     def __reduce__(self) -> Any:
-        from voirkit.ai.tree import at
+        if self._parent is not None and self._word:
+            return _below, (self._parent, self._word)
+        from voirkit.ai import tree
 
-        path: list[str] = []
-        node = self
-        while node._parent is not None:
-            path.insert(0, node._step)
-            node = node._parent
-        return at, (tuple(path),)
+        return (tree.the_tree, ()) if self is tree.ai else (Node, (self.cat, self.name))
+
+
+def _below(parent: Node, word: str) -> Node:
+    """A node by the one above it and what it is called there; a word that begins with a dot is one that was derived."""
+    found: Node = parent.derive(word[1:]) if word.startswith(".") else getattr(parent, word)
+    return found
 
 
 class Use(Node):

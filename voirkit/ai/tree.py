@@ -124,12 +124,23 @@ def grow() -> AI:
 ai = grow()
 
 
-def at(path: tuple[str, ...]) -> Node:
-    """The node at a path from the root; a word that begins with a dot is one that was derived."""
-    node: Node = ai
-    for word in path:
-        node = node.derive(word[1:]) if word.startswith(".") else getattr(node, word)
-    return node
+def the_tree() -> AI:
+    """``ai``, for nodes that are pickled."""
+    return ai
 
 
-__all__ = ["AI", "IO", "Checkpoint", "Communication", "Compute", "Data", "DataLoader", "Device", "Other", "Pipeline", "ai", "at", "grow"]
+__all__ = [
+    "AI",
+    "IO",
+    "Checkpoint",
+    "Communication",
+    "Compute",
+    "Data",
+    "DataLoader",
+    "Device",
+    "Other",
+    "Pipeline",
+    "ai",
+    "grow",
+    "the_tree",
+]

@@ -70,12 +70,16 @@ def join(path: str, where: str) -> Alone:
         os.makedirs(path, exist_ok=True)
         directory.refuse_foreign(path, where)
         there = directory.read_manifest(path)
-        if there is not None and there.get("ended") != "running" and not directory.goes_on(there):
+        again = there is not None and directory.goes_on(there)  # it executed itself anew, or its ranks were started again
+        with_it = there is not None and (there.get("ended") == "running" or (begun["rank"] > 0 and there.get("job") == begun["job"]))
+        if there is not None and not again and not with_it:
             raise RunDirectoryError(
                 f"this folder holds another run (of {there.get('started', 'unknown time')}).", where=where, next="Give another folder."
             )
-        own = there is not None and there.get("pid") == begun["pid"] and there.get("host") == begun["host"]  # executed itself anew
-        return Alone(path, begun, leads=begun["rank"] == 0 and (own or (there is None and _make(path, begun))))
+        if again and begun["rank"] == 0:
+            directory.write_json(os.path.join(path, directory.MANIFEST), begun)
+            return Alone(path, begun, leads=True)
+        return Alone(path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun))
     except OSError as exc:
         raise RunDirectoryError(f"can not be used: {exc.strerror}.", where=where) from None
 

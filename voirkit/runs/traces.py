@@ -5,13 +5,10 @@ What is interrupted loses nothing: the segments stay, and whoever opens the run 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Not `-m`: the script's folder, where python would look first, may hold a numpy.py of its own.
@@ -79,10 +76,27 @@ def discard(path: str) -> None:
         pass  # somebody has put something there
 
 
-def lost(totals: Any) -> list[str]:
+def dropped_by_others(path: str, rank: int) -> dict[str, int]:
+    """What the other processes of a rank, whose trace is at rest, could not record: how many by name."""
+    folder, found = os.path.join(path, "trace", "processes"), dict[str, int]()
+    try:
+        names = [name for name in os.listdir(folder) if f"-r{rank}-" in name]
+    except OSError:
+        return found
+    for name in names:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            for line in file:
+                process = json.loads(line)
+                if process["pid"] != os.getpid():
+                    for what, n in process["dropped"].items():
+                        found[what] = found.get(what, 0) + n
+    return found
+
+
+def lost(dropped: dict[str, int]) -> list[str]:
     """What to say of spans that were not recorded."""
-    if not totals.dropped:
+    if not dropped:
         return []
-    n = sum(totals.dropped.values())
-    most = max(totals.dropped, key=totals.dropped.get)
+    n = sum(dropped.values())
+    most = max(dropped, key=lambda name: dropped[name])
     return [f"{n} spans were not recorded, most of them {most}: the trace is at its limit (--trace-limit), or can not be written."]
