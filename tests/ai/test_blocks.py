@@ -94,10 +94,11 @@ def test_a_signal_handler_may_record_while_recording(ai, recorded):
         with ai.comm.send:
             handled.append(1)
 
+    with ai.compute.forward:  # the files are open from here on
+        n = 1
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
-        n = 0
         while len(handled) < 50:
             with ai.compute.forward(step=n):
                 n += 1

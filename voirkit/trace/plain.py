@@ -98,6 +98,7 @@ def _unless_the_programs(exc: Exception) -> None:
 def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> None:
     raised: BaseException | None = None
     room = None
+    name_id, args = (number if 0 < number < layout.THREAD else 0 for number in (name_id, args))
     start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
     for _ in range(4 if name_id else 0):  # a window may be taken away, or filled by who interrupts, before it is written to
         if _mode != ON:

@@ -74,6 +74,7 @@ class Recording:
         self._once: dict[str, Any] = {}
         self._dropped: dict[int, Any] = {}
         self._dropped_seen: dict[int, int] = {}
+        self._counting = False
         self._events = 0
         self._slow_ns = 0
         # of the limit: what was left when the folder was last looked at, how much of it may be used before looking again, what has been
@@ -141,14 +142,19 @@ class Recording:
         if counter is None:
             counter = self._dropped.setdefault(name, count(1))
         self._dropped_seen[name] = dropped = next(counter)
-        files = self._files()
-        if files is not None and self._once.get("uncounted") is None:
-            try:
+        if self._counting or "uncounted" in self._once:
+            return  # this was called by what is called here: by an audit hook that records
+        self._counting = True
+        try:
+            files = self._files()
+            if files is not None:
                 files.count_dropped(name, dropped, self.engine.Window)
-            except OSError as exc:
-                if exc.errno is None:
-                    raise
-                self._once["uncounted"] = True  # on a full disk they are counted in memory alone
+        except OSError as exc:
+            if exc.errno is None:
+                raise
+            self._once["uncounted"] = True  # on a full disk they are counted in memory alone
+        finally:
+            self._counting = False
 
     # files
 
