@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,17 @@ def test_help_lists_the_formats(place: Place) -> None:
 def test_a_script_called_export_is_run_by_its_path(place: Place) -> None:
     place.write({"export": "print('ran')\n"})
     assert place.voirkit("--quiet", "./export").out == "ran\n"
+
+
+def test_the_python_of_the_documentation_runs(run: Path, place: Place) -> None:
+    text = (Path(__file__).parents[2] / "docs/exports.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    ended = place.write(example=code).python("example.py")
+    assert (ended.code, ended.err) == (0, "")
+    assert "epoch.block" in ended.out
+    assert "MainThread" in ended.out
+
+
+def test_the_documentation_has_every_format() -> None:
+    text = (Path(__file__).parents[2] / "docs/exports.md").read_text()
+    assert [name for name in FORMATS if f"| `{name}` |" not in text] == []

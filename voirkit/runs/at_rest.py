@@ -220,7 +220,7 @@ def main(words: list[str]) -> int:
     try:
         settle(options.RUN, options.rank, options.ended)
     except (OSError, duckdb.Error) as exc:
-        tell(f"{options.RUN}: the trace stays in segments, which are read as well: {exc}")
+        tell(f"{options.RUN}: the trace stays in segments, which can be read as well: {str(exc).partition(chr(10))[0]}")
         return 1
     return 0
 
