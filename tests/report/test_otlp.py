@@ -338,13 +338,17 @@ def test_spans_that_a_collector_rejects_are_an_error(receiver: Receiver) -> None
 
 
 @pytest.mark.parametrize(
-    ("format", "target"), [("chrome", "http://127.0.0.1:4318"), ("otlp", "grpc://127.0.0.1:4317"), ("pfw", "ftp://host/x")]
+    ("format", "target", "told"),
+    [
+        ("chrome", "http://127.0.0.1:4318", "chrome is written to files; only otlp can be sent."),
+        ("pfw", "ftp://host/x", "pfw is written to files; only otlp can be sent."),
+        ("otlp", "grpc://127.0.0.1:4317", "spans are sent over HTTP only.\n  --format otlp -o http://HOST:4318"),
+    ],
 )
-def test_what_can_not_be_sent_is_one_clear_error_and_makes_no_file(place: Place, format: str, target: str) -> None:
+def test_what_can_not_be_sent_is_one_clear_error_and_makes_no_file(place: Place, format: str, target: str, told: str) -> None:
     record(place.folder / "run")
     ended = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", target)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"voirkit: -o {target}: only otlp can be sent, and only over HTTP.")
+    assert (ended.code, ended.out, ended.err) == (2, "", f"voirkit: -o {target}: {told}\n")
     assert [path.name for path in place.folder.iterdir()] == ["run"]
 
 

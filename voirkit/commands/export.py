@@ -72,10 +72,10 @@ def _target(format: Format, output: str | None, run: Run) -> str:
     if output is None:
         return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
     if "://" in output:
-        if format.NAME != "otlp" or not output.startswith(("http://", "https://")):
-            raise CommandLineError(
-                "only otlp can be sent, and only over HTTP.", where=f"-o {output}", next="To a collector: --format otlp -o http://HOST:4318"
-            )
+        if format.NAME != "otlp":
+            raise CommandLineError(f"{format.NAME} is written to files; only otlp can be sent.", where=f"-o {output}")
+        if not output.startswith(("http://", "https://")):
+            raise CommandLineError("spans are sent over HTTP only.", where=f"-o {output}", next="--format otlp -o http://HOST:4318")
         return output
     if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):
         return os.path.join(output, f"{run.name}{format.SUFFIX}")
