@@ -26,7 +26,7 @@ test-slow: $(STAMP)
 # The tools that read exports, each in an environment of its own: DFAnalyzer, Perfetto.
 test-readers: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/report/readers/make.sh $(READERS)
-	VOIRKIT_READERS=$(READERS) $(PY) -m pytest -m readers
+	VOIRKIT_READERS=$(READERS) $(PY) -m pytest -m readers tests/report
 
 matrix: $(STAMP)
 	bash tests/matrix.sh

@@ -15,7 +15,7 @@ for part in selectors preserve stdlib; do
 done
 # Annotations, and what DFAnalyzer makes of their export; its environment is the one that make test-readers makes.
 annotations=$folder/annotations/accept.py
-if bash tests/report/readers/make.sh .cache/readers; then
+if PYTHON=$python bash tests/report/readers/make.sh .cache/readers; then
   analyzer=$PWD/.cache/readers/dfanalyzer
   pair=$([ "$(cat "$analyzer/pair")" = released ] && echo --released)
   "$python" "$annotations" all --python "$python" --analyzer "$analyzer" $pair || failed=1

@@ -134,7 +134,7 @@ def test_whoever_settles_may_die_at_any_point(tmp_path: Path, crash_at: int) -> 
 def test_whoever_settles_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     kept = record(tmp_path / "kept", NUMBERED.format(n=100_000))
     choose = random.Random(4)
-    for attempt in range(25):
+    for attempt in range(8):
         run = tmp_path / f"run{attempt}"
         shutil.copytree(kept, run)
         for _ in range(3):
@@ -239,6 +239,22 @@ def test_a_folder_that_can_not_be_written_to_is_read_as_it_is(tmp_path: Path, mo
     before = files(run)
     assert steps(run) == Counter(range(100))
     assert files(run) == before
+
+
+def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = record(tmp_path / "run", NUMBERED.format(n=100))
+    look, looks = trace_tables.layout, []
+
+    def settled_meanwhile(path: str) -> Any:
+        found = look(path)
+        if not looks:
+            at_rest.settle(path)
+        looks.append(path)
+        return found
+
+    monkeypatch.setattr(trace_tables, "layout", settled_meanwhile)
+    assert unsettled(run, tmp_path) == Counter(range(100))
+    assert len(looks) == 4, "twice, and again"
 
 
 def test_a_full_disk_leaves_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,14 @@ def test_closing_leaves_no_files(run: Path, tmp_path: Path, monkeypatch: pytest.
     assert list(spare.iterdir()) == []
 
 
+def test_a_closed_run_says_so(run: Path) -> None:
+    opened = open_run(run)
+    opened.close()
+    opened.close()
+    with pytest.raises(ValueError, match="has been closed"):
+        opened.trace()
+
+
 # what is none
 
 

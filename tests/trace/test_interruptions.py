@@ -134,6 +134,7 @@ for i in range(40_000):
         assert type(exc) is expected, exc
         caught += 1
 print(raised, caught, len(pending))
+pending.clear()
 """
     )
     raised, caught, pending = map(int, out.split())

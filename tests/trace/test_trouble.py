@@ -148,7 +148,7 @@ print(open("precious").read())
 
 
 def test_the_limit_holds_for_all_processes_together_and_what_is_beyond_is_counted(traced: Traced) -> None:
-    out, err = traced.told("""
+    out, _ = traced.told("""
         recorder.begin(FOLDER, limit=3_000_000)
         n = [name("a", f"n{i}") for i in range(6)]
         children = []

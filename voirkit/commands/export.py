@@ -71,9 +71,11 @@ def _target(format: Format, output: str | None, run: Run) -> str:
     """Where to write."""
     if output is None:
         return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
-    if output.startswith(("http://", "https://")):
+    if "://" in output:
         if format.NAME != "otlp":
             raise CommandLineError(f"{format.NAME} is written to files; only otlp can be sent.", where=f"-o {output}")
+        if not output.startswith(("http://", "https://")):
+            raise CommandLineError("spans are sent over HTTP only.", where=f"-o {output}", next="--format otlp -o http://HOST:4318")
         return output
     if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):
         return os.path.join(output, f"{run.name}{format.SUFFIX}")

@@ -27,7 +27,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
         import pyarrow.ipc as ipc
     except ImportError:
         raise VoirkitError("the format needs pyarrow.", where="--format arrow", next="Install it: pip install 'voirkit[export]'") from None
-    relation: Any = run.connection().sql(table(run, selection))
+    connection = run.connection()
+    relation: Any = connection.sql(table(run, selection))
     # duckdb 1.5 gave the method its name of 2.0
     reader = relation.to_arrow_reader(_ROWS) if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader(_ROWS)
     with complete(target) as path, ipc.new_file(path, reader.schema, options=ipc.IpcWriteOptions(compression="zstd")) as file:

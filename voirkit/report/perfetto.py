@@ -1,4 +1,4 @@
-"""``--format perfetto``: Perfetto's own binary trace, for https://ui.perfetto.dev and the trace processor; the quickest to open.
+"""``--format perfetto``: Perfetto's own binary trace, for https://ui.perfetto.dev and the trace processor.
 
 Written with the classes of the package ``perfetto`` (checked with 0.59.1 and protobuf 7.36), in the extra ``voirkit[export]``. Packets are
 written as the rows come: memory does not grow with the run.

@@ -78,6 +78,7 @@ class Run:
         self._folder = tempfile.mkdtemp(prefix="voirkit-")
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._kept: list[duckdb.DuckDBPyConnection] = []
         self._processes: list[Process] = []
         self._chosen: dict[Any, str] = {}  # queries of selections
 
@@ -88,9 +89,9 @@ class Run:
 
     def close(self) -> None:
         """Free what it holds."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        for connection in (*self._kept, *([] if self._connection is None else [self._connection])):
+            connection.close()
+        self._kept, self._connection = [], None
         self._remove()
 
     def __enter__(self) -> Run:
@@ -116,7 +117,13 @@ class Run:
     # the trace
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB with the table ``spans`` (the columns of ``voirkit.runs.spans``) and ``events``, the same with ``wall_ns``: a cursor."""
+        """DuckDB with the table ``spans`` (the columns of ``voirkit.runs.spans``) and ``events``, the same with ``wall_ns``: a cursor.
+
+        Raises:
+            ValueError: The run has been closed.
+        """
+        if not self._remove.alive:
+            raise ValueError(f"the run {self.path} has been closed")
         if self._connection is None:
             connection = connect(os.path.join(self._folder, "duckdb"))
             if not self.is_live:
@@ -141,7 +148,8 @@ class Run:
 
     def trace(self) -> duckdb.DuckDBPyRelation:
         """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.spans``."""
-        return self.connection().table("spans")
+        self._kept.append(self.connection())  # duckdb 1.4 closes a cursor that nobody holds, with the relations made from it
+        return self._kept[-1].table("spans")
 
     def processes(self) -> list[Process]:
         """The processes that recorded, in the order in which they began."""

@@ -1,6 +1,6 @@
 """Records of the trace plane as rows for DuckDB: one schema, whether they come from segments or lie in Parquet.
 
-Checked with duckdb 1.1 (Python 3.10) to 2.0. It reads numpy arrays without a copy, and needs neither pandas nor pyarrow for it.
+Checked with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB reads numpy arrays without a copy, and needs neither pandas nor pyarrow for it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
     """
     names = piece.names
     tables: dict[str, dict[str, Any]] = {
-        "piece_records": piece.columns,
+        "piece_records": {**piece.columns, "number": piece.columns["value"].view(np.float64)},
         "piece_names": {
             "code": np.arange(len(names), dtype=np.uint32),
             **{key: _texts([clean(getattr(name, key)) for name in names]) for key in ("kind", "category", "name", "value_key")},
@@ -76,7 +76,6 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
         connection.register(name, columns)
     number = "CASE WHEN n.kind = 'counter' THEN r.number END"
     value = "CASE WHEN n.kind <> 'counter' AND n.value_key IS NOT NULL THEN r.value END"
-    piece.columns["number"] = piece.columns["value"].view(np.float64)
     expressions = {
         **{key: f"r.{key}" for key in ("start_ns", "duration_ns", "tid")},
         **{key: f"n.{key}" for key in ("kind", "category", "name", "value_key")},

@@ -30,13 +30,11 @@ class Names:
     """The names and arguments of this process.
 
     Args:
-        write: Takes a line; called when something new is interned. It does nothing as long as there is no file.
-
-    Attributes:
-        told_too_many: Called, once, when there are more names than are kept.
+        write: Takes a line, and whether it is a name's; called when something new is interned. Without a file it does nothing.
+        too_many: Called when there are more names than are kept.
     """
 
-    def __init__(self, write: Callable[[bytes], None], too_many: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[bytes, bool], None], too_many: Callable[[], None]) -> None:
         self._write, self._too_many = write, too_many
         self._ids: dict[Any, int] = {}
         self._names: dict[int, _Key] = {}
@@ -65,7 +63,7 @@ class Names:
             self._too_many()
             return 0
         self._names[number] = key  # before it is looked whether there is a file: who makes one then writes what is here
-        self._write(_name_line(number, key))
+        self._write(_name_line(number, key), True)
         return self._ids.setdefault(key, number)
 
     def arguments(self, mapping: Mapping[str, Any]) -> int:
@@ -84,7 +82,7 @@ class Names:
             number = next(self._next_arguments)
             if number >= layout.THREAD:
                 return 0
-            self._write(_arguments_line(number, text))
+            self._write(_arguments_line(number, text), False)
         if len(self._young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS:
             self._old, self._young, self._characters = self._young, {}, 0
         self._young[text] = number

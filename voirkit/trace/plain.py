@@ -10,6 +10,7 @@ import struct
 from _thread import _local as _Local
 from functools import partial
 from operator import length_hint
+from sys import is_finalizing
 from time import perf_counter_ns as now
 
 from voirkit.trace import layout
@@ -74,7 +75,7 @@ _free: list[_Writer] = []
 def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
     """Record what took from one time to another."""
     if _mode:
-        if args and args <= _inherited:
+        if args and args <= _inherited and _mode == ON:
             _resolve(args)
         try:
             window, place = _local.room
@@ -86,7 +87,8 @@ def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0
         _slow(name_id, start_ns, end_ns - start_ns, value, args)
 
 
-_NO_ROOM = (AttributeError, StopIteration, ValueError, struct.error)  # none yet; used up; taken away; numbers of more than 64 bits
+# None yet; used up; taken away (ValueError or TypeError, depending on the version); numbers of more than 64 bits.
+_NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
 def _unless_the_programs(exc: Exception) -> None:
@@ -114,14 +116,17 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
         try:
             _pack(window, place(), start, duration, value, args, name_id)
             break
-        except (StopIteration, ValueError) as exc:
+        except _NO_ROOM as exc:
             _unless_the_programs(exc)
     else:
         room = None
     if _mode and room is None:
         _lose(name_id)
-    if raised is not None:
+    if raised is not None and not is_finalizing():  # else it is of half empty modules
         raise raised
+
+
+_USED_UP = None, iter(()).__next__  # who gets this tries again
 
 
 def _make_room() -> tuple[Any, Callable[[], int]] | None:
@@ -152,14 +157,18 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
             segment, window, at, size, first = grown
             if local is not _local:  # the recording ended, or this is a forked child of the thread that was here before
                 drop(window)
-                return window, iter(()).__next__  # try again
+                return _USED_UP
             old, writer.segment, writer.window, writer.end = writer.window, segment, window, at + size
             writer.places = iter(range(first, size, layout.RECORD_BYTES))
             if old is not None:
                 drop(old)
         place = writer.places.__next__
         if not writer.announced:
-            _pack(writer.window, place(), now(), 0, tid, 0, layout.THREAD)
+            try:
+                _pack(writer.window, place(), now(), 0, tid, 0, layout.THREAD)
+            except _NO_ROOM as exc:
+                _unless_the_programs(exc)
+                return _USED_UP
             writer.markers += 1
             writer.announced = True
     finally:
@@ -282,11 +291,11 @@ def inherit(last: int) -> None:
     _inherited = last
 
 
-def close() -> list[tuple[Any, int, int]]:
+def close() -> list[tuple[Any, int, int, bool]]:
     """Take the windows away from all threads.
 
     Returns:
-        Each segment, where it ends, and how many of its records say only whose the others are.
+        Each segment, where it ends, how many of its records say only whose the others are, and whether nobody writes into it for sure.
     """
     global _local, _writers, _free, _inherited
     writers, _writers, _free = _writers, [], []
@@ -294,6 +303,6 @@ def close() -> list[tuple[Any, int, int]]:
     ends = []
     for writer in writers:
         if writer.window is not None:
-            drop(writer.window)  # before it is looked how far it goes: another thread may write until then
-            ends.append((writer.segment, writer.position(), writer.markers))
+            dropped = drop(writer.window)  # before it is looked how far it goes: another thread may write until then
+            ends.append((writer.segment, writer.position(), writer.markers, dropped and not writer.busy))
     return ends

@@ -188,7 +188,7 @@ def _records(path: str) -> Array | None:
 def _rest(file: io.FileIO) -> Array:
     """What follows in a file, as far as it goes now; ``np.fromfile`` takes a read that was cut short for the end."""
     raw = np.empty(max(os.fstat(file.fileno()).st_size - layout.HEADER_BYTES, 0), np.uint8)
-    view, had = memoryview(raw), 0
+    view, had = memoryview(raw.data), 0
     while had < len(raw) and (more := file.readinto(view[had:])):
         had += more
     return raw[:had]

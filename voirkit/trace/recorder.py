@@ -163,7 +163,7 @@ def _arrive() -> int | None:
     try:
         return recording.arrive() if recording is not None else None
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
         return None
 
 
@@ -172,7 +172,7 @@ def _grow(segment: Any) -> Any:
     try:
         return recording.grow(segment) if recording is not None else None
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
         return None
 
 
@@ -182,7 +182,7 @@ def _resolve(number: int) -> None:
         if recording is not None:
             recording.resolve(number)
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
 
 
 def _lose(number: int) -> None:
@@ -191,24 +191,24 @@ def _lose(number: int) -> None:
         if recording is not None:
             recording.lose(number)
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
 
 
 def _failed(exc: Exception) -> None:
-    _ours(exc, "the arguments of a span can not be had")
+    _ours(exc, None, "the arguments of a span can not be had")
 
 
 def _too_many() -> None:
     _once(f"there are more than {MOST_NAMES} names of spans; what has another is counted as dropped.")
 
 
-def _write(line: bytes) -> None:
+def _write(line: bytes, is_name: bool) -> None:
     recording = _mine()
     if recording is not None:
-        recording.write(line)
+        recording.write(line, is_name)
 
 
-def _ours(exc: Exception, text: str = "a record could not be written") -> None:
+def _ours(exc: Exception, recording: Recording | None, text: str = "a record could not be written") -> None:
     """Hand an exception on unless it is voirkit's own: a signal handler of the program may raise, and means the program."""
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -216,7 +216,8 @@ def _ours(exc: Exception, text: str = "a record could not be written") -> None:
     where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     if type(exc).__module__ != "builtins" or not where.startswith("voirkit"):
         raise exc
-    _once(f"{text} ({type(exc).__name__}: {exc}).")
+    if recording is None or (recording is _recording and recording.stopped is None):  # else it ended meanwhile, in another thread
+        _once(f"{text} ({type(exc).__name__}: {exc}).")
 
 
 def _once(text: str) -> None:

@@ -158,10 +158,10 @@ class Recording:
 
     # files
 
-    def write(self, line: bytes) -> None:
-        """Append a line to the names, if there is a file yet."""
+    def write(self, line: bytes, is_name: bool = False) -> None:
+        """Append a line to the names, if there is a file yet. When recording has stopped names are needed still, for what is dropped."""
         files = self._once.get("files")
-        if files is None:
+        if files is None or (self.stopped and not is_name):
             return
         self._used += len(line)
         if self._used > self._share and not self._look() and not self.stopped:
@@ -192,7 +192,7 @@ class Recording:
         if not files.complete:
             # Not only whoever made it: another thread may not record before all the names are there.
             for line in self.names.lines():
-                self.write(line)
+                self.write(line, is_name=True)
             self.engine.inherit(self.names.begin_file())
             files.complete = True
             self.engine.changed()  # spans ask for their arguments again, and get such as have a line
@@ -247,9 +247,10 @@ class Recording:
             pass  # stderr is closed, or is being written to below a signal handler: the totals have it
 
     def _close(self) -> None:
-        for segment, end, markers in self.engine.close():
+        for segment, end, markers, is_free in self.engine.close():
             self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - markers
-            segment.cut(end)
+            if is_free:
+                segment.cut(end)
 
     def finish(self) -> Totals:
         """End it; the engine is off already."""
