@@ -51,6 +51,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/rates.py
 	$(PY) benchmarks/probes.py
 	$(PY) benchmarks/annotations.py
+	$(PY) benchmarks/at_rest.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

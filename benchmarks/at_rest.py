@@ -122,7 +122,7 @@ def main() -> None:
         if not options.format:
             show("rows() in python", [sys.executable, "-c", ROWS, str(run)], Path("-"))
         for format in options.format or ("chrome", "pfw", "csv", "parquet", "arrow"):
-            out = Path(place) / f"out.{format}"
+            out = Path(place) / f"{format}-out"
             show(f"export {format}", [sys.executable, "-m", "voirkit", "export", str(run), "--format", format, "-o", str(out)], out)
 
 

@@ -6,7 +6,7 @@ import enum
 import threading
 
 import pytest
-from recorded import args
+from annotating import args
 
 
 def said(node):

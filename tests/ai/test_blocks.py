@@ -8,7 +8,7 @@ import signal
 import threading
 
 import pytest
-from recorded import args, counts, names
+from annotating import args, counts, names
 
 
 def test_the_same_node_within_itself_gives_two_records(ai, recorded):

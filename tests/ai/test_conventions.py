@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recorded import args, events
+from annotating import args, events
 
 PROGRAM = """
     import sys

@@ -8,7 +8,7 @@ import inspect
 import pickle
 
 import pytest
-from recorded import args, counts, names
+from annotating import args, counts, names
 
 from voirkit.dftracer import EntityRelation, TagDType, TagType, TagValue, ai, dft_fn, dftracer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Ended, Place
-from recorded import counts, rows
+from annotating import counts, rows
 
 SCRIPT = """
     {imports}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recorded import counts, rows
+from annotating import counts, rows
 
 pytest.importorskip("torch")
 

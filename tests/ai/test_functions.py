@@ -14,7 +14,7 @@ import weakref
 from itertools import pairwise
 
 import pytest
-from recorded import counts, names
+from annotating import counts, names
 
 from voirkit.ai import ai as the_tree
 

@@ -6,7 +6,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from recorded import args, counts, names
+from annotating import args, counts, names
 
 
 def test_the_items_come_as_they_are(ai, recorded):

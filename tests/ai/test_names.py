@@ -6,7 +6,7 @@ import copy
 import pickle
 
 import pytest
-from recorded import names
+from annotating import names
 
 from voirkit.ai import Node
 from voirkit.ai import ai as the_tree

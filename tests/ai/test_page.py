@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from recorded import counts, rows
+from annotating import counts, rows
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "annotations.md").read_text()
 FIRST, FOR_DFTRACER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from conftest import CLEAN, Ended, Place
-from recorded import Event, counts, events, rows
+from annotating import Event, counts, events, rows
 
 ANNOTATED = """
     from voirkit.ai import ai

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recorded import counts, names
+from annotating import counts, names
 
 
 def test_a_disabled_node_and_those_below_are_not_recorded(ai, recorded):

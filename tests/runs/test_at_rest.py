@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,14 +134,19 @@ def test_whoever_settles_may_die_at_any_point(tmp_path: Path, crash_at: int) -> 
 @pytest.mark.slow
 def test_whoever_settles_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     kept = record(tmp_path / "kept", NUMBERED.format(n=100_000))
+    command = [sys.executable, "-m", "voirkit.runs.at_rest"]
+    shutil.copytree(kept, tmp_path / "timed")
+    began = time.perf_counter()
+    subprocess.run([*command, str(tmp_path / "timed")], env=CLEAN, check=True)
+    takes = time.perf_counter() - began
     choose = random.Random(4)
     for attempt in range(8):
         run = tmp_path / f"run{attempt}"
         shutil.copytree(kept, run)
         for _ in range(3):
-            process = subprocess.Popen([sys.executable, "-m", "voirkit.runs.at_rest", str(run)], env=CLEAN)
+            process = subprocess.Popen([*command, str(run)], env=CLEAN)
             try:
-                process.wait(choose.uniform(0.2, 1.2))
+                process.wait(choose.uniform(0.3 * takes, takes))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

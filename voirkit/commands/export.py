@@ -10,7 +10,8 @@ from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.formats import FORMATS, load
-from voirkit.runs.opened import LATEST, Run, open_run
+from voirkit.runs.find import LATEST
+from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Of gzip, 1 to 9. For lines of events 3 takes 60 % of the time of 6 and makes an eighth more bytes.
+# Of gzip, 1 to 9. An export takes a fifth less time with 3 than with 6, and a fifth more bytes.
 LEVEL = 3
 
 

@@ -19,12 +19,11 @@ from voirkit.errors import RunDirectoryError
 from voirkit.runs import at_rest, directory
 from voirkit.runs.alive import goes_on
 from voirkit.runs.chosen import chosen_events
+from voirkit.runs.find import LATEST, find
 from voirkit.runs.selection import EVERYTHING, Selection
 from voirkit.runs.spans import connect
-from voirkit.runs.trace_files import layout
 from voirkit.runs.trace_tables import Process, open_trace
 
-LATEST = os.path.join(directory.PARENT, "latest")
 BATCH = 10_000  # rows that are python objects at a time
 
 # (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid, arguments)
@@ -70,7 +69,7 @@ class Run:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = _directory(path)
+        self.path = find(path)
         self.warnings: list[str] = []
         self.manifest = self._json(directory.MANIFEST) or {}
         self.summary = self._json(directory.SUMMARY)
@@ -254,43 +253,3 @@ class _Parse:
         elif number is not None:
             found[key or "value"] = number
         return found
-
-
-def _directory(path: str) -> str:
-    """The absolute path of a run directory.
-
-    Raises:
-        RunDirectoryError: It is none.
-    """
-    hint = "A run directory is made by: voirkit SCRIPT"
-    if path == LATEST and not os.path.lexists(path):
-        raise RunDirectoryError("there is no run in this folder.", where=path, next=f"Name a run directory, or record one.  {hint}")
-    if not os.path.exists(path):
-        raise RunDirectoryError("there is no such folder.", where=path, next=_others(path) or hint)
-    if not os.path.isdir(path):
-        raise RunDirectoryError("this is a file, not a run directory.", where=path, next=hint)
-    try:
-        there = os.listdir(path)
-    except OSError as exc:
-        raise RunDirectoryError(f"it can not be read: {exc.strerror}.", where=path) from None
-    if directory.MANIFEST not in there and not any(layout(path)):
-        raise RunDirectoryError(f"this is no run directory: it has no {directory.MANIFEST}.", where=path, next=_runs_in(path) or hint)
-    return os.path.realpath(path)
-
-
-def _others(path: str) -> str:
-    """What is near a path that does not exist."""
-    from voirkit.errors import did_you_mean
-
-    parent, name = os.path.split(path.rstrip("/"))
-    try:
-        there = [one for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))]
-    except OSError:
-        return ""
-    return did_you_mean(name, there)
-
-
-def _runs_in(path: str) -> str:
-    """What to do about a folder that is not a run, but may hold some."""
-    runs = sorted(one for one in os.listdir(path) if os.path.exists(os.path.join(path, one, directory.MANIFEST)))
-    return f"It holds runs: {', '.join(os.path.join(path, one) for one in runs[-3:])}" if runs else ""
