@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Ended, Place
 from annotating import counts, rows
+from conftest import Ended, Place
 
 SCRIPT = """
     {imports}

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CLEAN, Ended, Place
 from annotating import Event, counts, events, rows
+from conftest import CLEAN, Ended, Place
 
 ANNOTATED = """
     from voirkit.ai import ai
