@@ -113,7 +113,7 @@ def ai() -> Any:
 @pytest.fixture
 def recorded(tmp_path: Path) -> Iterator[Callable[[], Any]]:
     """Annotations are recorded in this process; called, that ends, and what was recorded is returned."""
-    from recorded import events
+    from annotating import events
 
     from voirkit.ai import node
     from voirkit.trace import recorder
