@@ -247,8 +247,8 @@ class Recording:
             pass  # stderr is closed, or is being written to below a signal handler: the totals have it
 
     def _close(self) -> None:
-        for segment, end, markers, is_free in self.engine.close():
-            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - markers
+        for segment, end, others, is_free in self.engine.close():
+            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - others
             if is_free:
                 segment.cut(end)
 
