@@ -52,6 +52,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/probes.py
 	$(PY) benchmarks/annotations.py
 	$(PY) benchmarks/at_rest.py
+	$(PY) benchmarks/trace.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

@@ -24,7 +24,7 @@
 
 #define ENGINE 1 /* as in layout.py */
 enum { OFF, ON, REFUSING };
-enum { DEEPEST = 8, TRIES = 4 };
+enum { DEEPEST = 32, TRIES = 4 };
 
 typedef struct {
     int64_t start, duration, value;

@@ -54,7 +54,7 @@ class Names:
             found = None
         if found is not None:
             return found
-        key: _Key = (_text(category), _text(name), _text(kind), None if value is None else _text(value))
+        key: _Key = (text_of(category), text_of(name), text_of(kind), None if value is None else text_of(value))
         found = self._ids.get(key)
         if found is not None:
             return found
@@ -69,7 +69,7 @@ class Names:
     def arguments(self, mapping: Mapping[str, Any]) -> int:
         """The number of a set of arguments; 0 of an empty one, and of what is no mapping."""
         try:
-            text = _encode({_text(k): _plain(v) for k, v in mapping.items()})
+            text = _encode({text_of(k): _plain(v) for k, v in mapping.items()})
         except (AttributeError, TypeError, ValueError, RuntimeError):
             return 0  # it is no mapping, or is being changed
         if text == "{}":
@@ -142,7 +142,7 @@ def _line(data: dict[str, Any]) -> bytes:
 header_line = _line
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """A text as it is, anything else as its type's name; runs no code of the program, as ``str`` of an unknown object would."""
     kind = type(value)
     if kind is str:
@@ -162,7 +162,7 @@ def _plain(value: Any) -> Any:
         return number if number.bit_length() < 8192 else {"hex": hex(number)}
     if issubclass(kind, float):
         return float.__float__(value)
-    return _text(value)
+    return text_of(value)
 
 
 def _type_name(kind: type) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OFF, ON, REFUSING = 0, 1, 2
 NAME = "python"
-DEEPEST = 8  # records within records within ... that have to open files
+DEEPEST = 32  # records within records within ... that have to open files
 
 _pack = struct.Struct(layout.RECORD).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -70,6 +70,7 @@ class _Thread:
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
+_holes: list[None] = []  # one for each place that was taken and not written to
 
 
 def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
@@ -92,7 +93,9 @@ _NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
 def _unless_the_programs(exc: Exception) -> None:
-    """Raise it if it comes out of a signal handler."""
+    """Raise it if it comes out of a signal handler; else a place may have been taken and not written to."""
+    if not isinstance(exc, (AttributeError, StopIteration)):
+        _holes.append(None)
     if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
         raise exc
 
@@ -295,14 +298,16 @@ def close() -> list[tuple[Any, int, int, bool]]:
     """Take the windows away from all threads.
 
     Returns:
-        Each segment, where it ends, how many of its records say only whose the others are, and whether nobody writes into it for sure.
+        Each segment, where it ends, how many of its places hold no event, and whether nobody writes into it for sure.
     """
-    global _local, _writers, _free, _inherited
+    global _local, _writers, _free, _inherited, _holes
     writers, _writers, _free = _writers, [], []
+    empty, _holes = len(_holes), []
     _local, _inherited = _Local(), layout.THREAD
     ends = []
     for writer in writers:
         if writer.window is not None:
             dropped = drop(writer.window)  # before it is looked how far it goes: another thread may write until then
-            ends.append((writer.segment, writer.position(), writer.markers, dropped and not writer.busy))
+            ends.append((writer.segment, writer.position(), writer.markers + empty, dropped and not writer.busy))
+            empty = 0
     return ends

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 from voirkit.trace import layout
 from voirkit.trace.files import Files
-from voirkit.trace.names import Names, thread_line
+from voirkit.trace.names import Names, text_of, thread_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -247,8 +247,8 @@ class Recording:
             pass  # stderr is closed, or is being written to below a signal handler: the totals have it
 
     def _close(self) -> None:
-        for segment, end, markers, is_free in self.engine.close():
-            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - markers
+        for segment, end, others, is_free in self.engine.close():
+            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - others
             if is_free:
                 segment.cut(end)
 
@@ -306,7 +306,7 @@ def _thread() -> tuple[int, str]:
     threading = sys.modules.get("threading")
     thread = threading._active.get(ident) if threading is not None else None
     if thread is not None:
-        return get_native_id(), str(thread._name)
+        return get_native_id(), text_of(thread._name)
     return get_native_id(), "MainThread" if get_native_id() == os.getpid() else f"thread {ident}"
 
 

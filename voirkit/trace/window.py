@@ -44,12 +44,12 @@ else:
 
         copy = -1
         file: tuple[int, int] | None = None
-        memory = False
+        is_ours = os.name == "nt"  # there it holds a handle, which nobody closes by number
 
         def __new__(cls, fd: int, at: int, size: int) -> Window:
-            if fd < 0:
+            if fd < 0:  # it holds no descriptor
                 self = super().__new__(cls, -1, size)
-                self.memory = True
+                self.is_ours = True
                 return self
             copy = os.dup(fd)
             os.close(copy)
@@ -61,7 +61,7 @@ else:
 
     def drop(window: Window) -> bool:
         """Unmap it; whether that was possible."""
-        if not window.memory and (window.file is None or _identity(window.copy) != window.file):
+        if not window.is_ours and (window.file is None or _identity(window.copy) != window.file):
             _kept.append(window)
             return False
         return _close(window)
