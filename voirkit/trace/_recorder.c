@@ -639,7 +639,7 @@ static int execute(PyObject *module) {
         return -1;
     word_refresh = PyUnicode_InternFromString("refresh");
     nothing = PyObject_GetAttrString(module, "_nothing");
-    if (word_refresh == NULL || nothing == NULL)
+    if (word_refresh == NULL || nothing == NULL || PyType_Ready(&span_type) < 0) /* 3.12 takes what has a tp_dict for ready */
         return -1;
     if (pthread_key_create(&key, thread_ended) != 0 || pthread_atfork(NULL, NULL, child_began) != 0) {
         PyErr_SetString(PyExc_ImportError, "threads can not be watched");

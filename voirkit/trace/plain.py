@@ -102,12 +102,12 @@ def _unless_the_programs(exc: Exception) -> None:
 
 def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> None:
     raised: BaseException | None = None
-    room = None
+    stored = False
     name_id, args = (number if 0 < number < layout.THREAD else 0 for number in (name_id, args))
     start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
-    for _ in range(4 if name_id else 0):  # a window may be taken away, or filled by who interrupts, before it is written to
-        if _mode != ON:
-            break
+    tries = 4 if name_id else 0  # a window may be taken away, or filled by who interrupts, before it is written to
+    while tries and not stored and _mode == ON:
+        tries -= 1
         try:
             room = _make_room()
         except BaseException as exc:  # of a signal handler: it goes its way when the record is written
@@ -118,12 +118,10 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
         window, place = room
         try:
             _pack(window, place(), start, duration, value, args, name_id)
-            break
+            stored = True
         except _NO_ROOM as exc:
             _unless_the_programs(exc)
-    else:
-        room = None
-    if _mode and room is None:
+    if _mode and not stored:
         _lose(name_id)
     if raised is not None and not is_finalizing():  # else it is of half empty modules
         raise raised

@@ -3,11 +3,12 @@
 Recording into files is done by C (``_recorder``) where it was built, by ``plain`` elsewhere or if ``$VOIRKIT_NO_EXTENSION`` is 1. While
 nothing is recorded all of this returns at once.
 
-``with Span(name(...)):`` records a span for each entry: nested, recursive, in threads, in interleaved coroutines and generators, and when an
-exception leaves it; a span holds no state of its entries. Its attributes are ``name_id``, ``enabled`` and ``args`` (a number of arguments).
-Who derives from it overrides ``refresh()``, which is called before a span is used if ``changed()`` has been since it was last: it brings
-``args`` and ``enabled`` up to date. The arguments are those at a span's end; it is recorded if it is enabled both when it begins and when
-it ends. ``span.record(start_ns, end_ns, value=0, name_id=0)`` records one with other times (and name); ``span.is_on()``: whether it would.
+``with Span(name(...)):`` records a span for each entry: nested, recursive, in threads, in interleaved coroutines and generators, and when
+an exception leaves it; a span holds no state of its entries. Its attributes are ``name_id``, ``enabled`` and ``args`` (a number of
+arguments). Who derives from it overrides ``refresh()``, which is called before a span is used if ``changed()`` has been since it was last:
+it brings ``args`` and ``enabled`` up to date. The arguments are those at a span's end; it is recorded if it is enabled both when it begins
+and when it ends. ``span.record(start_ns, end_ns, value=0, name_id=0)`` records one with other times (and name); ``span.is_on()`` says
+whether it would.
 
 What nothing here does: raise into the program, take a lock, start a thread, keep a file open but one, or lose a record without counting it.
 """

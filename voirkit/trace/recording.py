@@ -73,7 +73,6 @@ class Recording:
         self.stopped: str | None = None
         self._once: dict[str, Any] = {}
         self._dropped: dict[int, Any] = {}
-        self._dropped_seen: dict[int, int] = {}
         self._counting = False
         self._events = 0
         self._slow_ns = 0
@@ -141,7 +140,9 @@ class Recording:
         counter = self._dropped.get(name)
         if counter is None:
             counter = self._dropped.setdefault(name, count(1))
-        self._dropped_seen[name] = dropped = next(counter)
+        self._save_dropped(name, next(counter))
+
+    def _save_dropped(self, name: int, dropped: int) -> None:
         if self._counting or "uncounted" in self._once:
             return  # this was called by what is called here: by an audit hook that records
         self._counting = True
@@ -255,13 +256,15 @@ class Recording:
     def finish(self) -> Totals:
         """End it; the engine is off already."""
         self._close()
+        dropped: dict[str, int] = {}
+        for number, counter in list(self._dropped.items()):
+            lost = next(counter) - 1
+            self._save_dropped(number, lost)  # of two threads the one with the smaller number may have saved it last
+            name = self.names.describe(number)
+            dropped[name] = dropped.get(name, 0) + lost
         files = self._once.get("files")
         if files is not None:
             files.close()
-        dropped: dict[str, int] = {}
-        for number, seen in list(self._dropped_seen.items()):
-            name = self.names.describe(number)
-            dropped[name] = dropped.get(name, 0) + seen
         seconds = (self._slow_ns + self._events * _cost_ns(self.engine)) / 1e9
         return Totals(self._events, dropped, seconds, self.stopped)
 
