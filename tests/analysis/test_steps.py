@@ -1,0 +1,252 @@
+"""Steps and their phases from the spans of scripts of every shape."""
+
+import numpy as np
+import pytest
+
+from voirkit.analysis.steps import CHECKPOINT, FORWARD, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
+
+from .simulated import Script
+
+
+def found(script):
+    return steps_of(script.timeline())
+
+
+def phases(table):
+    return {p: int(table.phase_ns(p).sum()) for p in PHASES}
+
+
+@pytest.fixture
+def script():
+    return Script()
+
+
+def test_a_step_runs_from_one_request_to_the_next(script):
+    for _ in script.iterate(3):
+        script.train_on()
+        script.idle(40)
+    steps = found(script).train
+    assert steps.time_ns.tolist() == [400, 400, 400]
+    assert steps.items.tolist() == [4, 4, 4]
+    assert phases(steps) == {"wait": 30, "transfer": 0, "forward": 300, "backward": 600, "optimizer": 150, "other": 120}
+
+
+def test_making_the_iterator_belongs_to_the_first_request(script):
+    for _ in script.iterate(2, make=1000):
+        script.train_on()
+    steps = found(script).train
+    assert steps.time_ns.tolist() == [1360, 360]
+    assert steps.phase_ns("wait").tolist() == [1010, 10]
+
+
+def test_the_request_that_finds_nothing_is_no_step_and_in_none(script):
+    for _epoch in range(2):
+        for _ in script.iterate(2, wait=10):
+            script.train_on()
+        script.idle(500)
+    assert found(script).train.time_ns.tolist() == [360, 360, 360, 360]
+
+
+def test_a_step_that_is_never_closed_does_not_count(script):
+    loop = script.iterate(3)  # held, as by the traceback of a run that was killed in its loop
+    for k in loop:
+        if k == 2:
+            break
+        script.train_on()
+    assert len(found(script).train) == 2
+
+
+def test_a_loop_that_is_left_closes_its_step_where_it_is_left(script):
+    for k in script.iterate(10):
+        script.train_on()
+        if k == 1:
+            break
+    script.idle(1000)
+    assert found(script).train.time_ns.tolist() == [360, 360]
+
+
+def test_each_step_holds_the_items_of_its_own_batch(script):
+    for _ in script.iterate(3, items=[4, 4, 1]):
+        script.train_on()
+    assert found(script).train.items.tolist() == [4, 4, 1]
+
+
+def test_items_that_are_not_known_are_minus_one(script):
+    for _ in script.iterate(1, items=None):
+        script.train_on()
+    assert found(script).train.items.tolist() == [-1]
+
+
+def test_gradient_accumulation_is_a_step_a_batch(script):
+    for k in script.iterate(4):
+        script.forward()
+        script.backward()
+        if k % 2:
+            script.step()
+    assert len(found(script).train) == 4
+
+
+def test_a_closure_of_the_optimizer_is_forward_and_backward(script):
+    for _ in script.iterate(1):
+        with script.phase(OPTIMIZER):
+            script.idle(5)
+            script.forward(100)
+            script.backward(200)
+            script.idle(7)
+    got = phases(found(script).train)
+    assert (got["forward"], got["backward"], got["optimizer"]) == (100, 200, 12)
+
+
+def test_deep_nesting_counts_each_instant_once(script):
+    for _ in script.iterate(1):
+        with script.phase(OPTIMIZER):
+            script.idle(1)
+            for _ in range(2):
+                with script.phase(FORWARD):
+                    script.idle(10)
+                    script.do("device", "transfer", 3)
+                    script.idle(10)
+            script.backward(30)
+    steps = found(script).train
+    got = phases(steps)
+    assert (got["forward"], got["transfer"], got["backward"], got["optimizer"]) == (40, 6, 30, 1)
+    assert steps.own_ns.sum() == steps.time_ns.sum()
+
+
+def test_parts_of_other_are_told_apart(script):
+    for _ in script.iterate(1):
+        script.do("compute", "zero_grad", 5)
+        script.train_on()
+        script.do("checkpoint", "capture", 70)
+        script.idle(9)
+    steps = found(script).train
+    assert phases(steps)["other"] == 84
+    assert (steps.own_ns[0, ZERO_GRAD], steps.own_ns[0, CHECKPOINT]) == (5, 70)
+
+
+def test_evaluation_is_kept_apart(script):
+    for _epoch in range(2):
+        for _ in script.iterate(3):
+            script.train_on()
+        for _ in script.iterate(2, loader=1):
+            script.forward(70)
+    steps = found(script)
+    assert len(steps.train) == 6
+    assert steps.evaluation.time_ns.tolist() == [80] * 4
+
+
+def test_an_evaluation_inside_a_step_is_none_of_its_time(script):
+    for k in script.iterate(4):
+        script.train_on()
+        if k == 1:
+            for _ in script.iterate(5, loader=1, wait=1000):
+                script.forward()
+    steps = found(script)
+    assert steps.train.time_ns.tolist() == [360, 360, 360, 360]
+    assert len(steps.evaluation) == 5
+
+
+def test_a_loop_that_calls_no_model_is_neither(script):
+    for _ in script.iterate(3):
+        script.idle(10)
+    for _ in script.iterate(2):
+        script.train_on()
+    steps = found(script)
+    assert (len(steps.train), len(steps.evaluation)) == (2, 0)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 5])
+def test_zip_of_two_loaders_is_one_step_a_turn(script, batches):
+    first, second = script.iterate(batches, wait=10), script.iterate(batches, loader=1, wait=20)
+    for _ in zip(first, second, strict=False):
+        script.train_on()
+    del first, second
+    steps = found(script).train
+    assert steps.time_ns.tolist() == [380] * batches
+    assert steps.phase_ns("wait").tolist() == [30] * batches
+
+
+def test_a_second_loader_that_is_asked_now_and_then_is_waited_for(script):
+    other = script.iterate(2, loader=1, wait=500)
+    for k in script.iterate(4):
+        if k % 2:
+            next(other)
+        script.train_on()
+    assert found(script).train.phase_ns("wait").tolist() == [10, 510, 10, 510]
+
+
+def test_training_loops_inside_a_turn_of_another_loader_are_steps(script):
+    for _ in script.iterate(2, loader=0):
+        for _ in script.iterate(3, loader=1):
+            script.train_on()
+    steps = found(script).train
+    assert steps.time_ns.tolist() == [360] * 6
+
+
+def test_several_epochs_over_several_loaders(script):
+    for loader in (0, 1, 2):
+        for _ in script.iterate(2, loader=loader):
+            script.train_on()
+    assert len(found(script).train) == 6
+
+
+def test_persistent_workers_do_not_say_that_a_loop_was_left(script):
+    for _epoch in range(3):
+        for k in script.iterate(10):
+            script.train_on()
+            if k == 1:
+                break
+        script.requests.pop()
+        script.idle(15)
+    steps = found(script).train
+    assert len(steps) == 5  # the last was never closed
+    assert steps.time_ns.tolist() == [360, 375, 360, 375, 360]
+
+
+def test_a_loader_that_reads_a_batch_ahead(script):
+    # what accelerate does: the next batch is asked for before the present one is worked on
+    loop = script.iterate(4, items=[4, 4, 4, 1])
+    next(loop)
+    for _ in range(3):
+        next(loop)
+        script.train_on()
+    assert next(loop, None) is None
+    script.train_on()
+    script.idle(1000)
+    steps = found(script).train
+    assert steps.time_ns.tolist() == [370, 360, 360, 360]
+    assert steps.items.tolist() == [4, 4, 4, 1]
+
+
+def test_without_a_loader_a_step_runs_from_one_optimizer_step_to_the_next(script):
+    script.idle(5000)
+    for _ in range(3):
+        script.train_on()
+        script.idle(20)
+    steps = found(script)
+    assert steps.train.time_ns.tolist() == [350, 370, 370]
+    assert not steps.wait_known
+    assert steps.train.items.tolist() == [-1, -1, -1]
+
+
+def test_two_optimizers_without_a_loader_are_one_step_a_turn(script):
+    for _ in range(3):
+        for optimizer in (0, 1):
+            script.forward()
+            script.backward()
+            script.step(optimizer=optimizer)
+    assert found(script).train.time_ns.tolist() == [350, 700, 700]
+
+
+def test_nothing_at_all(script):
+    steps = found(script)
+    assert (len(steps.train), len(steps.evaluation)) == (0, 0)
+
+
+def test_a_million_spans_take_seconds_at_most(script):
+    for _ in range(1000):
+        for _ in script.iterate(20):
+            script.train_on()
+    steps = found(script).train
+    assert len(steps) == 20_000
+    assert np.array_equal(steps.own_ns.sum(axis=1), steps.time_ns)

@@ -1,0 +1,128 @@
+"""The figures of ``summary.json`` that come from steps: steps, phases, rates, evaluation, ranks (DESIGN 3.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.steps import LOSS, PARTS, PHASES, Steps, Table
+
+_NS = 1e-9
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one rank did.
+
+    Attributes:
+        rank: Its number.
+        host: Where it ran.
+        steps: Its steps.
+        facts: What else is known of it and of use to a verdict: ``workers``, ``dataset``, ``batch_size``, ``cpus`` of its training
+            loader and host.
+    """
+
+    rank: int
+    host: str
+    steps: Steps
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
+    """``steps``, ``rates``, ``evaluation`` and ``ranks`` of a summary.
+
+    Ranks train in step: of several, ``steps.n`` is that of one, a step's items are those of all, its time that of the slowest, and
+    the phases are summed over all, so that their shares are those of an average rank.
+    """
+    trained = [r for r in ranks if len(r.steps.train)]
+    tables = [r.steps.train for r in trained]
+    evaluations = [r.steps.evaluation for r in ranks if len(r.steps.evaluation)]
+    evaluated = [t.time_ns for t in evaluations]
+    return {
+        "steps": _steps(tables, all(r.steps.wait_known for r in trained)),
+        "rates": _rates(tables),
+        "evaluation": {"n": max(map(len, evaluated)), "time_s": spread(np.concatenate(evaluated) * _NS)} if evaluated else None,
+        "ranks": [_rank(r) for r in trained] if len(trained) > 1 else [],
+    }
+
+
+def spread(values: Array) -> dict[str, float] | None:
+    """Median and the tenth and ninetieth percentile; None of nothing."""
+    if not len(values):
+        return None
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+    return {"median": float(middle), "p10": float(low), "p90": float(high)}
+
+
+def _steps(tables: Sequence[Table], wait_known: bool) -> dict[str, Any]:
+    n = max((len(t) for t in tables), default=0)
+    items = sum(int(t.items[t.items > 0].sum()) for t in tables)
+    time = _slowest([t.time_ns for t in tables])
+    found: dict[str, Any] = {"n": n, "items": items, "time_s": spread(time * _NS), "phases": phases(tables)}
+    if n and not wait_known:
+        found["wait_known"] = False
+    return found
+
+
+def phases(tables: Sequence[Table]) -> dict[str, Any]:
+    """Share, total and spread by phase over the steps of all tables; ``other`` with its parts."""
+    total = sum(int(t.time_ns.sum()) for t in tables)
+    found: dict[str, Any] = {}
+    for phase in PHASES:
+        values = np.concatenate([t.phase_ns(phase) for t in tables]) if tables else np.zeros(0)
+        found[phase] = {**_part(int(values.sum()), total), "step_s": spread(values * _NS)}
+    parts = {}
+    for i, part in enumerate(PARTS[:-1]):
+        spent = sum(int(t.own_ns[:, LOSS + i].sum()) for t in tables)
+        if spent:
+            parts[part] = _part(spent, total)
+    found["other"]["parts"] = parts
+    return found
+
+
+def _part(spent: int, total: int) -> dict[str, float]:
+    return {"share": spent / total if total else 0.0, "total_s": spent * _NS}
+
+
+def _rates(tables: Sequence[Table]) -> dict[str, Any]:
+    """Items per second by step: over the step, over its wait, over what is not wait."""
+    if not tables:
+        return {}
+    n = min(len(t) for t in tables)
+    known = np.all([t.items[:n] >= 0 for t in tables], axis=0)
+    items = sum(t.items[:n] for t in tables)
+    over = {
+        "train_rate": _slowest([t.time_ns for t in tables]),
+        "loading_rate": _slowest([t.phase_ns("wait") for t in tables]),
+        "compute_rate": _slowest([t.time_ns - t.phase_ns("wait") for t in tables]),
+    }
+    found = {}
+    for name, time in over.items():
+        counted = known & (time > 0)
+        values = items[counted] / (time[counted] * _NS)
+        if len(values):
+            found[name] = {**(spread(values) or {}), "n": len(values), "units": "items/s"}
+    return found
+
+
+def _slowest(times: Sequence[Array]) -> Array:
+    """By step, the time of the rank that took longest; as many steps as all ranks have."""
+    if not times:
+        return np.zeros(0)
+    n = min(map(len, times))
+    return np.max([t[:n] for t in times], axis=0)
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    table = rank.steps.train
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "steps": len(table),
+        "time_s": spread(table.time_ns * _NS),
+        "phases": {name: {k: v[k] for k in ("share", "total_s")} for name, v in phases([table]).items()},
+    }

@@ -1,0 +1,192 @@
+"""Cuts a thread's time into turns: from one request for a batch to the next, of one iterator over a loader.
+
+Knows only requests. Whether a turn trains or evaluates, and what happens in it, is the business of ``steps``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+OUTSIDE = -1  # the turn of the time that belongs to none
+
+
+class Kind(IntEnum):
+    """What is asked of a loader."""
+
+    ITER = 0  # to make an iterator
+    FETCH = 1  # a batch, which came
+    END = 2  # a batch, and there was none
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; times in nanoseconds of one clock.
+
+    Attributes:
+        kind: What is asked for.
+        start_ns: When it is asked for.
+        end_ns: When it is there.
+        episode: Which iterator is asked: numbers that are unique in the thread.
+        loader: Which loader made the iterator.
+        items: How many items the batch holds; None if that is not known.
+    """
+
+    kind: Kind
+    start_ns: int
+    end_ns: int
+    episode: int
+    loader: int
+    items: int | None = None
+
+
+@dataclass
+class Turn:
+    """From one request for a batch to the next request to the same iterator.
+
+    Attributes:
+        episode: Of which iterator.
+        start_ns: When its batch was asked for; the first of an episode begins where the iterator is made.
+        end_ns: When the next one was asked for; None if that never happened.
+        requests: Indices of the requests for batches that were made in it, those to companions too (``zip`` of two loaders).
+    """
+
+    episode: int
+    start_ns: int
+    end_ns: int | None = None
+    requests: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Cut:
+    """A thread's time, cut.
+
+    Attributes:
+        turns: In the order in which they began.
+        edges: Start of each piece of time, ascending, in nanoseconds.
+        owners: Index of the turn that owns the piece from that edge to the next; ``OUTSIDE`` for none. A loop inside
+            another's turn owns its own time: that of the turn around it excludes it.
+    """
+
+    turns: list[Turn]
+    edges: list[int]
+    owners: list[int]
+
+
+@dataclass
+class _Episode:
+    number: int
+    loader: int
+    begun_ns: int
+    last: int = 0  # index of its last request for a batch
+    companion: bool = False
+    turn: int = OUTSIDE  # the turn that is open
+
+
+def cut(requests: Sequence[Request]) -> Cut:
+    """Cut a thread's time at its requests.
+
+    Args:
+        requests: All of one thread, in order of their start.
+
+    Loops may lie within each other's turns (evaluation every 100 steps): each instant belongs to the innermost. Two
+    iterators that are asked by turns (``zip``, ``next`` on a second loader) are one loop: the one that was asked first
+    leads, and the other's requests lie in the leader's turns.
+    """
+    episodes = _episodes(requests)
+    made = Cut([], [], [])
+    open_: list[_Episode] = []
+    for i, request in enumerate(requests):
+        episode = episodes[request.episode]
+        if episode.companion:
+            if request.kind is Kind.FETCH and open_:
+                made.turns[open_[-1].turn].requests.append(i)
+            continue
+        if episode not in open_:
+            if request.kind is Kind.END:
+                continue  # it never gave a batch
+            _abandon(open_, [e for e in open_ if e.loader == request.loader and e.last < i], request.start_ns, made)
+        else:
+            _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, made)
+        if request.kind is Kind.ITER:
+            if episode not in open_:
+                _begin(episode, request.start_ns, open_, made)
+            continue
+        if request.kind is Kind.END:
+            _close(episode, request.start_ns, made)
+            open_.remove(episode)
+            _own(made, request.start_ns, OUTSIDE)
+            _own(made, request.end_ns, open_[-1].turn if open_ else OUTSIDE)
+            continue
+        if episode not in open_:
+            _begin(episode, request.start_ns, open_, made)
+        elif made.turns[episode.turn].requests:
+            _close(episode, request.start_ns, made)
+            _turn(episode, request.start_ns, made)
+        made.turns[episode.turn].requests.append(i)
+    return made
+
+
+def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
+    """The episodes by number; those that another leads are marked."""
+    found: dict[int, _Episode] = {}
+    for i, request in enumerate(requests):
+        episode = found.get(request.episode)
+        if episode is None:
+            episode = found[request.episode] = _Episode(request.episode, request.loader, request.start_ns)
+        if request.kind is Kind.FETCH:
+            episode.last = i
+    ended: set[int] = set()
+    open_: list[_Episode] = []
+    for i, request in enumerate(requests):
+        if request.kind is Kind.ITER:
+            continue  # iterators may be made in any order before the first is asked
+        episode = found[request.episode]
+        if request.kind is Kind.END:
+            ended.add(episode.number)
+        if episode.companion:
+            continue
+        if episode not in open_:
+            if request.kind is Kind.FETCH:
+                open_.append(episode)
+            continue
+        while open_[-1] is not episode:
+            above = open_.pop()
+            # Both go on, or the one that leads has come to its end first: they are asked by turns.
+            above.companion = above.last > i or (request.kind is Kind.END and above.number not in ended)
+        if request.kind is Kind.END:
+            open_.pop()
+    return found
+
+
+def _begin(episode: _Episode, at: int, open_: list[_Episode], made: Cut) -> None:
+    open_.append(episode)
+    _turn(episode, at, made)
+
+
+def _turn(episode: _Episode, at: int, made: Cut) -> None:
+    episode.turn = len(made.turns)
+    made.turns.append(Turn(episode.number, at))
+    _own(made, at, episode.turn)
+
+
+def _close(episode: _Episode, at: int, made: Cut) -> None:
+    made.turns[episode.turn].end_ns = at
+
+
+def _abandon(open_: list[_Episode], gone: list[_Episode], at: int, made: Cut) -> None:
+    """Close loops that were left without their iterator's end."""
+    for episode in gone:
+        _close(episode, at, made)
+        open_.remove(episode)
+    if gone:
+        _own(made, at, open_[-1].turn if open_ else OUTSIDE)
+
+
+def _own(made: Cut, at: int, owner: int) -> None:
+    if made.edges and made.edges[-1] == at:
+        made.owners[-1] = owner
+        return
+    made.edges.append(at)
+    made.owners.append(owner)
