@@ -191,7 +191,7 @@ def write_json(path: str, document: Any) -> None:
     temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(document), indent=1, default=_unknown) + "\n")
+            file.write(json.dumps(finite(document), indent=1, default=_unknown) + "\n")
         os.replace(temporary, path)
     except OSError:
         if os.path.exists(temporary):
@@ -199,11 +199,12 @@ def write_json(path: str, document: Any) -> None:
         raise
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A document with null for the numbers that JSON lacks (nan, inf)."""
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     if isinstance(value, float) and not -float("inf") < value < float("inf"):
         return None
     return value

@@ -1,0 +1,126 @@
+"""From the records of the steps instrument to the timelines of the threads that train, one for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from voirkit.analysis.document import Rank
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, MEANING, OPTIMIZER, WAIT, Timeline, steps_of
+from voirkit.analysis.turns import Kind, Request
+
+KIND = "phase"  # of the records that this reads
+_REQUESTS = {"iter": Kind.ITER, "fetch": Kind.FETCH, "end": Kind.END}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of phases; arrays of shape (n,), in any order.
+
+    Attributes:
+        start_ns: On the clock of the record's host.
+        duration_ns: Nanoseconds.
+        name: Index into ``names``.
+        args: Index into ``arguments``.
+        value: The record's own number.
+        process: Index into ``processes``.
+        tid: Native id of the thread.
+        names: (category, name) by index.
+        arguments: By index.
+        processes: (rank, host, pid) by index.
+    """
+
+    start_ns: Array
+    duration_ns: Array
+    name: Array
+    args: Array
+    value: Array
+    process: Array
+    tid: Array
+    names: Sequence[tuple[str, str]]
+    arguments: Sequence[Mapping[str, Any]]
+    processes: Sequence[tuple[int, str, int]]
+
+
+def ranks(records: Records, cpus: int | None = None) -> list[Rank]:
+    """What each rank did, ascending; of a rank with several processes the one that trains most.
+
+    Args:
+        records: Of all ranks.
+        cpus: Processors of the host, for the verdict.
+    """
+    best: dict[int, tuple[tuple[int, int], Rank]] = {}
+    for number, (rank, host, _) in enumerate(records.processes):
+        chosen = _training_thread(records, number)
+        if chosen is None:
+            continue
+        timeline = _timeline(records, chosen)
+        steps = steps_of(timeline)
+        weight = (len(steps.train), len(steps.evaluation))
+        if rank not in best or weight > best[rank][0]:
+            facts = {**_loader(records, chosen), "cpus": cpus}
+            best[rank] = weight, Rank(rank, host, steps, {k: v for k, v in facts.items() if v is not None})
+    return [rank for _, (_, rank) in sorted(best.items())]
+
+
+def _training_thread(records: Records, process: int) -> Array | None:
+    """Indices of the records of the thread that steps optimizers, or else works most; ascending by start, outer before inner."""
+    own = np.flatnonzero(records.process == process)
+    if not len(own):
+        return None
+    meaning = meanings(records.names)[records.name[own]]
+    for wanted in ((OPTIMIZER,), (BACKWARD,), (FORWARD,), tuple(range(COMMUNICATION + 1))):
+        threads, counts = np.unique(records.tid[own][np.isin(meaning, wanted)], return_counts=True)
+        if len(threads):
+            own = own[records.tid[own] == threads[np.argmax(counts)]]
+            break
+    return own[np.lexsort((-records.duration_ns[own], records.start_ns[own]))]
+
+
+def meanings(names: Sequence[tuple[str, str]]) -> Array:
+    """What each name counts for."""
+    found = [COMMUNICATION if category == "comm" else MEANING.get((category, name), -1) for category, name in names]
+    return np.array(found, dtype=np.int64)
+
+
+def _timeline(records: Records, chosen: Array) -> Timeline:
+    meaning = meanings(records.names)[records.name[chosen]]
+    chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
+    return Timeline(records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), list(_requests(records, chosen)))
+
+
+def _leads(records: Records, chosen: Array, meaning: Array) -> Array:
+    """Which are steps of the optimizer that stepped first."""
+    steps = meaning == OPTIMIZER
+    if not steps.any():
+        return steps
+    which = np.array([arguments.get("which", 0) for arguments in records.arguments], dtype=np.int64)[records.args[chosen]]
+    return steps & (which == which[np.argmax(steps)])
+
+
+def _requests(records: Records, chosen: Array) -> Iterator[Request]:
+    kinds = {i: _REQUESTS[name] for i, (category, name) in enumerate(records.names) if category == "dataloader" and name in _REQUESTS}
+    asked = chosen[np.isin(records.name[chosen], list(kinds))]
+    columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
+    for name, start, duration, value, args in zip(*(c[asked].tolist() for c in columns), strict=True):
+        arguments = records.arguments[args]
+        items = value if kinds[name] is Kind.FETCH and value >= 0 else None
+        yield Request(kinds[name], start, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
+
+
+def _loader(records: Records, chosen: Array) -> dict[str, Any]:
+    """What is known of the loader that was waited for longest."""
+    waits = chosen[meanings(records.names)[records.name[chosen]] == WAIT]
+    loaders = np.array([arguments.get("loader", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+    if not len(loaders) or loaders.max() < 0:
+        return {}
+    longest = int(np.argmax(np.bincount(np.maximum(loaders, 0), weights=records.duration_ns[waits])))
+    for i in np.unique(records.args[waits]).tolist():
+        arguments = records.arguments[i]
+        if arguments.get("loader") == longest and "workers" in arguments:
+            return {key: arguments.get(key) for key in ("workers", "dataset", "batch_size", "pin_memory")}
+    return {}

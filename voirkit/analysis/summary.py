@@ -1,0 +1,117 @@
+"""The summary of a run (DESIGN 3.8) from all that its directory holds; also of runs that could not write one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from voirkit.analysis.document import Rank, figures
+from voirkit.analysis.of_run import of_run
+from voirkit.analysis.verdict import verdict
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+SCHEMA = 1
+# What only the run itself could tell; null or empty where it could not.
+_EMPTY: dict[str, Any] = {
+    "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
+    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "overhead": None, "dropped": {}, "warnings": [],
+}  # fmt: skip
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """The summary of an opened run, its steps computed from what was recorded.
+
+    What the run itself wrote is kept; what it could not (it was killed, it goes on, it was one of several ranks) is filled in.
+    """
+    found = _own(run)
+    ranks = of_run(run)
+    if ranks or not found.get("steps"):
+        found.update(computed(ranks, found))
+    if not run.is_live:
+        found["dropped"] = {**_dropped(run), **found["dropped"]}
+    found["warnings"] = [*found["warnings"], *(w for w in run.warnings if w not in found["warnings"])]
+    return found
+
+
+def computed(ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any]:
+    """``steps``, ``rates``, ``evaluation``, ``ranks``, ``verdict`` of a summary; rates given by hand (eval_rate) are kept."""
+    made = figures(ranks)
+    facts = dict(max(ranks, key=lambda r: len(r.steps.train)).facts) if ranks else {}
+    loader = found.get("loader")
+    made["rates"] = {**(found.get("rates") or {}), **made["rates"]}
+    if loader is None and "workers" in facts:
+        made["loader"] = {"workers": facts["workers"], "batches": made["steps"]["n"], "operations": {}}
+    made["verdict"] = verdict(made, {**facts, **_slowest_operation(loader)})
+    return made
+
+
+def _slowest_operation(loader: Mapping[str, Any] | None) -> dict[str, Any]:
+    operations = (loader or {}).get("operations") or {}
+    total = sum(row["total_s"] for row in operations.values())
+    if not total:
+        return {}
+    name = max(operations, key=lambda key: operations[key]["total_s"])
+    return {"operation": name, "operation_share": operations[name]["total_s"] / total}
+
+
+def _own(run: Run) -> dict[str, Any]:
+    """What the run wrote of itself, or what can be told of it without."""
+    own, manifest = run.summary, run.manifest
+    if own is not None and own.get("schema") != SCHEMA:
+        run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is computed anew.")
+        own = None
+    found = {
+        "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []), "exit_code": manifest.get("exit_code"),
+        "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY, **(own or {}),
+    }  # fmt: skip
+    if own is None or found.get("ended") == "running":
+        found["ended"] = "running" if run.is_live else _ended(manifest)
+        found["duration_s"] = _duration(run)
+    for key, empty in (("dropped", {}), ("warnings", []), ("given", {})):
+        found[key] = found.get(key) or empty
+    return found
+
+
+def _ended(manifest: Mapping[str, Any]) -> str:
+    ended = str(manifest.get("ended", "running"))
+    return "killed" if ended == "running" else ended
+
+
+def _duration(run: Run) -> float | None:
+    """From the start of the run to the end of the last thing that was recorded; seconds."""
+    begun = (run.manifest.get("clocks") or {}).get("perf_counter_ns")
+    last = run.connection().execute("SELECT max(start_ns + duration_ns) FROM spans").fetchone()
+    if begun is None or last is None or last[0] is None:
+        return None
+    return max(float(last[0] - begun) / 1e9, 0.0)
+
+
+def _dropped(run: Run) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for process in run.processes():
+        for name, n in process.dropped.items():
+            found[name] = found.get(name, 0) + n
+    return found
+
+
+def check_stream(run: Run) -> None:
+    """Look whether the log stream can be read; what can not is said in the run's warnings, with file and line."""
+    folder = os.path.join(run.path, "stream")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if not name.endswith(".jsonl"):
+            continue
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not _is_object(line) and line.endswith("\n"):  # the last line of a run that was killed may be torn
+                    run.warnings.append(f"stream/{name}:{number}: this line is no JSON object; it is left out.")
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
