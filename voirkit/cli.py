@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {"probes": "voirkit.commands.probes", "init": "voirkit.commands.init", "export": "voirkit.commands.export"}
+_SUBCOMMANDS = {"probes": "voirkit.commands.probes", "init": "voirkit.commands.init", "export": "voirkit.commands.export", "report": "voirkit.commands.report"}
 # Words that are no scripts, so that scripts written today keep running when the subcommands are there.
-_RESERVED = ("report", "compare", "watch")
+_RESERVED = ("compare", "watch")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

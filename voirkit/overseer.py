@@ -405,6 +405,7 @@ class Overseer(GivenOverseer):
         try:
             self._summarise()
             self._record.end(self._ended, self.exit_code, self.summary)
+            self.summary = traces.finish(self._record.path, self._record.manifest["rank"], self.warn) or self.summary
         except Exception as exc:  # an instrument may have put anything into the summary
             self.warn(f"the summary can not be written ({type(exc).__name__}: {_text(exc)}).")
 

@@ -182,6 +182,16 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "voirkit" in found and "schema" in found else None
 
 
+def read_summary(path: str) -> dict[str, Any] | None:
+    """What ``summary.json`` holds, or None."""
+    try:
+        with open(os.path.join(path, SUMMARY), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def write_json(path: str, document: Any) -> None:
     """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON lacks (nan, inf) become null.
 

@@ -24,19 +24,25 @@ def are_there(path: str, other_than: int | None = None) -> bool:
     return any(name.rpartition("-")[2].partition(".")[0] != str(other_than) for name in names)
 
 
-def settle(path: str, rank: int, warn: Callable[[str], None]) -> None:
-    """Turn the segments of a rank into Parquet files, and wait for it.
+def finish(path: str, rank: int, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """Have the record of a rank completed by another process, and wait for it: steps, verdict, Parquet files in place of segments.
 
     Args:
-        path: The run directory.
-        rank: Whose segments.
+        path: The run directory, its summary written as far as the run itself knows it.
+        rank: Whose part of it.
         warn: Told if that fails; the segments are still there then.
+
+    Returns:
+        The completed summary, or None if nothing was to be done or it failed.
     """
     if not are_there(path):
-        return
-    why = _run("voirkit.runs.at_rest", path, "--rank", str(rank), "--ended", str(os.getpid()))
+        return None
+    why = _run("voirkit.analysis.finish", path, "--rank", str(rank), "--pid", str(os.getpid()))
     if why:
-        warn(f"the trace is kept as it was written ({why}); it is made smaller when it is first opened.")
+        warn(f"the trace is kept as it was written ({why}); voirkit report {path} reads it.")
+    from voirkit.runs.directory import read_summary
+
+    return read_summary(path)
 
 
 def export(path: str, target: str) -> str:
