@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {"probes": "voirkit.commands.probes", "init": "voirkit.commands.init", "export": "voirkit.commands.export", "report": "voirkit.commands.report"}
+_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report")}
 # Words that are no scripts, so that scripts written today keep running when the subcommands are there.
 _RESERVED = ("compare", "watch")
 

@@ -29,7 +29,13 @@ def train(script, k):
 def test_waiting_is_input_bound_and_names_the_dataset_and_what_to_try():
     found = said(run(train, wait=1000))
     assert found["kind"] == "input-bound"
-    assert found["evidence"] == {"phase": "wait", "share": pytest.approx(1000 / 1350), "ceiling": pytest.approx(350 / 1350), "workers": 0, "dataset": "Images"}
+    assert found["evidence"] == {
+        "phase": "wait",
+        "share": pytest.approx(1000 / 1350),
+        "ceiling": pytest.approx(350 / 1350),
+        "workers": 0,
+        "dataset": "Images",
+    }
     assert "num_workers=3" in found["next"]
     assert "26%" in found["next"]
 

@@ -46,7 +46,9 @@ def records(run: Run) -> Records:
     processes = connection.execute("SELECT DISTINCT rank, host, pid FROM phases ORDER BY ALL").fetchall()
     connection.register("known_names", _numbered(category=[c for c, _ in names], name=[n for _, n in names]))
     connection.register("known_arguments", _numbered(text=arguments))
-    connection.register("known_processes", _numbered(rank=[r for r, _, _ in processes], host=[h for _, h, _ in processes], pid=[p for _, _, p in processes]))
+    connection.register(
+        "known_processes", _numbered(rank=[r for r, _, _ in processes], host=[h for _, h, _ in processes], pid=[p for _, _, p in processes])
+    )
     columns = connection.execute(
         "SELECT start_ns, duration_ns, n.code AS name, a.code AS args, coalesce(value, -1) AS value, p.code AS process, tid FROM phases s "
         "JOIN known_names n USING (category, name) JOIN known_arguments a ON a.text = coalesce(s.args, '{}') "
@@ -124,7 +126,8 @@ def _read(run: Run, path: str) -> Rank:
     known = json.loads(bytes(text))
     tables = {}
     for task in ("train", "evaluation"):
-        query = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)} FROM read_parquet({quoted(path)}) WHERE task = {quoted(task)} ORDER BY start_ns"
+        chosen = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)} FROM read_parquet({quoted(path)})"
+        query = f"{chosen} WHERE task = {quoted(task)} ORDER BY start_ns"
         columns = {key: np.asarray(values) for key, values in connection.execute(query).fetchnumpy().items()}
         own = np.stack([columns[key] for key in _TIMES], axis=1)
         tables[task] = Table(columns["start_ns"], columns["time_ns"], columns["items"], own)

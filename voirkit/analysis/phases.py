@@ -90,7 +90,9 @@ def meanings(names: Sequence[tuple[str, str]]) -> Array:
 def _timeline(records: Records, chosen: Array) -> Timeline:
     meaning = meanings(records.names)[records.name[chosen]]
     chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
-    return Timeline(records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), list(_requests(records, chosen)))
+    return Timeline(
+        records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), list(_requests(records, chosen))
+    )
 
 
 def _leads(records: Records, chosen: Array, meaning: Array) -> Array:

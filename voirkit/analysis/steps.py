@@ -170,7 +170,8 @@ def _between_optimizer_steps(timeline: Timeline, turn_of: Array) -> Table:
     ends = (timeline.start_ns + timeline.duration_ns)[timeline.leads & outside]
     work = timeline.start_ns[outside & (timeline.meaning == FORWARD)]
     if not len(ends):
-        return _completed(*(np.zeros(0, dtype=np.int64) for _ in range(3)), np.zeros((0, len(_COLUMNS))))
+        nothing = np.zeros(0, dtype=np.int64)
+        return _completed(nothing, nothing, nothing, np.zeros((0, len(_COLUMNS))))
     first = work[0] if len(work) and work[0] < ends[0] else ends[0]
     edges = np.concatenate(([first], ends)) if first < ends[0] else ends
     n = len(edges) - 1

@@ -62,7 +62,7 @@ def _own(run: Run) -> dict[str, Any]:
     """What the run wrote of itself, or what can be told of it without."""
     own, manifest = run.summary, run.manifest
     if own is not None and own.get("schema") != SCHEMA:
-        run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is computed anew.")
+        run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
         own = None
     found = {
         "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []), "exit_code": manifest.get("exit_code"),

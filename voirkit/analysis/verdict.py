@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voirkit.runs.summary import NO_STEPS
+
 # Shares of step time.
 BOUND = 0.45  # what takes that much is what the run is bound by
 STRAGGLES = 0.15  # a rank that makes the others wait that long in every step
@@ -72,11 +74,12 @@ def straggler(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         return None
     nearest = min((i for i in range(len(ranks)) if i != late), key=lambda i: abs(sums[i] - usual))
     phase = max(per_step[late], key=lambda p: per_step[late][p] - per_step[nearest][p])
-    rank, host = ranks[late]["rank"], ranks[late]["host"]
+    rank, host, named = ranks[late]["rank"], ranks[late]["host"], _NAMED[phase]
+    late_by = f"Rank {rank} ({host}) needs {_percent(share)} of a step longer than the others, in {named}"
     return {
         "kind": "straggler",
-        "because": f"Rank {rank} ({host}) needs {_percent(share)} of a step longer than the others, in {_NAMED[phase]}; they wait for it in backward.",
-        "next": f"Look at what rank {rank} does differently in {_NAMED[phase]}: its part of the data, its disk, its processors, its neighbours on {host}.",
+        "because": f"{late_by}; they wait for it in backward.",
+        "next": f"Look at what rank {rank} does differently in {named}: its part of the data, its disk, processors and neighbours on {host}.",
         "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "ceiling": 1 - share},
     }
 
@@ -95,18 +98,24 @@ def _unknown(n: int, figures: Figures) -> dict[str, Any]:
         because = f"The run trained nothing: {evaluated} batches were evaluated, without a backward pass or an optimizer step."
         next_ = "The evaluation's own time is in summary.json."
     else:
-        because = "No training step was seen: no backward pass and no optimizer step of torch."
-        next_ = "If it does train, tell with probes in a voirfile.py: voirkit init SCRIPT writes one to start from."
+        return dict(NO_STEPS)
     return {"kind": "unknown", "because": because, "next": next_, "evidence": {"steps": n}}
 
 
 def _balanced(shares: Mapping[str, float], steps: Mapping[str, Any]) -> dict[str, Any]:
     first, second = sorted(shares, key=lambda k: -shares[k])[:2]
-    named = {"input-bound": "waiting for input", "transfer-bound": "transfers", "compute-bound": "computing", "checkpoint-bound": "checkpoints", "host-bound": "other work"}
+    named = {
+        "input-bound": "waiting for input",
+        "transfer-bound": "transfers",
+        "compute-bound": "computing",
+        "checkpoint-bound": "checkpoints",
+        "host-bound": "other work",
+    }
+    advice = f"Each alone gains little; overlapping {named[first]} with {named[second]} (workers, pinned memory, non_blocking copies)"
     return {
         "kind": "balanced",
         "because": f"Nothing takes most of a step: {named[first]} {_percent(shares[first])}, {named[second]} {_percent(shares[second])}.",
-        "next": f"Each alone gains little; overlapping {named[first]} with {named[second]} (workers, pinned memory, non_blocking copies) would gain at most {_percent(shares[second])}.",
+        "next": f"{advice} would gain at most {_percent(shares[second])}.",
         "evidence": {"share": shares[first], "phase": _PHASE[first], "ceiling": 1 - shares[first]},
     }
 
@@ -134,7 +143,9 @@ def _input(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> 
 
 
 def _transfer(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    advice = "Copy once, whole and early: pin_memory=True in the DataLoader, .to(device, non_blocking=True), the smallest dtype that will do."
+    advice = (
+        "Copy once, whole and early: pin_memory=True in the DataLoader, .to(device, non_blocking=True), the smallest dtype that will do."
+    )
     return {
         "kind": "transfer-bound",
         "because": f"{_percent(share)} of a step is transfer: copies of tensors from one device or place to another.",
@@ -174,9 +185,10 @@ def _checkpoint(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]
 def _host(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     parts = steps["phases"]["other"].get("parts", {})
     known = ", ".join(f"{name} {_percent(part['share'])}" for name, part in parts.items() if part["share"] >= 0.01)
+    because = f"{_percent(share)} of a step is none of waiting, copying or computing{f' ({known})' if known else ''}"
     return {
         "kind": "host-bound",
-        "because": f"{_percent(share)} of a step is none of waiting, copying or computing{f' ({known})' if known else ''}: the script's own Python.",
+        "because": f"{because}: the script's own Python.",
         "next": "voirkit --flame shows where; look for logging, metrics, .item() and .cpu() in every step." + _ceiling(share, "without it"),
         "evidence": {"phase": "other", "share": share, "ceiling": 1 - share},
     }
@@ -189,7 +201,13 @@ _SAID = {
     "checkpoint-bound": _checkpoint,
     "host-bound": _host,
 }
-_PHASE = {"input-bound": "wait", "transfer-bound": "transfer", "compute-bound": "forward", "checkpoint-bound": "other", "host-bound": "other"}
+_PHASE = {
+    "input-bound": "wait",
+    "transfer-bound": "transfer",
+    "compute-bound": "forward",
+    "checkpoint-bound": "other",
+    "host-bound": "other",
+}
 _NAMED = {
     "wait": "waiting for input",
     "transfer": "transfer",

@@ -1,4 +1,4 @@
-"""A run's summary as a person reads it in a terminal: verdict, breakdown of a step, rates, warnings. Draws what it is given; measures nothing."""
+"""A run's summary as a person reads it in a terminal: verdict, breakdown of a step, rates, warnings. It measures nothing."""
 
 from __future__ import annotations
 
@@ -68,17 +68,22 @@ def _title(summary: Summary) -> Text:
 
 
 def _verdict(verdict: Mapping[str, Any]) -> RenderableType:
-    return Padding(
-        Group(Text.assemble((f"{verdict['kind']}  ", "bold red" if verdict["kind"] not in ("balanced", "unknown") else "bold"), verdict["because"]),
-              Text.assemble(("try  ", "bold"), verdict["next"])),
-        (0, 0, 0, 2),
-    )  # fmt: skip
+    style = "bold" if verdict["kind"] in ("balanced", "unknown") else "bold red"
+    kind = Text.assemble((f"{verdict['kind']}  ", style), verdict["because"])
+    return Padding(Group(kind, Text.assemble(("try  ", "bold"), verdict["next"])), (0, 0, 0, 2))
 
 
 def _breakdown(steps: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name, options in (("phase", {}), ("", {"width": _BAR}), ("share", _RIGHT), ("total", _RIGHT), ("a step", _RIGHT), ("p10 .. p90", _RIGHT)):
-        table.add_column(name, no_wrap=True, **options)  # type: ignore[arg-type]  # the options of a column
+    for name, options in (
+        ("phase", {}),
+        ("", {"width": _BAR}),
+        ("share", _RIGHT),
+        ("total", _RIGHT),
+        ("a step", _RIGHT),
+        ("p10 .. p90", _RIGHT),
+    ):
+        table.add_column(name, no_wrap=True, **options)
     known = steps.get("wait_known", True)
     for phase in PHASES:
         row = steps["phases"][phase]
@@ -140,7 +145,11 @@ def _facts(summary: Summary) -> Iterator[Text]:
 
 def _warnings(summary: Summary) -> Iterator[Text]:
     dropped = summary.get("dropped") or {}
-    said = [f"{sum(dropped.values()):,} records were dropped: {', '.join(f'{k} ({n:,})' for k, n in list(dropped.items())[:4])}"] if dropped else []
+    said = (
+        [f"{sum(dropped.values()):,} records were dropped: {', '.join(f'{k} ({n:,})' for k, n in list(dropped.items())[:4])}"]
+        if dropped
+        else []
+    )
     said += summary.get("warnings") or []
     for text in said[:_MANY_WARNINGS]:
         yield Text.assemble(("warning  ", "bold yellow"), str(text).split("\n")[0])

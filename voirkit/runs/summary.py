@@ -8,14 +8,22 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
+# The verdict on a run of which no training step is known.
+NO_STEPS = {
+    "kind": "unknown",
+    "because": "No training step was seen: no backward pass and no optimizer step of torch.",
+    "next": "If it does train, tell with probes in a voirfile.py: voirkit init SCRIPT writes one to start from.",
+    "evidence": {"steps": 0},
+}
+
 
 def empty(version: str) -> dict[str, Any]:
     """A summary with all its keys; null for what nothing has measured."""
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
         "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-        "parameters": None, "checks": None, "evaluation": None, "ranks": None, "ended": "running", "verdict": None,
-        "overhead": None, "dropped": {}, "warnings": [],
+        "parameters": None, "checks": None, "evaluation": None, "ranks": [], "ended": "running", "verdict": dict(NO_STEPS),
+        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 
 
