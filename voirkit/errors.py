@@ -67,6 +67,16 @@ def tell(text: str) -> None:
             pass  # it is closed, or full: the summary has what matters
 
 
+def say_as_it_is(text: str) -> None:
+    """Show a text of several lines on stderr; what its encoding lacks is replaced."""
+    if sys.stderr is not None:
+        try:
+            encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+            sys.stderr.write(text.encode(encoding, "replace").decode(encoding))
+        except (OSError, ValueError):
+            pass  # it is closed, or full
+
+
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     """The candidates that look like the word, best first; at most ``limit`` of them.
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from voirkit.phases import Instrument
     from voirkit.probes import Probe
+    from voirkit.runs.conditions import Condition
     from voirkit.runs.record import Record
 
 
@@ -67,6 +68,8 @@ class Overseer(GivenOverseer):
         self._warnings: list[str] = []
         self.program: Program | None = None
         self.failures: list[str] = []
+        self._required: list[Condition] = []  # what the summary must fulfil
+        self.table = ""  # the summary of a run that trained, as text
         self._logfile = logfile
         self._recording = record
         self._record: Record | None = None
@@ -173,6 +176,11 @@ class Overseer(GivenOverseer):
         with self.run_phase(self.phases.parse_args):
             self.options = self.argparser.parse_command(list(argv))
             self._quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0  # one rank speaks for all
+            if self.options.require:
+                from voirkit.runs import conditions
+
+                known = set(self.summary)
+                self._required = [conditions.read(text, known) for text in self.options.require]
             self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
         self._refuse()
         with self.run_phase(self.phases.load_script):
@@ -405,9 +413,20 @@ class Overseer(GivenOverseer):
         try:
             self._summarise()
             self._record.end(self._ended, self.exit_code, self.summary)
-            self.summary = traces.finish(self._record.path, self._record.manifest["rank"], self.warn) or self.summary
+            draw = None if self._quiet else (*_columns(), self._record.path.removeprefix(current_folder() + os.sep))
+            completed, self.table = traces.finish(self._record.path, self._record.manifest["rank"], self.warn, draw)
+            self.summary = completed or self.summary
+            self._check()
         except Exception as exc:  # an instrument may have put anything into the summary
             self.warn(f"the summary can not be written ({type(exc).__name__}: {_text(exc)}).")
+
+    def _check(self) -> None:
+        """Hold the conditions of ``--require`` against the summary."""
+        failures = [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
+        if failures:
+            self.failures += failures
+            if self._record is not None:
+                self._record.end(self._ended, self.exit_code, {**self.summary, "exit_code": self.exit_code})
 
     def _summarise(self) -> None:
         given = self._given
@@ -426,6 +445,14 @@ class Overseer(GivenOverseer):
         )  # fmt: skip
 
 
+def _columns() -> tuple[int, bool]:
+    """How wide the terminal is that shows what is said on stderr, and whether it is one."""
+    try:
+        return min(os.get_terminal_size(2).columns, 120), True
+    except OSError:
+        return 100, False
+
+
 def _load_streams(_: object) -> None:
     __import__("voirkit.streams")
 
@@ -438,6 +465,10 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
                         help="the most that the trace of the run may take, such as 500MB (default: 4GB); all else is counted")  # fmt: skip
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
+    parser.add_argument(
+        "--require", action="append", default=[], metavar="CONDITION",
+        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "wait_share<0.2", any figure of summary.json (repeatable)',
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")
 
 

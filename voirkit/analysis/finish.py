@@ -2,7 +2,7 @@
 
 A program of its own, so that the training process loads nothing for it:
 
-    python -m voirkit.analysis.finish RUN --rank R --pid PID
+    python -m voirkit.analysis.finish RUN --rank R --pid PID [--draw COLUMNS [--colour] --shown RUN]
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from voirkit.runs.directory import SUMMARY, write_json
 from voirkit.runs.opened import Run
 
 
-def finish(path: str, rank: int, pid: int) -> None:
+def finish(path: str, rank: int, pid: int) -> dict[str, Any]:
     """Complete one rank's part of a run; rank 0 writes the summary.
 
     Args:
         path: The run directory.
         rank: Whose.
         pid: The process that has recorded it, which is about to end.
+
+    Returns:
+        The summary.
     """
     with Run(path) as run:
         for one in of_run(run):
             if one.rank == rank:
                 roll_up(run, one)
+        summary = summary_of(run)
         if rank == 0:
-            write_json(os.path.join(path, SUMMARY), summary_of(run))
+            write_json(os.path.join(path, SUMMARY), summary)
     at_rest.settle(path, rank, ended=[pid])
+    return summary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,9 +49,24 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("RUN")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--draw", type=int, metavar="COLUMNS")
+    parser.add_argument("--colour", action="store_true")
+    parser.add_argument("--shown")
     options: Any = parser.parse_args(argv)
-    finish(options.RUN, options.rank, options.pid)
+    summary = finish(options.RUN, options.rank, options.pid)
+    if options.draw and summary["steps"]["n"]:
+        _draw(summary, options)
     return 0
+
+
+def _draw(summary: dict[str, Any], options: Any) -> None:
+    from rich.console import Console
+
+    from voirkit.report.table import draw
+
+    # The stream may not take what is drawn (an ASCII locale): it is the caller's, who prints it on the program's own.
+    with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as file:
+        draw(summary, Console(file=file, width=options.draw, force_terminal=options.colour, highlight=False), options.shown)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from voirkit import voirfile
-from voirkit.errors import VoirfileError, VoirkitError, tell
+from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
 from voirkit.overseer import Overseer
 from voirkit.runs.lines import listening
 from voirkit.script import current_folder, folder_of, put_last
@@ -76,15 +76,23 @@ def closing_words(overseer: Overseer) -> None:
     """Tell, on stderr, what the run came to and where its record is."""
     if overseer.run_dir is None:
         return
+    if overseer.table:
+        say_as_it_is(overseer.table)
+    else:
+        _say_words(overseer)
+    for reason in overseer.failures:
+        overseer.say(f"check failed: {reason}")
+    if not overseer.table:
+        here = current_folder() + os.sep
+        overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
+
+
+def _say_words(overseer: Overseer) -> None:
     try:
         for line in words(overseer.summary):
             overseer.say(line)
     except Exception as exc:  # an instrument may have put anything into the summary
         overseer.warn(f"the summary has not its form ({type(exc).__name__}: {exc}).")
-    for reason in overseer.failures:
-        overseer.say(f"check failed: {reason}")
-    here = current_folder() + os.sep
-    overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
 
 
 def words(summary: dict[str, Any]) -> list[str]:

@@ -24,34 +24,40 @@ def are_there(path: str, other_than: int | None = None) -> bool:
     return any(name.rpartition("-")[2].partition(".")[0] != str(other_than) for name in names)
 
 
-def finish(path: str, rank: int, warn: Callable[[str], None]) -> dict[str, Any] | None:
+def finish(
+    path: str, rank: int, warn: Callable[[str], None], draw: tuple[int, bool, str] | None = None
+) -> tuple[dict[str, Any] | None, str]:
     """Have the record of a rank completed by another process, and wait for it: steps, verdict, Parquet files in place of segments.
 
     Args:
         path: The run directory, its summary written as far as the run itself knows it.
         rank: Whose part of it.
         warn: Told if that fails; the segments are still there then.
+        draw: Columns, whether with colours, and the name of the run directory to be shown, if a table is wanted.
 
     Returns:
-        The completed summary, or None if nothing was to be done or it failed.
+        The completed summary (None if nothing was recorded, or that failed), and the table (empty if there were no steps).
     """
     if not are_there(path):
-        return None
-    why = _run("voirkit.analysis.finish", path, "--rank", str(rank), "--pid", str(os.getpid()))
+        return None, ""
+    words = ["--rank", str(rank), "--pid", str(os.getpid())]
+    if draw is not None:
+        words += ["--draw", str(draw[0]), *(["--colour"] if draw[1] else []), "--shown", draw[2]]
+    why, table = _run("voirkit.analysis.finish", path, *words)
     if why:
         warn(f"the trace is kept as it was written ({why}); voirkit report {path} reads it.")
     from voirkit.runs.directory import read_summary
 
-    return read_summary(path)
+    return read_summary(path), table
 
 
 def export(path: str, target: str) -> str:
     """Write the trace of a run to a file in DFTracer's form; returns why that failed, or nothing."""
-    return _run("voirkit.cli", "export", path, "--format", "pfw", "--output", target)
+    return _run("voirkit.cli", "export", path, "--format", "pfw", "--output", target)[0]
 
 
-def _run(module: str, *words: str) -> str:
-    """Run the main function of one of voirkit's modules in another process, and wait for it; returns why it failed, or nothing."""
+def _run(module: str, *words: str) -> tuple[str, str]:
+    """Run the main function of one of voirkit's modules in another process; why it failed, or nothing, and what it printed."""
     import subprocess
 
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
@@ -59,16 +65,16 @@ def _run(module: str, *words: str) -> str:
     try:
         # A session of its own: Ctrl-C in the terminal is for the program.
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True, env=environment, text=True, errors="replace", check=False,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, env=environment, encoding="utf-8", errors="replace", check=False,
         )  # fmt: skip
     except (OSError, ValueError, subprocess.SubprocessError) as exc:
-        return f"{type(exc).__name__}: {exc}"
+        return f"{type(exc).__name__}: {exc}", ""
     except KeyboardInterrupt:  # the user will not wait; the program has ended as it has
-        return "interrupted"
+        return "interrupted", ""
     if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return ""
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1], ""
+    return "", done.stdout
 
 
 def discard(path: str) -> None:

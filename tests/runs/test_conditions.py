@@ -2,7 +2,7 @@
 
 import pytest
 
-from voirkit.analysis.conditions import read
+from voirkit.runs.conditions import read
 from voirkit.errors import CommandLineError
 
 KNOWN = {"steps", "rates", "loss", "duration_s", "overhead"}

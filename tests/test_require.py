@@ -1,0 +1,51 @@
+"""``--require``: a run that does not fulfil a condition ends with 3 and says the figure."""
+
+import json
+
+import pytest
+from conftest import Place
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.zeros(40, 4), torch.zeros(40, 1)), batch_size=4):
+    optimizer.zero_grad()
+    ((model(x) - y) ** 2).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.torch
+def test_a_condition_that_holds_changes_nothing(place: Place) -> None:
+    place.write(main=SCRIPT)
+    assert place.voirkit("--require", "steps==10", "--require", "train_rate>0", "main.py").code == 0
+
+
+@pytest.mark.torch
+def test_a_condition_that_does_not_hold_is_exit_code_3_with_the_figure(place: Place) -> None:
+    place.write(main=SCRIPT)
+    ended = place.voirkit("--require", "steps>=11", "main.py")
+    assert ended.code == 3
+    assert "check failed: steps>=11: it is 10" in ended.err
+    assert json.loads((place.folder / "run" / "summary.json").read_text())["exit_code"] == 3
+
+
+def test_a_figure_that_the_run_does_not_have_is_a_failure(place: Place) -> None:
+    place.write(main="print('hello')")
+    ended = place.voirkit("--require", "train_rate>=1", "main.py")
+    assert (ended.code, ended.out) == (3, "hello\n")
+    assert "this run has no rates.train_rate.median" in ended.err
+
+
+def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) -> None:
+    place.write(main="print('hello')")
+    ended = place.voirkit("--require", "trian_rate>=1", "main.py")
+    assert (ended.code, ended.out) == (2, "")
+    assert "Did you mean 'train_rate'" in ended.err
+
+
+def test_the_script_s_own_failure_wins(place: Place) -> None:
+    place.write(main="import sys; sys.exit(4)")
+    assert place.voirkit("--require", "train_rate>=1", "main.py").code == 4
