@@ -238,6 +238,18 @@ def test_two_optimizers_without_a_loader_are_one_step_a_turn(script):
     assert found(script).train.time_ns.tolist() == [350, 700, 700]
 
 
+def test_copies_in_a_row_include_giving_back_their_memory(script):
+    for _ in script.iterate(1):
+        for _ in range(3):
+            script.do("device", "transfer", 1_000_000)
+            script.idle(40_000)
+        script.idle(500_000)
+        script.do("device", "transfer", 1_000_000)
+        script.train_on()
+    got = phases(found(script).train)
+    assert (got["transfer"], got["other"]) == (4_080_000, 540_000)
+
+
 def test_nothing_at_all(script):
     steps = found(script)
     assert (len(steps.train), len(steps.evaluation)) == (0, 0)
