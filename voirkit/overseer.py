@@ -80,6 +80,7 @@ class Overseer(GivenOverseer):
         self._refused = False  # before the script started
         self._start = time.perf_counter()
         self._duration_s = 0.0
+        self._traced = False
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
@@ -375,19 +376,13 @@ class Overseer(GivenOverseer):
         alias.remove()
 
     def _end_trace(self) -> None:
-        """Nothing is recorded from here on; what was becomes what can be read fast."""
+        """Nothing is recorded from here on."""
         totals = recording.end()
         if totals is None or self._record is None:
             return
         self._duration_s = self._record.duration_s  # what follows is no part of the run
         summary.add_trace(self.summary, totals, self._duration_s)
-        path, rank = self._record.path, self._record.manifest["rank"]
-        traces.settle(path, rank, self.warn)
-        dropped = self.summary["dropped"]
-        for name, n in traces.dropped_by_others(path, rank).items():
-            dropped[name] = dropped.get(name, 0) + n
-        for line in traces.lost(dropped):
-            self.warn(line)
+        self._traced = True
 
     def _close_instruments(self) -> None:
         """Let go of the instruments of a run that never started: they have nothing to tell."""
@@ -413,20 +408,29 @@ class Overseer(GivenOverseer):
         try:
             self._summarise()
             self._record.end(self._ended, self.exit_code, self.summary)
-            draw = None if self._quiet else (*_columns(), self._record.path.removeprefix(current_folder() + os.sep))
-            completed, self.table = traces.finish(self._record.path, self._record.manifest["rank"], self.warn, draw)
-            self.summary = completed or self.summary
+            if self._traced:
+                self._complete(self._record)
             self._check()
+            self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
         except Exception as exc:  # an instrument may have put anything into the summary
             self.warn(f"the summary can not be written ({type(exc).__name__}: {_text(exc)}).")
 
+    def _complete(self, record: Record) -> None:
+        """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""
+        draw = None if self._quiet else (*_columns(), record.path.removeprefix(current_folder() + os.sep))
+        rank = record.manifest["rank"]
+        completed, self.table = traces.finish(record.path, rank, self.warn, draw)
+        self.summary = completed or self.summary
+        self._warnings += [text for text in self.summary["warnings"] if text not in self._warnings]
+        dropped = self.summary["dropped"]
+        for name, n in traces.dropped_by_others(record.path, rank).items():
+            dropped[name] = dropped.get(name, 0) + n
+        for line in traces.lost(dropped):
+            self.warn(line)
+
     def _check(self) -> None:
         """Hold the conditions of ``--require`` against the summary."""
-        failures = [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
-        if failures:
-            self.failures += failures
-            if self._record is not None:
-                self._record.end(self._ended, self.exit_code, {**self.summary, "exit_code": self.exit_code})
+        self.failures += [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
 
     def _summarise(self) -> None:
         given = self._given

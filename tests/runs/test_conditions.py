@@ -2,8 +2,8 @@
 
 import pytest
 
-from voirkit.runs.conditions import read
 from voirkit.errors import CommandLineError
+from voirkit.runs.conditions import read
 
 KNOWN = {"steps", "rates", "loss", "duration_s", "overhead"}
 SUMMARY = {

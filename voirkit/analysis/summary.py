@@ -31,8 +31,8 @@ def summary_of(run: Run) -> dict[str, Any]:
     ranks = of_run(run)
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
-    if not run.is_live:
-        found["dropped"] = {**_dropped(run), **found["dropped"]}
+    if run.summary is None and not run.is_live:
+        found["dropped"] = _dropped(run)
     found["warnings"] = [*found["warnings"], *(w for w in run.warnings if w not in found["warnings"])]
     return found
 
@@ -65,8 +65,8 @@ def _own(run: Run) -> dict[str, Any]:
         run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
         own = None
     found = {
-        "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []), "exit_code": manifest.get("exit_code"),
-        "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY, **(own or {}),
+        "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []),
+        "exit_code": manifest.get("exit_code"), "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY, **(own or {}),
     }  # fmt: skip
     if own is None or found.get("ended") == "running":
         found["ended"] = "running" if run.is_live else _ended(manifest)

@@ -79,7 +79,7 @@ def straggler(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return {
         "kind": "straggler",
         "because": f"{late_by}; they wait for it in backward.",
-        "next": f"Look at what rank {rank} does differently in {named}: its part of the data, its disk, processors and neighbours on {host}.",
+        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}.",
         "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "ceiling": 1 - share},
     }
 

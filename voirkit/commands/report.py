@@ -27,7 +27,8 @@ def main(argv: Sequence[str]) -> int:
     """
     options = read_words(_parser(), argv)
     from voirkit.analysis.summary import check_stream, summary_of
-    from voirkit.runs.opened import LATEST, open_run
+    from voirkit.runs.find import LATEST
+    from voirkit.runs.opened import open_run
 
     with open_run(options.RUN or LATEST) as run:
         check_stream(run)

@@ -10,6 +10,10 @@ import os
 import sys
 from collections.abc import Callable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Not `-m`: the script's folder, where python would look first, may hold a numpy.py of its own.
 _PYTHON = "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; sys.exit(main(sys.argv[1:]))"
@@ -43,7 +47,7 @@ def finish(
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
     if draw is not None:
         words += ["--draw", str(draw[0]), *(["--colour"] if draw[1] else []), "--shown", draw[2]]
-    why, table = _run("voirkit.analysis.finish", path, *words)
+    why, table = _run("voirkit.report.finish", path, *words)
     if why:
         warn(f"the trace is kept as it was written ({why}); voirkit report {path} reads it.")
     from voirkit.runs.directory import read_summary
@@ -65,7 +69,7 @@ def _run(module: str, *words: str) -> tuple[str, str]:
     try:
         # A session of its own: Ctrl-C in the terminal is for the program.
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            command, stdin=subprocess.DEVNULL, capture_output=True,
             start_new_session=True, env=environment, encoding="utf-8", errors="replace", check=False,
         )  # fmt: skip
     except (OSError, ValueError, subprocess.SubprocessError) as exc:

@@ -2,7 +2,7 @@
 
 A program of its own, so that the training process loads nothing for it:
 
-    python -m voirkit.analysis.finish RUN --rank R --pid PID [--draw COLUMNS [--colour] --shown RUN]
+    python -m voirkit.report.finish RUN --rank R --pid PID [--draw COLUMNS [--colour] --shown RUN]
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     """Returns the exit code; what goes wrong is printed by python: whoever called reports it."""
     from argparse import ArgumentParser
 
-    parser = ArgumentParser(prog="python -m voirkit.analysis.finish", description=__doc__)
+    parser = ArgumentParser(prog="python -m voirkit.report.finish", description=__doc__)
     parser.add_argument("RUN")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--pid", type=int, required=True)
