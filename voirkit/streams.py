@@ -25,6 +25,7 @@ from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 from voirkit import operators
 from voirkit.errors import tell
+from voirkit.interruptions import is_from_handler
 from voirkit.phases import OverseerAbort, StopProgram
 
 if TYPE_CHECKING:
@@ -118,6 +119,10 @@ class OnPurpose(BaseException):
     """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber."""
 
 
+class Interrupted(OnPurpose):
+    """Carries what a signal handler of the program raised while a subscriber ran."""
+
+
 # What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
 MEANT = (OnPurpose, StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
 
@@ -205,6 +210,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             except MEANT:
                 raise
             except BaseException as exc:  # in a direct one, or an operator of reactivex that does not turn it into on_error
+                if is_from_handler(exc):
+                    raise
                 self._switch_off(observer, exc)
 
     def _switch_off(self, observer: Any, exc: BaseException) -> None:
@@ -234,6 +241,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 except BdbQuit:
                     raise
                 except Exception as exc:
+                    if is_from_handler(exc):
+                        raise
                     if not of_nothing(exc):
                         self._tell(exc, "")
             self._ended = True
@@ -307,6 +316,10 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
         def fail(exc: BaseException) -> None:
             nonlocal failed
+            if is_from_handler(exc):  # an operator has caught it, and goes on no more
+                failed = True
+                report(f"{where + ': ' if where else ''}{root.label or 'a stream'}: a signal ended a subscriber.")
+                raise Interrupted(exc)
             if not failed and not of_nothing(exc):
                 root._tell(exc, where)
             failed = True
@@ -325,6 +338,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 except MEANT:
                     raise
                 except BaseException as exc:
+                    if is_from_handler(exc):
+                        raise Interrupted(exc) from None
                     fail(exc)
 
             return call
@@ -368,8 +383,15 @@ def _purposely(exc_type: Any) -> Callable[[Any], OnPurpose]:
 
 
 def raise_on_purpose(carried: BaseException) -> NoReturn:
-    """What ``.fail()`` raised comes out into the program as itself."""
-    raise carried.args[0].with_traceback(carried.__traceback__) from None
+    """What ``.fail()`` or a signal handler raised comes out into the program as itself."""
+    exc: BaseException = carried.args[0]
+    if not isinstance(carried, Interrupted):
+        raise exc.with_traceback(carried.__traceback__) from None
+    context = exc.__context__
+    try:
+        raise exc
+    finally:
+        exc.__context__ = context
 
 
 class _Everywhere:
@@ -438,6 +460,8 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
                 except MEANT:
                     raise
                 except BaseException as exc:
+                    if is_from_handler(exc):
+                        raise
                     self._switch_off(observer, exc)
         except OnPurpose as carried:
             raise_on_purpose(carried)
