@@ -193,7 +193,9 @@ def at_place(new: Any, old: ast.AST) -> Any:
     stack = [new]
     while stack:
         node = stack.pop()
-        if "lineno" in node._attributes and not hasattr(node, "lineno"):
+        if "lineno" not in node._attributes:
+            stack += ast.iter_child_nodes(node)
+        elif not hasattr(node, "lineno"):
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, end, last
             stack += ast.iter_child_nodes(node)
     return new

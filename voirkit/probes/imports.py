@@ -83,7 +83,7 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order], is_script:
             for node in woven.definitions(tree, path):
                 possible = [order for order in wishes if _can(node, order, is_script)]
                 if possible:
-                    woven.put(node, [order.listener for order in possible], None, table)
+                    woven.put(node, [order.listener for order in possible], None, table, code)
                 for order in possible:
                     order.made = True
                 others = [order.listener for order in wishes if order not in possible]
@@ -99,7 +99,7 @@ def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order], is_script:
 def _can(node: FunctionNode, order: Order, tell: bool) -> bool:
     """Whether a wish can be fulfilled; tried on a copy."""
     try:
-        woven.put(copy.deepcopy(node), [order.listener], None, {})
+        woven.put(copy.deepcopy(node), [order.listener], None, {}, None)
     except (CanNot, NeedsMemory) as exc:
         if tell:
             order.complain(exc)

@@ -73,7 +73,7 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
     for path in dict.fromkeys(path for path, _ in wants):
         listeners = [listener for at, listener in wants if at == path]
         for inner in definitions(function, path):
-            put(inner, listeners, names, table)
+            put(inner, listeners, names, table, code)
     try:
         new = _code_in(compiled(tree, code), code)
     except SyntaxError as exc:  # such as too many blocks in blocks
@@ -89,15 +89,26 @@ def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.M
     raise NoSource(source.CHANGED)
 
 
-def put(node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any] | None, table: dict[str, Any]) -> None:
-    """Put the taps of listeners into a tree; ``names`` are the module's, if it has run.
+def put(
+    node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any] | None, table: dict[str, Any], old: CodeType | None
+) -> None:  # fmt: skip
+    """Put the taps of listeners into a tree.
+
+    Args:
+        node: A function in it.
+        listeners: Who wants taps.
+        names: The module's names, if it has run.
+        table: Gets each marker's function.
+        old: Code that the function's own stands in, or is; None: unknown.
 
     Raises:
         CanNot: They would not see all that is wanted.
     """
     wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside = seen.outside_of(node) if wanted else ()
-    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table)
+    own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
+    order = own.co_varnames if own is not None else ()
+    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table, order)
     tapper.put()
     seen.check(tapper)
 
