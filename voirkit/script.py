@@ -21,6 +21,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ class Program:
         code = self._code
         if len(statements) < len(self.tree.body):
             future = self._code.co_flags & _FUTURE
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quiet(self.path):
                 code = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
         probes = sys.modules.get("voirkit.probes.imports")  # loaded only if there are probes
         woven: CodeType = code if probes is None else probes.woven_script(statements, code)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.attributes import NotStored, reader
 from voirkit.probes.names import FunctionNode, deleted_in
+from voirkit.probes.rewritten import OWN
 from voirkit.probes.sites import CanNot, Listener, Site, Tap
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Calls:
 
     def taps(self, site: Site) -> list[Tap]:
         """All that the listeners want at a site."""
+        if site.name.startswith(OWN):
+            return []
         site.loops = frozenset(self.loops) | site.loops
         site.is_deep = site.is_deep or bool(self.deep)
         return [tap for listener in self.listeners for tap in listener.taps(site)]

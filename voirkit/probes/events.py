@@ -48,7 +48,10 @@ class Outlet:
             return False
         if is_from_handler(exc):
             return True
-        self._told(exc)
+        try:
+            self._told(exc)
+        except RecursionError:
+            pass  # the next event that fails, with more room, tells it
         return False
 
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:

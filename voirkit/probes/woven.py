@@ -14,6 +14,7 @@ from voirkit.probes import seen, source
 from voirkit.probes.calls import MARK
 from voirkit.probes.compiled import watch as watch_compiler
 from voirkit.probes.names import FunctionNode
+from voirkit.probes.same import is_same
 from voirkit.probes.sites import Listener
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
 from voirkit.probes.tapper import Tapper
@@ -21,6 +22,7 @@ from voirkit.probes.tapper import Tapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+FAR = 10**6  # a line that no file has
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
 Placed = tuple[FunctionNode, Path, Listener]  # a function, where in it, and who
@@ -75,18 +77,42 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
         for inner in definitions(function, path):
             put(inner, listeners, names, table, code)
     try:
-        new = _code_in(compiled(tree, code), code)
+        codes = _codes_in(compiled(tree, code), code)
     except SyntaxError as exc:  # such as too many blocks in blocks
         raise NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
-    assert new is not None  # it was there before
+    except RecursionError:
+        raise NoSource(source.TOO_DEEP) from None
+    # Of lambdas in a line the innermost that all the marks are in.
+    new = max(codes, key=lambda c: (_marks(c), codes.index(c)))
     return patched(new, code, table, where)
 
 
 def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.Module, FunctionNode]:
-    for tree, function in source.trees_of(code, qualname, names):
-        if _is_same(_code_in(compiled(tree, code), code), code):
-            return tree, function
+    """A module to compile, and in it the function that some code was compiled from.
+
+    Raises:
+        NoSource: There is none that compiles to the same.
+    """
+    try:
+        for lines in source.texts_of(code, names):
+            for tree, function in source.trees_in(lines, code, qualname, names):
+                if _compiles_to(tree, function, code):
+                    source.keep(code.co_filename, lines)
+                    return tree, function
+    except RecursionError:
+        raise NoSource(source.TOO_DEEP) from None
     raise NoSource(source.CHANGED)
+
+
+def _compiles_to(tree: ast.Module, function: FunctionNode, code: CodeType) -> bool:
+    if not isinstance(function, ast.Lambda) or hasattr(code, "co_positions"):
+        return any(is_same(found, code) for found in _codes_in(compiled(tree, code), code))
+    # Nothing in python 3.10 tells the code of two lambdas in a line apart; so this one gets a line of its own.
+    line, function.lineno = function.lineno, FAR
+    try:
+        return any(is_same(c, code, same_start=False) for c in all_codes(compiled(tree, code)) if c.co_firstlineno == FAR)
+    finally:
+        function.lineno = line
 
 
 def put(
@@ -138,24 +164,14 @@ def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
     return [(node, path[n:], listener) for path, n, listener in ends for node in definitions(root, path[:n])]
 
 
-def _code_in(module: CodeType, code: CodeType) -> CodeType | None:
-    """The code in a module's that stands where some code stood."""
-    alike = [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
-    if len(alike) > 1:  # lambdas in a line
-        same = [c for c in alike if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars]
-        marked = [c for c in alike if any(isinstance(k, str) and k.startswith(MARK) for k in c.co_consts)]
-        alike = marked or same or alike
-    return alike[0] if alike else None
+def _codes_in(module: CodeType, code: CodeType) -> list[CodeType]:
+    """The code in a module's that stands where some code stood; several for lambdas in a line."""
+    return [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
 
 
-def _is_same(found: CodeType | None, code: CodeType) -> bool:
-    """Whether the source compiles to the code that runs."""
-    frame = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars")
-    if found is None or any(getattr(found, a) != getattr(code, a) for a in frame):
-        return False
-    if any(name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)):  # pytest rewrites assert statements
-        return True
-    return found.co_code == code.co_code and found.co_names == code.co_names and found.co_varnames == code.co_varnames
+def _marks(code: CodeType) -> int:
+    """How many marks stand in some code."""
+    return sum(isinstance(k, str) and k.startswith(MARK) for c in all_codes(code) for k in c.co_consts)
 
 
 def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
