@@ -112,7 +112,7 @@ class Program:
         assert self._module is not None
         if self.tree is None:
             assert self._code is not None
-            exec(self._code, self._module.__dict__)
+            exec(self._with_taps(self._code, None), self._module.__dict__)
         elif self._split < len(self.tree.body) or not self._split:
             exec(self._part(self.tree.body[self._split :]), self._module.__dict__)
         return None
@@ -127,8 +127,12 @@ class Program:
             future = self._code.co_flags & _FUTURE
             with quiet(self.path):
                 code = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        return self._with_taps(code, statements)
+
+    def _with_taps(self, code: CodeType, statements: list[ast.stmt] | None) -> CodeType:
+        """Code of some statements, or of the whole source, with the taps of probes."""
         probes = sys.modules.get("voirkit.probes.imports")  # loaded only if there are probes
-        woven: CodeType = code if probes is None else probes.woven_script(statements, code)
+        woven: CodeType = code if probes is None else probes.woven_script(statements, code, self.source)
         return woven
 
     def release(self) -> None:

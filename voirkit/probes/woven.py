@@ -6,6 +6,7 @@ Remembers of all such code what the program's own is, and whose taps it has.
 from __future__ import annotations
 
 import ast
+import operator
 import weakref
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,35 @@ def _codes_in(module: CodeType, code: CodeType) -> list[CodeType]:
 def _marks(code: CodeType) -> int:
     """How many marks stand in some code."""
     return sum(isinstance(k, str) and k.startswith(MARK) for c in all_codes(code) for k in c.co_consts)
+
+
+def grafted(new: CodeType, old: CodeType, plain: CodeType, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
+    """A module's old code, in which the functions and classes that also stand in the new code have its taps.
+
+    Args:
+        new: Code of some of the module's statements, with taps.
+        old: The module's.
+        plain: That of those statements without taps.
+        table: Each marker's function.
+        where: Whose taps come into which functions.
+
+    Raises:
+        NoSource: The old code does not come from these statements.
+    """
+    pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
+    for made, as_it_was in zip(inner_codes(new), inner_codes(plain), strict=True):
+        pairs.setdefault((made.co_name, made.co_firstlineno), []).append((made, as_it_was))
+    consts = list(old.co_consts)
+    for n, const in enumerate(consts):
+        found = pairs.get((const.co_name, const.co_firstlineno)) if isinstance(const, CodeType) else None
+        if found:
+            made, as_it_was = found.pop(0)
+            if not is_same(as_it_was, const):
+                raise NoSource(source.CHANGED)
+            consts[n] = patched(made, const, table, where)
+    if any(pairs.values()):
+        raise NoSource(source.CHANGED)
+    return old if all(map(operator.is_, consts, old.co_consts)) else old.replace(co_consts=tuple(consts))
 
 
 def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
