@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from weakref import ref
 
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.probes import language
@@ -149,8 +150,13 @@ def equals(expected: Any) -> Check:
 
 
 def is_same(expected: Any) -> Check:
-    """A check by identity."""
-    return lambda value: value is expected
+    """A check by identity, which keeps no object alive that the program lets go."""
+    try:
+        reference = ref(expected)
+    except TypeError:  # of a class with slots: another object may get its identity when it is gone
+        known = id(expected)
+        return lambda value: id(value) == known
+    return lambda value: value is reference()
 
 
 class _Lookup:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, plain_names
+from voirkit.probes.scope import locals_of
 from voirkit.streams import MEANT, in_turn, threads
 
 if TYPE_CHECKING:
@@ -274,14 +275,6 @@ def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
         frame = frame.f_back
     if frame is None:
         return {}
-    there = frame.f_locals
-    found = {name: there[name] for name in names if name in there}
+    found = locals_of(frame, names)
     missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
-    found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
-    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it too, take
-    # them out, but for what the program or a debugger has put there itself.
-    if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
-        code = frame.f_code
-        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-            there.pop(name, None)
-    return found
+    return found | {name: frame.f_globals[name] for name in missing if name in frame.f_globals}

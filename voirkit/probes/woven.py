@@ -15,6 +15,7 @@ from voirkit.probes import seen, source
 from voirkit.probes.calls import MARK
 from voirkit.probes.compiled import watch as watch_compiler
 from voirkit.probes.names import FunctionNode
+from voirkit.probes.pickled import watch as watch_picklers
 from voirkit.probes.same import is_same
 from voirkit.probes.sites import Listener
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
@@ -57,6 +58,12 @@ def forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
 def origin(code: CodeType) -> Origin | None:
     """Where some code comes from, if it has taps."""
     return _origins.get(id(code))
+
+
+def own_code(code: CodeType) -> CodeType:
+    """The program's own code, if some code has taps; else that code."""
+    known = _origins.get(id(code))
+    return known.old if known is not None else code
 
 
 def origins() -> list[Origin]:
@@ -223,6 +230,7 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: S
         return old
     code = new.replace(co_consts=tuple(consts))
     watch_compiler()
+    watch_picklers(own_code)
     if old is not None:
         wants = [(path, listener) for node, path, listener in where if source.is_code_of(old, node)]
         _origins[id(code)] = Origin(code, old, wants, frozenset(id(listener) for _, _, listener in where))
