@@ -86,6 +86,29 @@ def test_fail_if_false_raises_in_the_program(given: Given) -> None:
         giving.give(ok=False)
 
 
+@pytest.mark.parametrize("keys", [(), ("ok",)])
+def test_fail_raises_in_the_program_though_another_stream_gave_the_value(given: Given, keys: tuple[str, ...], told: list[str]) -> None:
+    given["?ok"].fail_if_false()
+    source = Stream()
+    (source["ok"] if keys else source).give(*keys)
+    for _ in range(2):
+        with pytest.raises(giving.Failure):
+            source._push({"ok": False})
+    assert told == []
+
+
+def test_fail_raises_in_the_program_though_a_subscriber_gave_the_value(given: Given, told: list[str]) -> None:
+    given["?ok"].fail_if_false()
+    given["?step"].map(lambda step: step > 2).subscribe(lambda ok: giving.give(ok=ok))
+    given["?step"].max(scan=True).subscribe(lambda step: giving.give(ok=step > 1))
+    giving.give(step=3)
+    with pytest.raises(giving.Failure):
+        giving.give(step=0)
+    with pytest.raises(giving.Failure):
+        giving.give(step=2)
+    assert told == []
+
+
 def test_stop_goes_through(given: Given) -> None:
     def stop(_: Any) -> None:
         raise StopProgram(1)

@@ -1,130 +1,144 @@
-"""giving's streams, made safe to leave on.
+"""What all streams share: one lock, what goes through them into the program, and where their failures are told.
 
-What is pushed reaches all subscribers, one push after the other, from any thread. A subscriber or operator that fails is reported once
-and switched off; the program and the other subscribers never feel it. A reduction of nothing gives nothing. Only what is raised on
-purpose goes through: StopProgram and OverseerAbort, ``.fail()`` and its kin, and the debugger's quit.
-
-Checked with giving 0.4.3 and reactivex 4.0 and 6.1. Importing this module imports both (170 ms of CPU): only who needs a stream does.
+The streams themselves (``voirkit.reactive``, and with it giving and reactivex: 170 ms of CPU) are loaded when one is first asked for here:
+a child process that only sends events to its parent has none.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from bdb import BdbQuit
-from collections import Counter
-from typing import TYPE_CHECKING, Any, NoReturn
 
-import giving
-import reactivex
-from giving.gvn import DisposableWrapper
-from giving.gvr import Giver, global_context, global_inherited
-from reactivex.disposable import Disposable
-from reactivex.internal.exceptions import SequenceContainsNoElementsError
-
-from voirkit import operators
 from voirkit.errors import tell
 from voirkit.interruptions import is_from_handler
 from voirkit.phases import OverseerAbort, StopProgram
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, NoReturn
 
-for _name in ("COLUMNS", "LINES"):  # giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
-    if _name not in os.environ:
-        os.unsetenv(_name)
+    from voirkit.reactive import Direct, Given, Stream, of_nothing, place, place_of_failure
+
+# What is to come out at the next event in the main thread.
+_due: list[BaseException] = []
 
 # One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
-_lock = threading.RLock()
+lock = threading.RLock()
 LONGEST_WAIT_S = 1.0
 
 
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
+def _begin_in_child() -> None:
+    global lock
+    lock = threading.RLock()  # another thread may have held it
+    _due.clear()  # it is the parent's
 
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 # The threads that python knows of: with only one there is nobody to wait for.  (A thread of a library in C is not among them; the
 # ones that call python, autograd's, do so while the thread that called them waits.)  Checked with 3.10 to 3.13.
 threads: Any = getattr(threading, "_active", (None, None))
 
-os.register_at_fork(after_in_child=_new_lock)  # another thread may have held it when this process was forked
 
-_LIBRARIES = (
-    *(os.path.join(os.path.dirname(os.path.abspath(str(f))), "") for f in (giving.__file__, reactivex.__file__, __file__)),
-    "<frozen ",
-)
+def in_turn(function: Callable[..., None], *data: Any) -> None:
+    """Call a function, with an event of the program, while no other thread pushes.
+
+    A subscriber may itself wait for a thread that gives: rather than have the two wait for each other, the order is given up.
+
+    Raises:
+        BaseException: What ``function`` raises; in the main thread, what ``raise_soon`` was told.
+    """
+    turn = lock
+    has_turn = turn.acquire(timeout=LONGEST_WAIT_S)
+    try:
+        function(*data)
+    finally:
+        if has_turn:
+            turn.release()
+    if _due and threading.get_ident() == threading.main_thread().ident:
+        raise _due.pop(0)
 
 
-def place(frame: Any) -> str:
-    """``file:line`` of the nearest frame that is not a library of streams, or nothing."""
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+def raise_soon(exc: BaseException) -> None:
+    """Have the next event in the main thread raise what a subscriber raised on purpose in a thread that is not the program's.
+
+    There it is as if a subscriber of that event had raised it.  An exception that comes between any two instructions would hit what the
+    program closes and writes in ``finally``, and libraries in the middle of their work.
+    """
+    _due.append(exc)
 
 
-def place_of_failure(exc: BaseException, otherwise: str) -> str:
-    """``file:line`` where a user's function raised; ``otherwise`` if only libraries stand in the traceback."""
-    found, tb = otherwise, exc.__traceback__
-    while tb is not None:
-        if not tb.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
-            found = f"{tb.tb_frame.f_code.co_filename}:{tb.tb_lineno}"
-        tb = tb.tb_next
-    return found
+def take_back(exc: BaseException) -> bool:
+    """Whether it has not been raised, and will not be."""
+    for at, other in enumerate(_due):
+        if other is exc:
+            del _due[at]
+            return True
+    return False
+
+
+def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
+    """Call a function while no other thread pushes; False, and not at all, if others push for so long."""
+    turn = lock
+    if not turn.acquire(timeout=seconds):
+        return False
+    try:
+        function()
+    finally:
+        turn.release()
+    return True
+
+
+class OnPurpose(BaseException):
+    """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber.
+
+    Who calls subscribers for the program unpacks it, with ``raise_on_purpose``.
+    """
+
+
+# What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
+MEANT = (StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
+CARRIED = (OnPurpose, *MEANT)  # the same, on its way
+
+
+def raise_on_purpose(carried: OnPurpose) -> NoReturn:
+    """What ``.fail()``, or a handler of signals, raised comes out into the program as itself."""
+    exc: BaseException = carried.args[0]
+    if exc.__traceback__ is None:
+        raise exc.with_traceback(carried.__traceback__) from None
+    again(exc)
+
+
+def again(exc: BaseException) -> NoReturn:
+    """Raise an exception as it is."""
+    context = exc.__context__
+    try:
+        raise exc
+    finally:
+        exc.__context__ = context  # which is now what is being handled here
+
+
+def is_meant(exc: BaseException) -> bool:
+    """Whether it only happened to be raised while voirkit or a subscriber ran, and is for the program.
+
+    That is what a handler of signals has raised, and what comes from a subscriber of a subscriber and was raised on purpose.
+    """
+    at = exc.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code is raise_on_purpose.__code__:
+            return True
+        at = at.tb_next
+    return is_from_handler(exc)
 
 
 def to_stderr(message: str) -> None:
     tell(message)
 
 
-def in_turn(function: Callable[..., None], *data: Any) -> None:
-    """Call a function while no other thread pushes.
-
-    A subscriber may itself wait for a thread that gives: rather than have the two wait for each other, the order is given up.
-    """
-    lock = _lock
-    has_turn = lock.acquire(timeout=LONGEST_WAIT_S)
-    try:
-        function(*data)
-    finally:
-        if has_turn:
-            lock.release()
-
-
-def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
-    """Call a function while no other thread pushes; False, and not at all, if others push for so long."""
-    lock = _lock
-    if not lock.acquire(timeout=seconds):
-        return False
-    try:
-        function()
-    finally:
-        lock.release()
-    return True
-
-
 report: Callable[[str], None] = to_stderr
 """Where a failure is told; an overseer puts its own function here while it runs."""
-
-
-def of_nothing(exc: BaseException) -> bool:
-    """Whether this is how a reduction says that nothing came: ``min`` raises an error of its own, ``average`` divides by 0."""
-    if isinstance(exc, SequenceContainsNoElementsError):
-        return True
-    return isinstance(exc, ZeroDivisionError) and not place_of_failure(exc, "")
-
-
-class OnPurpose(BaseException):
-    """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber."""
-
-
-class Interrupted(OnPurpose):
-    """Carries what a signal handler of the program raised while a subscriber ran."""
-
-
-# What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
-MEANT = (OnPurpose, StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
 
 
 def describe(exc: BaseException) -> str:
@@ -135,338 +149,34 @@ def describe(exc: BaseException) -> str:
         return type(exc).__name__
 
 
-class Direct:
-    """A subscriber of a stream itself, or through plain operators: a function, called without reactivex.
-
-    Attributes:
-        pair: For a ``wmap`` that needs no event at the begin: what to call at begin and end instead of ``on_next``.
-    """
-
-    __slots__ = ("on_completed", "on_next", "pair", "where")
-
-    def __init__(self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str, pair: Any) -> None:
-        self.on_next, self.on_completed, self.where, self.pair = on_next, on_completed, where, pair
-
-
-def _nothing() -> None:
-    """What is called at the end of a stream for who does not care."""
-
-
-class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
-    """A ``giving`` stream whose subscribers can not hurt the program.
-
-    Attributes:
-        label: What failures are reported as belonging to, such as ``probe '//f > x'``.
-    """
-
-    def __init__(self, *, label: str = "", _obs: Any = None, _root: Any = None) -> None:
-        super().__init__(_obs=_obs, _root=_root)
-        if _root is None:
-            self._become_root(label)
-
-    _above: tuple[Any, operators.Operator] | None = None  # the stream that a plain operator takes elements from, and the operator
-
-    def _become_root(self, label: str) -> None:
-        self.label = label
-        self._ended = False
-        self._current: tuple[tuple[Callable[[Any], None], Any], ...] = ()
-
-        def connect(observer: Any, scheduler: Any = None) -> Disposable:
-            if self._ended:
-                observer.on_completed()
-                return Disposable()
-            return self._connect(observer)
-
-        self._obs = reactivex.create(connect)
-
-    def _connect(self, observer: Any) -> Disposable:
-        with _lock:
-            self._observers.append(observer)
-            self._changed()
-        return Disposable(lambda: self._drop(observer))
-
-    def _drop(self, observer: Any) -> None:
-        with _lock:
-            if observer in self._observers:
-                self._observers.remove(observer)
-                self._changed()
-
-    def _changed(self) -> None:
-        """Who listens has changed; the lock is held."""
-        self._current = tuple((observer.on_next, observer) for observer in self._observers)
-
-    # pushing and ending
-
-    def _push(self, data: Any) -> None:
-        if len(threads) > 1:  # 20 ns; taking the lock is 165 ns (python 3.11)
-            in_turn(self._deliver, data)
-        else:
-            self._deliver(data)
-
-    def _deliver(self, data: Any) -> None:
-        for on_next, observer in self._current:
-            try:
-                on_next(data)
-            except MEANT:
-                raise
-            except BaseException as exc:  # in a direct one, or an operator of reactivex that does not turn it into on_error
-                if is_from_handler(exc):
-                    raise
-                self._switch_off(observer, exc)
-
-    def _switch_off(self, observer: Any, exc: BaseException) -> None:
-        self._drop(observer)
-        self._tell(exc, getattr(observer, "where", ""))
-
-    def _tell(self, exc: BaseException, where: str) -> None:
-        at = place_of_failure(exc, where)
-        report(
-            f"{at + ': ' if at else ''}a subscriber of {self.label or 'a stream'} raised {describe(exc)}.\n"
-            "  It is switched off; the program goes on."
-        )
-
-    def _end(self) -> None:
-        """Complete the stream: reductions come out; later subscribers get nothing."""
-        with _lock:
-            self._observers.sort(key=lambda observer: isinstance(observer, Direct))
-            while self._observers:  # those that are not complete yet, direct ones last, see what the others' reductions give
-                observer = self._observers.pop(0)
-                self._changed()
-                try:
-                    observer.on_completed()
-                except StopProgram:
-                    pass  # the program has ended
-                except OnPurpose as carried:
-                    raise_on_purpose(carried)
-                except BdbQuit:
-                    raise
-                except Exception as exc:
-                    if is_from_handler(exc):
-                        raise
-                    if not of_nothing(exc):
-                        self._tell(exc, "")
-            self._ended = True
-
-    def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:
-        if self._root is not self:
-            self._root.__exit__(exc_type, exc, tb)
-            return
-        try:
-            self._end()
-        finally:
-            self._exit()
-
-    # operators that need no reactivex as long as nothing else stands above them
-
-    def _plainly(self, child: Any, operator: operators.Operator) -> Any:
-        if self._root is self or self._above is not None:
-            child._above = (self, operator)
-        return child
-
-    def map(self, *args: Any, **kwargs: Any) -> Any:
-        """Each element through a function."""
-        child = super().map(*args, **kwargs)
-        return self._plainly(child, operators.map_(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
-
-    def filter(self, *args: Any, **kwargs: Any) -> Any:
-        """The elements for which a function holds."""
-        child = super().filter(*args, **kwargs)
-        return self._plainly(child, operators.filter_(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
-
-    def where(self, *keys: str, **conditions: Any) -> Any:
-        """The dictionaries with those keys (``"!key"``: without), and with values that equal others or pass a plain function."""
-        return self._plainly(super().where(*keys, **conditions), operators.where(keys, conditions))
-
-    def getitem(self, *keys: Any, strict: bool = False) -> Any:
-        """Values by keys; unless ``strict`` of the elements that have them."""
-        return self._plainly(super().getitem(*keys, strict=strict), operators.getitem(keys, strict))
-
-    def wmap(self, name: Any, fn: Any = None, pass_keys: bool = True) -> Any:
-        """For each pair of ``$wrap`` events what a generator function returns that runs from begin to end, and yields once."""
-        return self._plainly(super().wmap(name, fn, pass_keys), operators.Wmap(name, fn, pass_keys))
-
-    # subscribing
-
-    def subscribe(self, on_next: Any = None, on_error: Any = None, on_completed: Any = None, **kwargs: Any) -> Any:
-        """Subscribe a function (or an observer); a failure in it is reported once and ends this subscription only.
-
-        Args:
-            on_next: Called with each element.
-            on_error: Called if an operator before it failed; by default that is reported.
-            on_completed: Called when the stream ends.
-
-        Returns:
-            A subscription with ``dispose()``.
-        """
-        if hasattr(on_next, "on_next"):
-            on_next, on_error, on_completed = on_next.on_next, on_next.on_error, on_next.on_completed
-        root, where = self._root, place(sys._getframe(1))
-        plain = callable(on_next) and on_error is None and not kwargs and not root._ended
-        if plain and (root is self or self._above is not None):
-            at, pair = self, None
-            while at is not root:
-                assert at._above is not None  # as of all above it
-                at, make = at._above
-                on_next = make(on_next)
-                needs_no_event = isinstance(make, operators.Wmap) and make.name is None and not make.takes_keys
-                pair = on_next.pair if needs_no_event else None
-            return DisposableWrapper(self, root._connect(Direct(on_next, on_completed or _nothing, where, pair)))
-        subscription: list[Any] = []
-        failed = False
-
-        def fail(exc: BaseException) -> None:
-            nonlocal failed
-            if is_from_handler(exc):  # an operator has caught it, and goes on no more
-                failed = True
-                report(f"{where + ': ' if where else ''}{root.label or 'a stream'}: a signal ended a subscriber.")
-                raise Interrupted(exc)
-            if not failed and not of_nothing(exc):
-                root._tell(exc, where)
-            failed = True
-            if subscription:
-                subscription[0].dispose()
-
-        def guarded(function: Any) -> Any:
-            if function is None:
-                return None
-
-            def call(*args: Any) -> None:
-                if failed:
-                    return
-                try:
-                    function(*args)
-                except MEANT:
-                    raise
-                except BaseException as exc:
-                    if is_from_handler(exc):
-                        raise Interrupted(exc) from None
-                    fail(exc)
-
-            return call
-
-        subscription.append(super().subscribe(guarded(on_next), guarded(on_error) or fail, guarded(on_completed), **kwargs))
-        return subscription[0]
-
-    def give(self, *keys: str, **extra: Any) -> Any:
-        """Give each element, as giving's ``give`` does, from whatever thread it comes."""
-        giver = Giver(keys=keys or None, extra=extra, context=_everywhere)
-        if not keys:
-
-            def produce(values: Any) -> None:  # what giver.produce does
-                inherited = global_inherited.get()
-                values = {**inherited, **extra, **values} if inherited or extra else values.copy()
-                for handler in global_context.get():
-                    handler(values)
-                for handler in _everywhere.handlers:
-                    handler(values)
-
-            return self.subscribe(produce)
-        if len(keys) == 1:
-            return self.subscribe(giver)
-        return self.subscribe(lambda values: giver(*values))
-
-    def fail(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
-        """Raise in the program if the stream produces anything."""
-        return super().fail(message, _purposely(exc_type), list(skip))
-
-    def fail_if_false(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
-        """Raise in the program if an element is falsy."""
-        return super().fail_if_false(message, _purposely(exc_type), list(skip))
-
-    def fail_if_empty(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
-        """Raise when the stream ends and nothing came."""
-        return super().fail_if_empty(message, _purposely(exc_type), list(skip))
-
-
-def _purposely(exc_type: Any) -> Callable[[Any], OnPurpose]:
-    return lambda data: OnPurpose(exc_type(data))
-
-
-def raise_on_purpose(carried: BaseException) -> NoReturn:
-    """What ``.fail()`` or a signal handler raised comes out into the program as itself."""
-    exc: BaseException = carried.args[0]
-    if not isinstance(carried, Interrupted):
-        raise exc.with_traceback(carried.__traceback__) from None
-    context = exc.__context__
-    try:
-        raise exc
-    finally:
-        exc.__context__ = context
-
-
-class _Everywhere:
-    """giving's context, seen from every thread.
-
-    giving keeps who listens in a ContextVar, which is empty in a new thread, so that ``give`` there is lost. This stands in its
-    place while an overseer runs, and adds the overseer's own stream to whatever the ContextVar holds.
-    """
-
-    def __init__(self) -> None:
-        self.handlers: tuple[Callable[[Any], None], ...] = ()
-
-    def get(self) -> tuple[Callable[[Any], None], ...]:
-        here: tuple[Callable[[Any], None], ...] = global_context.get()
-        return (*here, *self.handlers)
-
-    def set(self, value: Any) -> Any:
-        return global_context.set(value)
-
-    def reset(self, token: Any) -> None:
-        global_context.reset(token)
-
-
-_everywhere = _Everywhere()
-
-
-class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
-    """All that is given in this process, by ``give`` in any thread.
-
-    Attributes:
-        counts: How often each key was given.
-        events: How many events there were.
-    """
-
-    def __init__(self, *, label: str = "given", _obs: Any = None, _root: Any = None) -> None:
-        giving.SourceProxy.__init__(self, _obs=_obs, _root=_root)
-        if _root is None:
-            self._become_root(label)
-            self.counts: Counter[str] = Counter()
-            self.events = 0
-
-    def _enter(self) -> None:
-        self._handler = self._receive
-        _everywhere.handlers += (self._handler,)
-        giving.give.context = _everywhere
-        Giver.__init__.__kwdefaults__["context"] = _everywhere  # givers made from now on
-
-    def _exit(self) -> None:
-        _everywhere.handlers = tuple(h for h in _everywhere.handlers if h is not self._handler)
-        if not _everywhere.handlers:
-            giving.give.context = global_context
-            Giver.__init__.__kwdefaults__["context"] = global_context
-
-    def _receive(self, data: Any) -> None:
-        self.events += 1
-        counts = self.counts
-        for key in data:
-            counts[key] += 1
-        try:
-            if len(threads) > 1:
-                in_turn(self._deliver, data)
-                return
-            for on_next, observer in self._current:  # as _deliver, without its call
-                try:
-                    on_next(data)
-                except MEANT:
-                    raise
-                except BaseException as exc:
-                    if is_from_handler(exc):
-                        raise
-                    self._switch_off(observer, exc)
-        except OnPurpose as carried:
-            raise_on_purpose(carried)
-
-    def _push(self, data: Any) -> None:
-        self.events += 1
-        self.counts.update(data.keys())
-        super()._push(data)
+__all__ = [
+    "CARRIED",
+    "MEANT",
+    "Direct",
+    "Given",
+    "OnPurpose",
+    "Stream",
+    "again",
+    "describe",
+    "in_turn",
+    "in_turn_within",
+    "is_meant",
+    "of_nothing",
+    "place",
+    "place_of_failure",
+    "raise_on_purpose",
+    "raise_soon",
+    "report",
+    "take_back",
+    "threads",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'voirkit.streams' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module("voirkit.reactive"), name)
+    globals()[name] = value
+    return value

@@ -170,7 +170,6 @@ def test_an_event_arrives_while_the_child_lives() -> None:
 WORK = """
     import json, multiprocessing, os, sys
     from concurrent.futures import ProcessPoolExecutor
-    from voirkit import probing
 
     def work(n):
         half = n / 2
@@ -180,6 +179,7 @@ WORK = """
         return value % 2 == 0
 
     if __name__ == "__main__":
+        from voirkit import probing
         context = multiprocessing.get_context(sys.argv[1])
 """
 
@@ -306,6 +306,65 @@ def test_workers_that_stay_for_the_next_epoch(place: Place) -> None:
     assert sorted(e[0] for e in seen) == sorted([10 * i for i in range(8)] * 2)
 
 
+def test_who_subscribes_later_hears_the_children_too_if_somebody_listened_when_they_began() -> None:
+    heard: list[Any] = []
+    ready, go = os.pipe()
+    with probing("half > result").values() as seen, probing("half > result") as probe:
+        probe.subscribe(lambda event: None)
+        pid = os.fork()
+        if pid == 0:
+            os.read(ready, 1)
+            half(3)
+            os._exit(0)
+        probe.subscribe(heard.append)
+        os.write(go, b"!")
+        os.waitpid(pid, 0)
+    assert [e["result"] for e in heard] == [e["result"] for e in seen] == [1.5]
+    os.close(ready)
+    os.close(go)
+
+
+def test_what_is_missed_of_children_that_began_when_nobody_listened_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    heard: list[Any] = []
+    ready, go = os.pipe()
+    with probing("half > result") as probe:
+        pid = os.fork()
+        if pid == 0:
+            os.read(ready, 1)
+            half(3)
+            os._exit(0)
+        assert capfd.readouterr().err == ""
+        probe.subscribe(heard.append)
+        probe.subscribe(heard.append)
+        os.write(go, b"!")
+        os.waitpid(pid, 0)
+        forked(lambda: half(5))
+    assert [e["result"] for e in heard] == [2.5, 2.5]
+    assert capfd.readouterr().err.count("nobody listened to it when processes were started before: it sees nothing in those.") == 1
+    os.close(ready)
+    os.close(go)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_that_values_are_not_replaced_in_spawned_processes_is_told_once(place: Place, method: str) -> None:
+    place.write(program=WORK.replace("return half", "print(half, flush=True)") + """
+        with probing("//work > half", overridable=True) as probe:
+            probe.override(10)
+            for _ in range(2):
+                child = context.Process(target=work, args=(1,))
+                child.start()
+                child.join()
+            work(1)
+    """)  # fmt: skip
+    ended = run(place, "program.py", method)
+    assert (ended.code, ended.out) == (0, "0.5\n0.5\n10\n")
+    line = next(i for i, line in enumerate((place.folder / "program.py").read_text().splitlines(), 1) if "overridable" in line)
+    assert ended.err == (
+        f"voirkit: probe '//work > half' ({place.folder}/program.py:{line}): it replaces values, which can not be done in processes that are "
+        "spawned: nothing is replaced nor seen there.\n  It can in processes that are forked: multiprocessing.set_start_method('fork').\n"
+    )
+
+
 # when a child is in a hurry, or killed
 
 
@@ -362,6 +421,68 @@ def test_a_large_value_arrives_as_what_it_is() -> None:
         forked(lambda: give(10))
     assert [e["t"] for e in seen] == [text] * 10
     assert plain("x" * 100_000) == {"$type": "str", "len": 100_000}
+
+
+def test_large_values_never_make_a_child_wait_and_are_taken_or_counted() -> None:
+    seen: list[Any] = []
+    gate, open_gate = os.pipe()
+
+    def give(n: int) -> None:
+        for i in range(n):
+            t = "x" * (60_000 if i % 2 else 3_000)  # noqa: F841
+
+    def timed() -> None:
+        begun = time.monotonic()
+        give(400)
+        os._exit(int((time.monotonic() - begun) * 100))
+
+    probe = probing("give > t")
+    probe.subscribe(lambda event: (seen or os.read(gate, 1), seen.append(event)))
+    with probe:
+        pid = os.fork()
+        if pid == 0:
+            timed()
+        hundredths = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.write(open_gate, b"!")
+    assert hundredths < 90
+    assert len(seen) + probe.dropped == 400
+    assert probe.dropped > 200
+    os.close(gate)
+    os.close(open_gate)
+
+
+def test_raw_events_that_are_too_large_arrive_as_what_they_are() -> None:
+    def give() -> None:
+        t = tuple("x" * 60_000 for _ in range(10))  # noqa: F841
+
+    with probing("give > t", raw=True).values() as seen:
+        forked(give)
+    assert seen[0]["t"].value["$type"] == "tuple"
+
+
+def test_what_is_dropped_before_a_child_could_connect_is_counted(place: Place) -> None:
+    place.write(program="""
+        import os, resource, time
+        from voirkit import probing
+        def work(n):
+            half = n / 2
+        with probing("work > half") as probe:
+            seen = probe.accum()
+            pid = os.fork()
+            if pid == 0:
+                before = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (4, before[1]))
+                for _ in range(5):
+                    work(1)
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+                time.sleep(1.1)
+                work(2)
+                os._exit(0)
+            os.waitpid(pid, 0)
+        print([e["half"] for e in seen], probe.dropped)
+    """)  # fmt: skip
+    ended = run(place, "program.py")
+    assert (ended.code, ended.out) == (0, "[1.0] 5\n")
 
 
 def test_the_probe_may_end_before_the_child() -> None:
@@ -539,6 +660,24 @@ def test_nothing_is_left_when_the_probes_have_ended() -> None:
     assert (os.listdir("/proc/self/fd") if sys.platform == "linux" else []) == before
 
 
+def test_a_spawned_child_loads_no_streams(place: Place) -> None:
+    loaded = said(place, WORK.replace("def even", """
+    def tell(queue):
+        work(1)
+        queue.put([name for name in ("voirkit.probes.engine", "giving", "reactivex", "voirkit.reactive", "typing_extensions") if name in sys.modules])
+
+    def even""") + """
+        with probing("//work > half").values() as seen:
+            queue = context.SimpleQueue()
+            child = context.Process(target=tell, args=(queue,))
+            child.start()
+            loaded = queue.get()
+            child.join()
+        print(json.dumps([loaded, len(seen)]))
+    """, "spawn")  # fmt: skip
+    assert loaded == [["voirkit.probes.engine"], 1]
+
+
 def test_without_children_there_is_no_thread_and_no_socket() -> None:
     import threading
 
@@ -548,6 +687,61 @@ def test_without_children_there_is_no_thread_and_no_socket() -> None:
         half(1)
         assert processes._exchange is None
         assert [t.name for t in threading.enumerate() if t.name == "voirkit-events"] == []
+
+
+def test_a_child_that_puts_a_file_in_the_place_of_a_standard_one_gets_that_number(place: Place) -> None:
+    place.write(program="""
+        import os
+        from voirkit import probing
+        def work(n):
+            half = n / 2
+        def child(fd):
+            os.close(fd)
+            if fd == 1:
+                os.close(0)
+            work(1)
+            os.open(f"file{fd}", os.O_CREAT | os.O_WRONLY)
+            if fd == 1:
+                os.open("file1", os.O_CREAT | os.O_WRONLY)
+            os.write(fd, b"written")
+            work(2)
+            os._exit(0)
+        with probing("work > half").values() as seen:
+            for fd in (0, 1, 2):
+                pid = os.fork()
+                if pid == 0:
+                    child(fd)
+                assert os.waitpid(pid, 0)[1] == 0
+        print([e["half"] for e in seen], [open(f"file{fd}").read() for fd in (0, 1, 2)])
+    """)  # fmt: skip
+    ended = run(place, "program.py")
+    assert (ended.code, ended.out, ended.err) == (0, "[0.5, 1.0, 0.5, 1.0, 0.5, 1.0] ['written', 'written', 'written']\n", "")
+
+
+def test_a_program_without_standard_files_gets_their_numbers_for_its_own(place: Place) -> None:
+    place.write(program="""
+        import os
+        from voirkit import probing
+        def work(n):
+            half = n / 2
+        with probing("work > half").values() as seen:
+            os.close(0)
+            os.close(1)
+            for n in (1, 2):
+                pid = os.fork()
+                if pid == 0:
+                    work(n)
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            while len(seen) < 2:
+                pass
+            assert os.open(os.devnull, os.O_RDONLY) == 0
+            assert os.open("out", os.O_CREAT | os.O_WRONLY) == 1
+        print([e["half"] for e in seen])
+    """)  # fmt: skip
+    ended = run(place, "program.py")
+    assert (ended.code, ended.err) == (0, "")
+    assert (place.folder / "out").read_text() == "[0.5, 1.0]\n"
 
 
 def test_a_child_that_closes_all_descriptors_keeps_its_own_files(place: Place) -> None:

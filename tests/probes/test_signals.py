@@ -1,165 +1,134 @@
-"""What a signal handler of the program raises while a subscriber runs is the program's, and its traceback is as it would be."""
+"""A handler of signals may run in the middle of a subscriber: what it raises is the program's, and comes out as without voirkit."""
 
 from __future__ import annotations
 
-import os
+import functools
 import signal
-import traceback
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import giving
 import pytest
-from conftest import Place
 
 from voirkit import probing
+from voirkit.streams import Given
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGUSR1")
 
 
-class Timeout(Exception):
-    """What the program raises to stop itself."""
+class Interrupted(Exception):
+    """What the handler raises."""
 
 
-def raise_timeout(*_: Any) -> None:
-    raise Timeout
+def half(n: int) -> float:
+    result = n / 2
+    return result
+
+
+def handler(number: int, frame: Any) -> None:
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError as exc:
+        raise Interrupted(number) from exc
 
 
 class Handler:
     def __call__(self, number: int, frame: Any) -> None:
-        del number, frame
-        raise Timeout
+        handler(number, frame)
+
+    def method(self, number: int, frame: Any) -> None:
+        handler(number, frame)
 
 
-def leave(number: int, frame: Any) -> None:
-    raise SystemExit(143)
+def interrupt(*_: Any) -> None:
+    signal.raise_signal(signal.SIGUSR1)
 
 
 @pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGUSR1)
+def handled() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, handler)
     yield
     signal.signal(signal.SIGUSR1, before)
 
 
-def f(n: int) -> str:
-    for i in range(n):
-        pass
-    return "finished"
+def waits() -> Iterator[None]:
+    yield
+    interrupt()
 
 
-def interrupts(_: Any) -> Any:
-    """A subscriber that a signal comes upon."""
-    os.kill(os.getpid(), signal.SIGUSR1)
-    for _ in range(10):
-        pass
-
-
-HOW: dict[str, Callable[[Any], Any]] = {
-    "alone": lambda p: p.subscribe(interrupts),
-    "one of two": lambda p: (p.subscribe(lambda e: None), p.subscribe(interrupts)),
-    "behind a plain operator": lambda p: p.map(lambda e: e).subscribe(interrupts),
-    "behind an operator of reactivex": lambda p: p.take(9).subscribe(interrupts),
-    "in an operator of reactivex": lambda p: p.take(9).map(interrupts).map(str).subscribe(print),
+SUBSCRIBED: dict[str, Callable[[Any], object]] = {
+    "alone": lambda probe: probe.subscribe(interrupt),
+    "one of several": lambda probe: (probe.subscribe(lambda event: None), probe.subscribe(interrupt)),
+    "behind a plain operator": lambda probe: probe["result"].map(lambda x: x).subscribe(interrupt),
+    "behind an operator of reactivex": lambda probe: probe["result"].max(scan=True).subscribe(interrupt),
+    "in an operator of reactivex": lambda probe: probe["result"].scan(interrupt).accum(),
 }
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("handler", [raise_timeout, Handler(), leave])
-def test_what_a_handler_raises_in_a_subscriber_reaches_the_program(handler: Any, how: str, capsys: Any) -> None:
-    signal.signal(signal.SIGUSR1, handler)
-    with probing("f > i") as probe:
-        HOW[how](probe)
-        with pytest.raises((Timeout, SystemExit)) as caught:
-            f(2)
-        if how != "in an operator of reactivex":
-            assert capsys.readouterr().err == ""
-            with pytest.raises(type(caught.value)):  # the subscriber is still there
-                f(1)
-    assert caught.value.__context__ is None
-    assert not caught.value.__suppress_context__
+@pytest.mark.parametrize("how", SUBSCRIBED)
+def test_it_comes_out_where_the_event_is_with_its_cause(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    probe = probing("half > result")
+    SUBSCRIBED[how](probe)
+
+    def twice() -> None:
+        half(1)
+        half(2)
+
+    with probe, pytest.raises(Interrupted) as caught:
+        twice()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.__context__ is caught.value.__cause__
+    assert capfd.readouterr().err == ""
 
 
-def test_what_a_handler_raises_in_a_condition_reaches_the_program() -> None:
-    signal.signal(signal.SIGUSR1, raise_timeout)
-    with probing("f(i~interrupts) > i", "f > i", env={"f": f, "interrupts": interrupts}) as probe:
-        probe.subscribe(lambda event: None)
-        with pytest.raises(Timeout):
-            f(1)
+def test_in_a_pair() -> None:
+    probe = probing("half(!#enter as begin, !!#exit as end)")
+    probe.wmap(waits).subscribe(lambda result: None)
+    with probe, pytest.raises(Interrupted):
+        half(1)
 
 
-def test_what_a_subscriber_raises_is_its_own_also_if_there_are_handlers(capsys: Any) -> None:
-    signal.signal(signal.SIGUSR1, raise_timeout)
-
-    def wrong(event: Any) -> None:
-        raise SystemExit(1)
-
-    with probing("f > i") as probe:
-        probe.subscribe(wrong)
-        assert f(2) == "finished"
-    assert "SystemExit: 1" in capsys.readouterr().err
+def test_in_a_condition() -> None:
+    with probing("half(n~interrupt) > result", env={"half": half, "interrupt": interrupt}).values(), pytest.raises(Interrupted):
+        half(1)
 
 
-def test_an_interrupt_has_no_context_and_a_tap_one_line_in_its_traceback() -> None:
-    def g(c: int) -> int:
-        if c:
-            a = b = d = 1
-        w = 2
-        return w + (a + b + d if c else 0)
-
-    def interrupted(event: Any) -> None:
-        raise KeyboardInterrupt
-
-    for selector in ("g(a) > w", "g(a, b) > w", "g(a, b, d) > w"):
-        with probing(selector) as probe:
-            probe.subscribe(interrupted)
-            with pytest.raises(KeyboardInterrupt) as caught:
-                g(0)
-        assert caught.value.__context__ is None
-        shown = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__) if frame.filename.endswith("taps.py")]
-        assert {line for line in shown if "lineno" in str(line)}
-        assert len(set(shown)) == len(shown)
+def test_what_is_given() -> None:
+    with Given() as given:
+        given.subscribe(interrupt)
+        with pytest.raises(Interrupted):
+            giving.give(a=1)
 
 
-def test_an_interrupt_while_a_value_is_read_from_outside_or_off_an_object_has_no_context() -> None:
-    class K:
-        pass
+def test_the_subscriber_is_not_switched_off() -> None:
+    seen: list[Any] = []
 
-    def h(k: K) -> Any:
-        k.x, y = 1, 2
-        return LIMIT, y
+    def first_interrupted(event: Any) -> None:
+        seen.append(event)
+        if len(seen) == 1:
+            interrupt()
 
-    def interrupted(event: Any) -> None:
-        raise KeyboardInterrupt
-
-    for selector in ("h > LIMIT", "h > k.x"):
-        with probing(selector) as probe:
-            probe.subscribe(interrupted)
-            with pytest.raises(KeyboardInterrupt) as caught:
-                h(K())
-        assert caught.value.__context__ is None
+    with probing("half > result") as probe:
+        probe.subscribe(first_interrupted)
+        with pytest.raises(Interrupted):
+            half(1)
+        half(2)
+    assert len(seen) == 2
 
 
-LIMIT = 5
-
-
-def test_a_preempted_run_ends_with_the_exit_code_of_its_handler(place: Place) -> None:
-    place.write(
-        main="""
-        import os, signal, sys
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        def train():
-            for i in range(60):
-                pass
-            print("trained to the end")
-        train()
-        """,
-        voirfile="""
-        import os, signal
-        def instrument_p(ov):
-            def stop(event):
-                if event["i"] == 5:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                    for _ in range(9): pass
-            ov.probe("//train > i").subscribe(stop)
-        """,
-    )
-    ended = place.voirkit("--quiet", "main.py")
-    assert (ended.code, ended.out, ended.err) == (143, "", "")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: signal.signal(signal.SIGUSR1, Handler()),
+        lambda: signal.signal(signal.SIGUSR1, Handler().method),
+        lambda: signal.signal(signal.SIGUSR1, functools.partial(handler)),
+        lambda: signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(7)),
+    ],
+)
+def test_whatever_the_handler_is(made: Callable[[], object]) -> None:
+    made()
+    with probing("half > result") as probe:
+        probe.subscribe(interrupt)
+        with pytest.raises((Interrupted, SystemExit)):
+            half(1)

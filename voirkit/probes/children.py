@@ -2,7 +2,7 @@
 
 A pipe is the bounded queue: an event is one write that does not wait, so what was written reaches the parent even if this process is
 killed.  What does not fit is counted on a page that both processes see.  Must never wait for the parent, raise into the program, write
-to a descriptor that the program has closed and opened again, or keep anything alive.
+to a descriptor that the program has closed and opened again, take one of the first three, which programs count on, or keep anything alive.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from voirkit.descriptors import identity
-from voirkit.probes.plain import EXACT, plain, summary
+from voirkit.probes.plain import EXACT, LONGEST_TEXT, plain, summary
 
 Item = tuple[Any, ...]  # what a spawned process needs to make a probe: see processes.crossing
 
 PIPE_BYTES = 1 << 20  # some 15 000 small events; what a user without privileges may have (/proc/sys/fs/pipe-max-size)
 LARGEST_BYTES = 1 << 18  # of an event
 AGAIN_S = 1.0  # between two attempts to connect
-PATIENCE_S = 1.0  # for the rest of an event that is larger than what a pipe takes at once
+PATIENCE_S = 1.0  # for the rest of an event that a pipe took a part of, which does not happen on Linux
 VERSION = 2  # of marshal: the newer ones look for values that occur twice, which takes longer than it saves
 SLOT = 16  # bytes of a probe on the page: how many events were dropped, and whether the parent has ended it
 HELLO = struct.Struct("<16sQQ")  # token, process id, size of the page
@@ -51,6 +51,8 @@ class Uplink:
         self._kept: list[int] = []
         self._page: Any = None
         self._rest = b""
+        self._room = self._atomic = 0  # how much the pipe holds, and how much it takes whole or not at all
+        self._uncounted: dict[int, int] = {}  # what was dropped while there was no page
         self._not_before = 0.0
 
     def close(self) -> None:
@@ -64,13 +66,14 @@ class Uplink:
     def send(self, key: int, data: Any) -> None:
         """Send what belongs to a probe; count it if it does not fit."""
         if self._page is None and not self._connect():
+            self._uncounted[key] = self._uncounted.get(key, 0) + 1
             return
         page, slot = self._page, 2 * key
         if page[slot + 1]:  # the probe has ended
             return
         body = marshal.dumps((key, data), VERSION)
-        if len(body) > LARGEST_BYTES and isinstance(data, dict):
-            body = marshal.dumps((key, {name: summary(value) for name, value in data.items()}), VERSION)
+        if len(body) > min(LARGEST_BYTES, self._room // 4 or LARGEST_BYTES):
+            body = marshal.dumps((key, _smaller(data)), VERSION)
         if not self._write(_length.pack(len(body)) + body):
             page[slot] += 1
 
@@ -82,6 +85,8 @@ class Uplink:
         try:
             if self._rest and not self._push_rest(0):
                 return False
+            if len(frame) > self._atomic and self._room and not self._fits(len(frame)):
+                return False
             written = os.write(self._pipe, frame)
         except BlockingIOError:
             return False
@@ -92,6 +97,14 @@ class Uplink:
             self._rest = frame[written:]
             self._push_rest(PATIENCE_S)
         return True
+
+    def _fits(self, size: int) -> bool:
+        """Whether the pipe takes it whole: it holds pages, which may be filled by half."""
+        import fcntl
+        import termios
+
+        held = int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
+        return 2 * held + size + 4 * mmap.PAGESIZE <= self._room
 
     def _push_rest(self, patience_s: float) -> bool:
         import select
@@ -123,16 +136,20 @@ class Uplink:
         self._not_before = now + AGAIN_S
         opened: list[int] = []
         try:
-            self._open(opened)
+            with standard_left_alone():
+                self._open(opened)
         except (ConnectionRefusedError, FileNotFoundError):  # the parent has ended, or its probes have
             self._not_before = float("inf")
         except (OSError, ValueError):  # too many open files
             pass
-        if self._page is not None:
-            return True
-        for fd in opened:
-            _close(fd)
-        return False
+        if self._page is None:
+            for fd in opened:
+                _close(fd)
+            return False
+        for key, number in self._uncounted.items():
+            self._page[2 * key] += number
+        self._uncounted = {}
+        return True
 
     def _open(self, opened: list[int]) -> None:
         import fcntl
@@ -145,10 +162,13 @@ class Uplink:
         os.set_blocking(writing, False)
         for size in (PIPE_BYTES, PIPE_BYTES // 4):
             try:
-                fcntl.fcntl(writing, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
+                self._room = fcntl.fcntl(writing, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
                 break
             except OSError:  # not on this system, or more than the user may have
                 continue
+        else:
+            self._room = fcntl.fcntl(writing, 1032) if sys.platform == "linux" else 0  # F_GETPIPE_SZ
+        self._atomic = os.fpathconf(writing, "PC_PIPE_BUF")
         size = -(-self.slots * SLOT // mmap.PAGESIZE) * mmap.PAGESIZE
         shared = _anonymous_file(size)
         opened.append(shared)
@@ -227,6 +247,38 @@ def _worker_id() -> int | None:
     return _worker
 
 
+def _smaller(data: Any) -> Any:
+    """What belongs to a probe, with only what each value is."""
+    if isinstance(data, dict):
+        return {name: value if name in ("$wrap", "$worker") else summary(value) for name, value in data.items()}
+    if isinstance(data, tuple):  # a raw event
+        captures, wrap, worker = data
+        return {alias: (names[:1], (summary(values),)) for alias, (names, values) in captures.items()}, wrap, worker
+    return data[:LONGEST_TEXT]
+
+
+class standard_left_alone:
+    """While something is opened: standard input, output and error, if they are closed, stay so for what the program opens next."""
+
+    def __enter__(self) -> None:
+        self._held: list[int] = []
+        while True:
+            try:
+                fds = os.pipe()
+            except OSError:  # too many open files
+                break
+            self._held += fds
+            if min(fds) > 2:
+                break
+        for fd in [fd for fd in self._held if fd > 2]:
+            _close(fd)
+        self._held = [fd for fd in self._held if fd <= 2]
+
+    def __exit__(self, *exc: object) -> None:
+        for fd in self._held:
+            _close(fd)
+
+
 def _close(fd: int) -> None:
     try:
         os.close(fd)
@@ -251,4 +303,4 @@ def uplinks_of(relays: Sequence[Relay]) -> list[Uplink]:
     return list({id(relay.uplink): relay.uplink for relay in relays}.values())
 
 
-__all__ = ["Relay", "Uplink"]
+__all__ = ["Relay", "Uplink", "standard_left_alone"]

@@ -21,7 +21,7 @@ from typing import Any
 
 from voirkit import streams
 from voirkit.descriptors import identity
-from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink
+from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
 TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop
 FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a subscriber that takes long
@@ -112,8 +112,9 @@ class Exchange:
         self._take, self._closed = take, closed
         self._token = secrets.token_bytes(16)
         self._folder = ""
-        self._listener, self._address = self._listen()
-        self._wake = os.pipe()
+        with standard_left_alone():
+            self._listener, self._address = self._listen()
+            self._wake = os.pipe()
         os.set_blocking(self._wake[0], False)
         self._poll = select.poll()
         for fd in (self._listener.fileno(), self._wake[0]):
@@ -236,7 +237,8 @@ class Exchange:
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                with standard_left_alone():
+                    connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as exc:
@@ -250,7 +252,8 @@ class Exchange:
     def _greet(self, fd: int) -> None:
         connection = self._waiting[fd]
         try:
-            said, fds, _, _ = socket.recv_fds(connection, HELLO.size, 2)
+            with standard_left_alone():
+                said, fds, _, _ = socket.recv_fds(connection, HELLO.size, 2)
         except BlockingIOError:
             return
         except OSError:

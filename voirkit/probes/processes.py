@@ -32,7 +32,11 @@ class Relayed:
         dropped: How many events the children that have ended had to drop.
         emit: In a forked child: what takes its events, instead of its subscribers.
         overriding: The subscribers that replace values; they do so in forked children too.
-        raised: What a subscriber raised on purpose for an event that another thread delivered.
+        raised: What a subscriber raised on purpose for an event of another process; the first, since it ends the program.
+        late: The same, if it is to be raised when the probe ends.
+        is_missed: Whether nobody listened when a process was started, so that it has no taps.
+        is_over: Whether the probe has been switched off, so that its subscribers' exceptions are late.
+        is_forgiven: Whether nothing is to be raised at the end, since the program has come there by an exception.
         names: What the names in the selectors' conditions stand for.
     """
 
@@ -42,6 +46,8 @@ class Relayed:
         self.emit: Callable[[Any], None] | None = None
         self.overriding: list[Any] = []
         self.raised: BaseException | None = None
+        self.late: BaseException | None = None
+        self.is_missed = self.is_over = self.is_forgiven = False
         self.names: dict[str, Any] = {}
 
 
@@ -65,12 +71,27 @@ def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
 
 def end(probe: Probe) -> None:
     """A probe's stream is about to end: hand it what children have sent."""
-    global _exchange
     relayed, exchange = probe._relayed, _exchange
     if _probes.get(relayed.key) is not probe:
         return
-    if exchange is not None:
-        exchange.drain()
+    raise_at_end(probe)
+    try:
+        if exchange is not None:
+            exchange.drain()
+    finally:  # a signal handler of the program may have raised, torch's when a worker has been killed
+        _let_go(probe, exchange)
+    late, relayed.late, relayed.raised = relayed.late, None, None
+    if late is None or relayed.is_forgiven:
+        return
+    if isinstance(late, streams.OnPurpose):
+        streams.raise_on_purpose(late)
+    raise late
+
+
+def _let_go(probe: Probe, exchange: Exchange | None) -> None:
+    """The probe takes no more from children."""
+    global _exchange
+    relayed = probe._relayed
     del _probes[relayed.key]
     if exchange is not None:
         relayed.dropped += exchange.dropped(relayed.key) + exchange.forget(relayed.key)
@@ -87,11 +108,14 @@ def end(probe: Probe) -> None:
             f"{probe.label}: {relayed.dropped} events of child processes were lost; they came faster than they could be taken.\n"
             "  They are counted as dropped."
         )
-    if relayed.raised is not None:
-        raised, relayed.raised = relayed.raised, None
-        if isinstance(raised, streams.OnPurpose):
-            streams.raise_on_purpose(raised)
-        raise raised
+
+
+def raise_at_end(probe: Probe) -> None:
+    """What a subscriber raised on purpose for an event of a child, and what one may raise from now on, comes out when the probe ends."""
+    relayed = probe._relayed
+    relayed.is_over = True
+    if relayed.raised is not None and streams.take_back(relayed.raised):
+        relayed.late = relayed.raised
 
 
 def dropped(probe: Probe) -> int:
@@ -125,9 +149,14 @@ def _take(pid: int, key: int, data: Any) -> None:
     event["$pid"] = pid
     probe._relayed.events += 1
     try:
-        probe._push(event)
-    except streams.MEANT as exc:  # it is meant for the program, not for the thread that reads: it comes out when the probe ends
-        probe._relayed.raised = probe._relayed.raised or exc
+        probe._hand_on(event)
+    except streams.CARRIED as exc:  # it is meant for the program, not for the thread that reads
+        if probe._relayed.raised is None:
+            probe._relayed.raised = exc
+            if probe._relayed.is_over:
+                probe._relayed.late = exc
+            else:
+                streams.raise_soon(exc)
 
 
 def _captures(probe: Probe, data: dict[str, Any], wrap: Any, worker: int | None) -> dict[str, Any]:
@@ -194,8 +223,16 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
+    for probe in own():
+        notice(probe)
     if _exchange is not None:
         _exchange.after_fork()
+
+
+def notice(probe: Probe) -> None:
+    """A process has been started: if nobody listens to the probe now, it has no taps there, whoever listens later."""
+    engine: Any = probe._engine
+    probe._relayed.is_missed |= engine is not None and not engine._is_heard
 
 
 def _after_fork_in_child() -> None:

@@ -1,88 +1,41 @@
-"""Probes in processes that multiprocessing starts anew (spawn, forkserver): how they get there, and how they begin there.
+"""Probes in processes that multiprocessing starts anew (spawn, forkserver): what is handed to them, and how they begin there.
 
-What multiprocessing pickles for such a child, the ``Process``, is given one thing more to load, before the program's own: the probes.
-The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path`` changes.  A child in which this can not be loaded runs
-as without probes.  Checked with python 3.10 to 3.13.
+A probe that can not be made there is told once, and seen in the other processes.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from voirkit import inherit, streams
 from voirkit.errors import SelectorError, VoirkitError
-from voirkit.imports import when_imported
 from voirkit.probes.plain import EXACT
 
 if TYPE_CHECKING:
     from voirkit.probes.children import Item
     from voirkit.probes.stream import Probe
 
-_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-# Run in the child, when multiprocessing has loaded the main module and before it loads what the process is to do.
-_BEGIN = """
-try:
-    try:
-        import voirkit
-    except ImportError:
-        import importlib.util, os, sys
-        spec = importlib.util.spec_from_file_location("voirkit", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
-        sys.modules["voirkit"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["voirkit"])
-    from voirkit.probes import spawn
-    spawn.begin(ways)
-except Exception:
-    pass
-"""
+_BEGIN = "voirkit.probes.spawn:begin"
 
 # in the process that starts another
 
 
 def watch() -> None:
     """From now on the processes that multiprocessing starts get the probes with them."""
-    when_imported("multiprocessing.process", _patch)
+    inherit.watch(_BEGIN, offered)
 
 
 def unwatch() -> None:
     """No more."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.BaseProcess.__dict__.get("__reduce_ex__") is _reduce_ex:
-        del process.BaseProcess.__reduce_ex__
+    inherit.unwatch(_BEGIN)
 
 
-def _patch(process: ModuleType) -> None:
-    from voirkit.probes import processes
-
-    if processes.are_there() and "__reduce_ex__" not in process.BaseProcess.__dict__:
-        process.BaseProcess.__reduce_ex__ = _reduce_ex
-
-
-def _reduce_ex(self: Any, protocol: Any) -> Any:
-    """What is pickled of a process."""
-    reduced = super(sys.modules["multiprocessing.process"].BaseProcess, self).__reduce_ex__(protocol)
-    try:
-        ways = _ways() if isinstance(reduced, tuple) and _is_spawning() else []
-    except Exception:  # the program's process is started, whatever becomes of the probes
-        ways = []
-    if not ways:
-        return reduced
-    make, arguments, *state = reduced
-    names = {"text": _BEGIN, "names": {"ways": ways, "folder": _FOLDER}, "make": make, "arguments": arguments}
-    return (eval, ("(exec(text, names), make(*arguments))[1]", names), *state)
-
-
-def _is_spawning() -> bool:
-    context = sys.modules.get("multiprocessing.context")
-    return context is not None and context.get_spawning_popen() is not None
-
-
-def _ways() -> list[tuple[Any, ...]]:
-    """For each process to send to: its address, its token, the number of slots, and the probes."""
+def offered() -> list[tuple[Any, ...]] | None:
+    """For each process to send to: its address, its token, the number of slots, and the probes; None without any."""
     from voirkit.probes import processes
 
     ways = []
@@ -91,13 +44,15 @@ def _ways() -> list[tuple[Any, ...]]:
     if exchange is not None:
         exchange.go()
         uplink = exchange.uplink(processes.slots())
+        for probe in own:
+            processes.notice(probe)
         items = [crossing(probe, probe._relayed.key) for probe in own]
         ways.append((uplink.address, uplink.token, uplink.slots, [item for item in items if item is not None]))
     for relay in processes.relays:
         item = relay.item if relay.probe is None else crossing(relay.probe, relay.key, relay.complain)
         if item is not None:
             ways.append((relay.uplink.address, relay.uplink.token, relay.uplink.slots, [item]))
-    return ways
+    return ways or None
 
 
 def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
@@ -112,7 +67,10 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
         ]
         names = {name: _named(name, value) for name, value in probe._relayed.names.items()}
         if probe._relayed.overriding:
-            raise VoirkitError("what it replaces is not replaced in processes that are spawned, and it does not see them.")
+            raise VoirkitError(
+                "it replaces values, which can not be done in processes that are spawned: nothing is replaced nor seen there.",
+                next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
+            )
     except VoirkitError as exc:
         tell = complain if complain is not None else lambda text: probe._complain(VoirkitError(text))
         tell(str(exc))
@@ -186,7 +144,6 @@ def begin(ways: list[tuple[Any, ...]]) -> None:
                 relay.complain(f"it can not be seen in a process that was spawned ({type(exc).__name__}: {exc}).")
             else:
                 processes.relays.append(relay)
-    watch()
 
 
 def _engine(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[str, Any], relay: Any) -> Any:
@@ -202,6 +159,8 @@ def _engine(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[
     scope = {name: _found(*found) for name, found in names.items()}
 
     def complain(exc: BaseException) -> None:
+        if streams.is_meant(exc):
+            streams.again(exc)
         relay.complain(str(exc) if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {exc}")
 
     engine = Engine(parsed, scope, complain, complain, may_wait=True, **kind)
@@ -226,4 +185,4 @@ def _found(how: str, *what: Any) -> Any:
     return found
 
 
-__all__ = ["begin", "unwatch", "watch"]
+__all__ = ["begin", "offered", "unwatch", "watch"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
+from voirkit.phases import StopProgram
 from voirkit.probes import processes
 from voirkit.probes import selectors as _selectors
 from voirkit.probes.catalogue import catalogue, catalogue_of_module
@@ -147,12 +148,25 @@ class Probe(Stream):
         """Stop watching; the stream stays open."""
         if self._engine is not None:
             self._engine.off()
+            processes.raise_at_end(self)
 
     def _end(self) -> None:
-        processes.end(self)
-        super()._end()
+        try:
+            processes.end(self)
+        finally:
+            super()._end()
 
-    end = _end
+    def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:
+        if exc is not None and self._root is self:
+            self._relayed.is_forgiven = True  # that exception is on its way
+        super().__exit__(exc_type, exc, tb)
+
+    def end(self) -> None:
+        """End the stream with the run: there is nothing left to stop."""
+        try:
+            self._end()
+        except StopProgram:
+            pass
 
     def _enter(self) -> None:
         self.activate()
@@ -167,6 +181,12 @@ class Probe(Stream):
         engine = getattr(self, "_engine", None)
         if engine is not None and self._relayed.emit is None:  # a forked child's events are the parent's, whoever subscribes here
             engine.listen(*self._emitter())
+            if self._relayed.is_missed and self._observers:
+                self._relayed.is_missed = False
+                self._complain(VoirkitError(
+                    "nobody listened to it when processes were started before: it sees nothing in those.",
+                    next="Subscribe before the processes are started.",
+                ))  # fmt: skip
 
     def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
         """What takes events: the only subscriber itself, the whole stream, or none; and what takes begin and end."""
@@ -175,24 +195,21 @@ class Probe(Stream):
             return None, None
         if len(observers) == 1 and isinstance(observers[0], Direct):
             return observers[0].on_next, observers[0].pair
-        return self._receive, None
-
-    def _receive(self, data: Any) -> None:
-        """An event from the engine, for several subscribers or through operators."""
-        try:
-            self._push(data)
-        except OnPurpose as carried:
-            raise_on_purpose(carried)
+        return self._hand_on, None
 
     def _failed(self, exc: BaseException) -> None:
-        """The only subscriber raised something."""
-        if isinstance(exc, BdbQuit):
-            raise exc
+        """The only subscriber raised something, or any of them on purpose."""
+        if isinstance(exc, OnPurpose):
+            raise_on_purpose(exc)
+        if isinstance(exc, BdbQuit) or streams.is_meant(exc):
+            streams.again(exc)
         if len(self._observers) == 1:
             self._switch_off(self._observers[0], exc)
 
     def _complain(self, exc: Exception) -> None:
         """A condition raised something, or an event can not be made: said once."""
+        if streams.is_meant(exc):
+            streams.again(exc)
         text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)
         if text not in self._complaints:
             self._complaints.add(text)
