@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from conftest import CLEAN, Ended, Place
 
+from voirkit import probing
 from voirkit.probes.catalogue import catalogue
 from voirkit.probes.offers import offers
 from voirkit.probes.selectors import check, parse
@@ -46,6 +47,17 @@ SCRIPT = """
 
 def probes(place: Place, *words: str, **options: Any) -> Ended:
     return place.run(sys.executable, "-m", "voirkit", "probes", *words, **options)
+
+
+HARD = """
+    def gen(n):
+        yield from n
+
+    def f(n):
+        v: int
+        k = [i for i in n]
+        self.x, self = n
+"""
 
 
 @pytest.fixture
@@ -263,3 +275,25 @@ def test_wrong_input_is_one_message_and_exit_code_2(script: Place, words: list[s
 def test_a_script_of_the_same_name_is_run_with_its_path(place: Place) -> None:
     place.write({"probes": "print('mine')\n"})
     assert place.voirkit("./probes").out == "mine\n"
+
+
+def test_what_a_run_would_refuse_is_not_offered_and_the_reason_is_said_once(place: Place) -> None:
+    found = listed(place.write(main=HARD), "main.py")
+    assert found["gen"]["yields"] == {
+        "lines": [3],
+        "selector": None,
+        "refused": "'yield from' hands values through (line 3), where no tap can see it",
+    }
+    refused = {v["name"]: v["refused"] for v in found["f"]["variables"] if v["refused"]}
+    assert refused == {
+        "i": "it belongs to a comprehension (line 7), which has variables of its own",
+        "self.x": "'self' is set in the same statement (line 8), where no tap can see it",
+    }
+    assert [v["name"] for v in found["f"]["variables"] if v["selector"]] == ["k", "self"]
+
+
+def test_all_that_is_offered_of_a_module_can_be_probed_there() -> None:
+    source = catalogue(Path(json.decoder.__file__).read_text(), json.decoder.__file__, module="json.decoder")
+    for selector in (selector for one in offers(source) for offer in one.offers for selector in offer.selectors):
+        with probing(selector, env={}):
+            pass

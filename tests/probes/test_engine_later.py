@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from conftest import Place
 
 from voirkit import SelectorError, probing, refstring
 
@@ -209,3 +210,24 @@ def test_functions_of_the_script_are_watched_before_they_are_defined(voirkit: An
     )
     done = voirkit("main.py")
     assert done.out.splitlines() == ["start", "{'i': 0, 'loss': 0}", "{'i': 1, 'loss': 1}", "{'z': 5}"]
+
+
+def test_one_of_several_definitions_that_can_not_be_probed_is_told_by_its_name(place: Place) -> None:
+    place.write(
+        main="""
+        print("start")
+        if print:
+            def f(n):
+                yield n
+        else:
+            def f(n):
+                yield from n
+        list(f(3))
+        """,
+        voirfile="def instrument_x(ov):\n    ov.probe('//f > #yield').subscribe(print)\n",
+    )
+    done = place.voirkit("main.py")
+    assert (done.code, done.out) == (0, "start\n{'#yield': 3}\n")
+    said = "voirfile.py:2: selector '//f > #yield': //f can not be probed for '#yield': 'yield from' hands values through (line 8)"
+    assert said in done.err
+    assert "CanNot" not in done.err

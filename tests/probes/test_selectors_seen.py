@@ -360,3 +360,22 @@ def test_what_no_tap_can_see_is_refused_by_the_check_alone(selector: str, source
     with pytest.raises(SelectorError) as caught:
         check(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
     assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': f (main.py:1) can not be probed {words}"
+
+
+KINDS = [
+    ("f > #enter", "def f(n): pass", {"overridable": True}, "f (main.py:1) does not set what is to be replaced: #enter."),
+    ("f > n.x", "def f(n):\n    n.x, k = n, n", {"overridable": True}, "for 'n.x' to replace it: line 2 sets it where a tap sees it only afterwards."),
+    ("f > n", "f = lambda n: n", {"probe_type": "total"}, f"without a focus: that is an event at the end of the call, and {AT_ITS_END}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("selector", "source", "options", "words"), KINDS)
+def test_what_a_kind_of_probe_can_not_do_is_refused_before_the_script_starts(
+    place: Place, selector: str, source: str, options: dict[str, Any], words: str
+) -> None:
+    instrument = f"def instrument_x(ov):\n    ov.probe('//{selector}', **{options!r}).subscribe(print)\n"
+    place.write(main=f"{source}\nprint('started')\n", voirfile=instrument)
+    ended = place.voirkit("main.py")
+    assert (ended.code, ended.out) == (2, "")
+    assert f"voirkit: voirfile.py:2: selector '//{selector}': f (main.py:1) " in ended.err
+    assert words in ended.err

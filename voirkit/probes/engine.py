@@ -22,7 +22,7 @@ from voirkit.probes.language import ABSENT
 from voirkit.probes.matching import Memory, MemoryListener
 from voirkit.probes.plan import Element, Node, Rule, is_same
 from voirkit.probes.scope import NotDefinedYet
-from voirkit.probes.seen import HAPPENS_NOT
+from voirkit.probes.seen import HAPPENS_NOT, REPLACEABLE
 from voirkit.probes.sites import CanNot
 from voirkit.probes.source import NoSource
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from types import FunctionType
 
 AnyListener = LocalListener | MemoryListener
-REPLACEABLE = {"set", "value", "yield", "receive", "attribute"}
 
 
 class Engine:

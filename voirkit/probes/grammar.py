@@ -63,6 +63,7 @@ class ParsedFunction:
         selector: The whole selector.
         where: ``file:line`` of the selector.
         is_total: Whether the selector has no focus, so that its event comes at the end of this function's call.
+        is_replaced: Whether the probe may replace what its focus is set to.
     """
 
     reference: str
@@ -72,6 +73,7 @@ class ParsedFunction:
     selector: str
     where: str
     is_total: bool = False
+    is_replaced: bool = False
 
     @property
     def variables(self) -> list[str]:

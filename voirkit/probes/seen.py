@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from voirkit.probes.sites import Tap
 
-HAPPENS_NOT = frozenset({"declared", "unset"})  # kinds of sites that give no value
+# Kinds of sites (``sites.Site``)
+HAPPENS_NOT = frozenset({"declared", "unset"})
+REPLACEABLE = frozenset({"set", "value", "yield", "receive", "attribute"})
 
 
 class Looker:
@@ -41,17 +43,22 @@ class Seen:
     Attributes:
         kinds: The kinds of sites (``sites.Site``) of each name.
         unseen: What happens and can not be seen, and why.
+        fixed: What can be seen and not replaced, and why.
     """
 
     def __init__(self, node: FunctionNode) -> None:
         looker = Looker()
         tapper = Tapper(node, [looker], outside_of(node), None, {})
         tapper.put()
-        self.kinds, self.unseen = looker.kinds, tapper.unseen
+        self.kinds, self.unseen, self.fixed = looker.kinds, tapper.unseen, tapper.fixed
 
     def happens(self, name: str) -> bool:
         """Whether it ever has a value."""
         return bool(self.kinds.get(name, set()) - HAPPENS_NOT)
+
+    def is_replaceable(self, name: str) -> bool:
+        """Whether a tap may replace the value."""
+        return bool(self.kinds.get(name, set()) & REPLACEABLE)
 
 
 _seen: WeakKeyDictionary[ast.AST, Seen] = WeakKeyDictionary()
@@ -71,11 +78,13 @@ def outside_of(node: FunctionNode) -> list[str]:
     return [name for name in dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) if name not in own]
 
 
-def refusal(unseen: dict[str, str], wanted: Iterable[str], is_total: bool) -> str:
-    """Why what is wanted in a function can not be seen, to follow the function's name; empty if it can."""
+def refusal(unseen: dict[str, str], fixed: dict[str, str], wanted: Iterable[str], is_total: bool) -> str:
+    """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can."""
     for name in wanted:
         if name in unseen:
             return f"can not be probed for '{name}': {unseen[name]}"
+        if name in fixed:
+            return f"can not be probed for '{name}' to replace it: {fixed[name]}"
     if is_total and "#exit" in unseen:
         return f"can not be probed without a focus: that is an event at the end of the call, and {unseen['#exit']}"
     return ""
@@ -88,10 +97,7 @@ def check(tapper: Tapper) -> None:
         CanNot: They do not.
     """
     for listener in tapper.listeners:
-        problem = refusal(tapper.unseen, listener.wanted, listener.is_total)
-        for name in listener.wanted if listener.overridable else ():
-            if name in tapper.fixed:
-                problem = problem or f"can not be probed for '{name}' to replace it: {tapper.fixed[name]}"
+        problem = refusal(tapper.unseen, tapper.fixed if listener.overridable else {}, listener.wanted, listener.is_total)
         if problem:
             raise CanNot(problem)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import os
+from dataclasses import replace
 
 from voirkit.errors import SelectorError, did_you_mean, nearest
 from voirkit.probes import catalogue as sources
@@ -32,6 +33,9 @@ def check_all(
     script_name: str,
     scope: Mapping[str, Any] | None = None,
     modules: Modules | None = sources.catalogue_of_module,
+    *,
+    probe_type: str | None = None,
+    overridable: bool = False,
 ) -> str | None:
     """Make sure that a selector can match what it names.
 
@@ -41,6 +45,8 @@ def check_all(
         script_name: The script's name for messages.
         scope: What plain names stand for, builtins included; None leaves them unchecked.
         modules: Finds the catalogue of a module; None leaves other modules unchecked.
+        probe_type: ``"immediate"``, ``"total"`` or None, as in ``Probe``.
+        overridable: Whether the probe may replace what the focus is set to.
 
     Returns:
         ``main.py:12``, the place of the function that makes the events; None if that can not be known yet.
@@ -49,14 +55,16 @@ def check_all(
         SelectorError: A function, variable, loop or name is not there, or can not be observed.
     """
     site = None
-    for function in parsed.functions:
+    for named in parsed.functions:
+        is_total = named.is_total if probe_type is None else probe_type == "total" and named is parsed.functions[0]
+        function = replace(named, is_total=is_total, is_replaced=overridable)
         if function.module is not None:
             found = _check_absolute(function, script, script_name, modules)
         elif scope is not None:
             found = check_in_scope(function, scope, script, script_name)
         else:
             found = None
-        if function is parsed.focus:
+        if named is parsed.focus:
             site = found
     if scope is not None:
         _check_names(parsed, scope)
@@ -201,7 +209,8 @@ def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorEr
     from voirkit.probes.seen import refusal, seen_in
 
     seen = seen_in(found.node)
-    problem = refusal(seen.unseen, [capture.name for capture in function.captures], function.is_total)
+    fixed = seen.fixed if function.is_replaced else {}
+    problem = refusal(seen.unseen, fixed, [capture.name for capture in function.captures], function.is_total)
     if problem:
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
@@ -213,6 +222,10 @@ def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorEr
             inner = name in found.globals_read or name in found.free_read
             what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"
             return function.wrong(f"{label} {what}.")
+    replaced = [c.name for c in function.captures if c.focus and c.name] if function.is_replaced else []
+    for name in replaced:
+        if not seen.is_replaceable(name):
+            return function.wrong(f"{label} does not set what is to be replaced: {name}.")
     return None
 
 

@@ -17,7 +17,7 @@ from voirkit.errors import SelectorError, VoirkitError
 from voirkit.phases import StopProgram
 from voirkit.probes import processes
 from voirkit.probes import selectors as _selectors
-from voirkit.probes.catalogue import catalogue, catalogue_of_module
+from voirkit.probes.catalogue import catalogue
 from voirkit.probes.scope import Scope, bare
 from voirkit.probes.source import keep, lines_of
 from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
@@ -79,7 +79,7 @@ class Probe(Stream):
         self.site: str | None = None
         self._parsed = [_selectors.parse(selector, where) for selector in selectors]
         self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
-        self._kind = {"raw": raw, "probe_type": probe_type, "overridable": overridable}
+        self._kind: dict[str, Any] = {"raw": raw, "probe_type": probe_type, "overridable": overridable}
         self._engine: Engine | None = None
         self._is_checked = False
         self._complaints: set[str] = set()
@@ -110,7 +110,10 @@ class Probe(Stream):
             script = catalogue(program.source, program.path)
             keep(program.path, lines_of(program.source))
         for parsed in self._parsed:
-            site = _selectors.check_all(parsed, script, program.name, self._scope, catalogue_of_module)
+            site = _selectors.check_all(
+                parsed, script, program.name, self._scope,
+                probe_type=self._kind["probe_type"], overridable=self._kind["overridable"],
+            )  # fmt: skip
             self.site = self.site or site
         self._is_checked = True
 
