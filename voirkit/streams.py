@@ -11,6 +11,7 @@ import threading
 from bdb import BdbQuit
 
 from voirkit.errors import tell
+from voirkit.interruptions import is_from_handler
 from voirkit.phases import OverseerAbort, StopProgram
 
 TYPE_CHECKING = False
@@ -124,25 +125,12 @@ def is_meant(exc: BaseException) -> bool:
 
     That is what a handler of signals has raised, and what comes from a subscriber of a subscriber and was raised on purpose.
     """
-    codes = {raise_on_purpose.__code__}
-    if threading.get_ident() == threading.main_thread().ident:
-        import signal
-
-        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-        codes |= {_code_of(handler) for handler in handlers if callable(handler)}
     at = exc.__traceback__
     while at is not None:
-        if at.tb_frame.f_code in codes:
+        if at.tb_frame.f_code is raise_on_purpose.__code__:
             return True
         at = at.tb_next
-    return False
-
-
-def _code_of(handler: Any) -> Any:
-    while hasattr(handler, "func"):  # functools.partial
-        handler = handler.func
-    found = getattr(handler, "__code__", None)
-    return found if found is not None else getattr(getattr(type(handler), "__call__", None), "__code__", None)  # noqa: B004
+    return is_from_handler(exc)
 
 
 def to_stderr(message: str) -> None:

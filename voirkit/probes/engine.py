@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
+from voirkit.interruptions import is_from_handler
 from voirkit.probes import find, imports, selectors, weave
 from voirkit.probes.anew import Follower, follows
 from voirkit.probes.catalogue import catalogue
@@ -271,6 +272,8 @@ class Engine:
             except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, CanNot):
                 self._complain(node.function.wrong(f"'{node.function.reference}' is not there, now that its module has run."))
             except Exception as exc:  # this stands in the middle of an import
+                if is_from_handler(exc) or isinstance(exc, RecursionError):
+                    raise
                 self._complain(exc)
 
     # defined anew

@@ -10,6 +10,7 @@ import threading
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
+from voirkit.interruptions import is_from_handler
 from voirkit.probes.language import ABSENT
 from voirkit.streams import MEANT, in_turn, threads
 
@@ -30,7 +31,7 @@ class Outlet:
 
     Attributes:
         emit: A cell with the function that takes an event.
-        failed: A cell with the function that takes what it raised.
+        failed: A cell with the function that takes what it raised, and says whether that is for the program.
         count: A cell with the number of events.
         begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
     """
@@ -41,10 +42,17 @@ class Outlet:
         self._told, self.complain = failed, complain
         self._slot = threading.local()
 
-    def _failed(self, exc: BaseException) -> None:
+    def _failed(self, exc: BaseException) -> bool:
         # At the recursion limit it is the program that is at fault, and will be told so itself.
-        if not isinstance(exc, Off | RecursionError):
+        if isinstance(exc, Off | RecursionError):
+            return False
+        if is_from_handler(exc):
+            return True
+        try:
             self._told(exc)
+        except RecursionError:
+            pass  # the next event that fails, with more room, tells it
+        return False
 
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:
         """Send events to a function."""
@@ -66,7 +74,8 @@ class Outlet:
         except MEANT:
             raise
         except BaseException as exc:
-            self.failed.cell_contents(exc)
+            if self.failed.cell_contents(exc):
+                raise
 
     def ask(self, event: Any, value: Any) -> Any:
         """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
@@ -88,6 +97,8 @@ class Outlet:
         try:
             return all(check(value) for check, value in zip(checks, values, strict=True))
         except Exception as exc:
+            if is_from_handler(exc):
+                raise
             if not isinstance(exc, RecursionError):
                 self.complain(exc)
             return False

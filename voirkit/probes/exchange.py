@@ -127,7 +127,10 @@ class Exchange:
         self._busy = threading.Lock()  # held by who reads
         self._handing = threading.RLock()  # held by who hands on an event, and by who forks
         self._forking = 0  # the thread that holds it for a fork
-        self._thread: _Reader | None = None
+        self._state = threading.RLock()  # held for the three that follow
+        self._thread: _Reader | None = None  # one that has been started
+        self._alone = 0  # how many threads want to read alone
+        self._is_closed = False
         self._hushed_until: float | None = None
         self._complained = False
 
@@ -193,15 +196,18 @@ class Exchange:
     # the thread
 
     def go(self) -> None:
-        """Read in a thread of its own."""
-        thread = self._thread
-        if thread is not None and thread.is_alive() and not thread.is_to_stop:
-            return
-        self._thread = _Reader(self._read)
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter ends, or there are too many threads
-            self._thread = None
+        """Read in a thread of its own, unless another wants to read alone: that one calls this when it has."""
+        with self._state:
+            thread = self._thread
+            if self._alone or self._is_closed or (thread is not None and thread.is_alive() and not thread.is_to_stop):
+                return
+            thread = _Reader(self._read)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends, or there are too many threads
+                self._thread = None
+            else:
+                self._thread = thread
 
     def park(self, patience_s: float = FORK_S) -> bool:
         """Stop the thread; whether it has stopped."""
@@ -215,7 +221,9 @@ class Exchange:
         thread.join(patience_s)
         if thread.is_alive():
             return False
-        self._thread = None
+        with self._state:
+            if self._thread is thread:
+                self._thread = None
         if WARNS and thread.native_id is not None:
             task, deadline = f"/proc/self/task/{thread.native_id}", time.monotonic() + GONE_S
             while os.path.exists(task) and time.monotonic() < deadline:
@@ -329,6 +337,16 @@ class Exchange:
 
     # reading up
 
+    def hold(self) -> None:
+        """Have no thread started, as a fork in another thread would do, until ``release_hold``."""
+        with self._state:
+            self._alone += 1
+
+    def release_hold(self) -> None:
+        """The opposite of ``hold``."""
+        with self._state:
+            self._alone -= 1
+
     def drain(self) -> None:
         """Read and hand on all that children have sent up to now, in this thread."""
         inside = self._thread is threading.current_thread()
@@ -368,6 +386,8 @@ class Exchange:
 
     def close(self) -> None:
         """Let go of everything."""
+        with self._state:
+            self._is_closed = True
         if self._thread is not threading.current_thread():
             self.park()
         else:

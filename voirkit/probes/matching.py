@@ -281,5 +281,9 @@ class MemoryTap:
         """See ``sites.Tap``."""
         return self._function
 
+    def one_by_one(self) -> Any:
+        """See ``sites.Tap``; it reads no variables."""
+        raise NotImplementedError
+
 
 __all__ = ["Memory", "MemoryListener"]

@@ -27,6 +27,7 @@ class Tapper(Calls):
         outside: Names from outside that the function only reads.
         globals: What annotations can mean: the function's globals; None if the module has not run.
         table: Gets each marker's function.
+        order: The function's local variables, in the order that its code has them.
 
     Attributes:
         unseen: What happens in the function, by name, and no tap can see; and why.
@@ -34,10 +35,11 @@ class Tapper(Calls):
     """
 
     def __init__(
-        self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any]
+        self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any],
+        order: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(node, listeners, table)
-        self.outside, self.globals = outside, globals
+        self.outside, self.globals, self.order = outside, globals, order
         self.unseen: dict[str, str] = {}
         self.fixed: dict[str, str] = {}
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
@@ -57,6 +59,7 @@ class Tapper(Calls):
             self.unseen |= {"#exit": why, "#error": why}
             return
         body = self.node.body
+        in_order = self.in_order()
         docstring = body[:1] if is_text(body[0]) else []
         body = self.block(body[len(docstring) :])
         last = self.node.body[-1]
@@ -67,7 +70,7 @@ class Tapper(Calls):
         if errors or exits:
             handlers = [ast.ExceptHandler(None, None, [*errors, ast.Raise()])] if errors else []
             body = [at_place(ast.Try(body, handlers, [], exits), body[0])]
-        self.node.body = [*docstring, *declarations, *entry, *body]
+        self.node.body = [*docstring, *declarations, *in_order, *entry, *body]
 
     def entry(self) -> list[Any]:
         """The taps at the beginning: ``#enter``, what comes from outside, the parameters."""
@@ -81,6 +84,21 @@ class Tapper(Calls):
             site = Site("set", parameter.arg, names[n + 1 :], tags_of(parameter.annotation, self.globals))
             calls += self.statements(site, parameter.arg, first, {parameter.arg})
         return calls
+
+    def in_order(self) -> list[ast.stmt]:
+        """A statement that is never reached, for which the compiler makes no code: it only meets the names of the variables in their order.
+
+        It numbers them as it meets them, and ``locals()`` and their destructors come in that order.
+        """
+        own = bound_in(self.node)
+        met: list[ast.stmt] = []
+        for name in [n for n in self.order if n not in {p.arg for p in self.parameters}]:
+            meet: ast.expr = ast.Name(name, ast.Load())
+            private = any(n.startswith("__") and name.endswith(n) for n in own)
+            if name not in own and not private:  # a comprehension's, which since 3.12 is compiled into the function
+                meet = ast.ListComp(meet, [ast.comprehension(ast.Name(name, ast.Store()), ast.Tuple([], ast.Load()), [], 0)])
+            met.append(ast.Expr(meet))
+        return [at_place(ast.If(ast.Constant(False), met, []), self.node.body[0])] if met else []
 
     def declarations(self) -> list[ast.stmt]:
         """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that use the names."""

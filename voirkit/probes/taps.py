@@ -7,6 +7,7 @@ shape: the cost of an event is one call, a dictionary, and the subscriber (``ben
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 from functools import cache
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, plain_names
+from voirkit.probes.scope import locals_of
 from voirkit.streams import MEANT, in_turn, threads
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_LINE = sys._getframe().f_lineno  # where tracebacks say that a tap is
 TRUE = "True"  # what a hash variable without a value is in an event
 VALUE = "value"
 
@@ -159,6 +162,31 @@ class LocalTap:
 
         return tap
 
+    def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
+        """See ``sites.Tap``."""
+        held: dict[int, dict[str, Any]] = {}  # by the identity of the frame
+        made: dict[tuple[str, ...], Callable[..., Any]] = {}
+        _getframe = sys._getframe
+
+        def start() -> None:
+            held[id(_getframe(1))] = {}
+
+        def take(name: str) -> Callable[[Any], None]:
+            def tap(value: Any) -> None:
+                held[id(_getframe(1))][name] = value
+
+            return tap
+
+        def tap(*value: Any) -> Any:
+            found = held.pop(id(_getframe(1)))
+            key = tuple(found)
+            function = made.get(key)
+            if function is None:
+                function = made[key] = self.make(key, 2)
+            return function(*value, *found.values())
+
+        return start, take, tap
+
 
 class Shape(tuple[Any, ...]):
     """All that a tap's code depends on."""
@@ -210,13 +238,19 @@ def _code(shape: Shape) -> CodeType:
             "except MEANT:",
             "    raise",
             "except BaseException as exc:",
-            "    failed(exc)",
+            "    if failed(exc):",
+            "        raise",
         ]
         body += [back] if returns else []
     text = "def make(emit, failed, count, begin, end):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
     text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
     names: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), names)  # this file: dynamo leaves out what is in this folder
+    tree = ast.parse(text)
+    for node in ast.walk(tree):  # a traceback is to show one line of this file, whatever stands in it there
+        if "lineno" in node._attributes:
+            node.lineno = node.end_lineno = _LINE  # type: ignore[attr-defined]
+            node.col_offset = node.end_col_offset = -1  # type: ignore[attr-defined]
+    exec(compile(tree, __file__, "exec"), names)  # this file: dynamo leaves out what is in this folder
     return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 
@@ -241,12 +275,6 @@ def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
         frame = frame.f_back
     if frame is None:
         return {}
-    there = frame.f_locals
-    found = {name: there[name] for name in names if name in there}
+    found = locals_of(frame, names)
     missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
-    found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
-    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it
-    # too, empty it.
-    if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
-        there.clear()
-    return found
+    return found | {name: frame.f_globals[name] for name in missing if name in frame.f_globals}

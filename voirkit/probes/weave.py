@@ -12,9 +12,11 @@ import weakref
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
+from voirkit import streams
+from voirkit.interruptions import is_from_handler
 from voirkit.probes import compiled, scripted, woven
-from voirkit.probes.sites import Listener
-from voirkit.probes.source import all_codes, is_code_of
+from voirkit.probes.sites import CanNot, Listener
+from voirkit.probes.source import NoSource, all_codes, is_code_of
 from voirkit.probes.woven import Path, Want
 
 if TYPE_CHECKING:
@@ -47,7 +49,28 @@ class Patch:
         return self._made[1]
 
     def apply(self) -> None:
-        """Make the function run with the taps that are wanted now."""
+        """Make the function run with the taps that are wanted now.
+
+        This may stand in the middle of the program: what goes wrong is told, and the function keeps the taps that it has.
+        """
+        try:
+            self.put()
+        except Exception as exc:
+            if is_from_handler(exc):
+                raise
+            function = self.function()
+            has = self._made[0] if function is not None and function.__code__ is self._made[1] else []
+            if function is not None and any(want[1].is_awake and want not in has for want in self.wants):
+                where = f"{function.__qualname__} ({self.original.co_filename}:{self.original.co_firstlineno})"
+                why = exc if isinstance(exc, NoSource | CanNot) else f"can not be changed: {streams.describe(exc)}."
+                streams.report(f"{where} {why}\n  Not all its probes are on.")
+
+    def put(self) -> None:
+        """As ``apply``.
+
+        Raises:
+            NoSource, CanNot: The taps can not be had.
+        """
         function = self.function()
         if function is None:
             return
@@ -86,7 +109,7 @@ def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[Function
     patch = _patches.setdefault(id(function), patch)
     patch.wants = _with(patch.wants, (path, listener))
     _live.add(id(listener))
-    patch.apply()
+    patch.put()
     patch.keep = None
     scripted.watch(is_probed)
     scripted.look(function)
