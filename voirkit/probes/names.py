@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -87,6 +87,17 @@ def bound(*targets: ast.expr) -> list[str]:
         elif isinstance(target, ast.Starred):
             found += bound(target.value)
     return list(dict.fromkeys(found))  # v, v = 1, 2 sets v once, as far as can be told afterwards
+
+
+def leaves(*targets: ast.expr) -> Iterator[ast.expr]:
+    """The names, attributes and items that targets set, in the order in which that is done."""
+    for target in targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            yield from leaves(*target.elts)
+        elif isinstance(target, ast.Starred):
+            yield from leaves(target.value)
+        else:
+            yield target
 
 
 def dotted(node: ast.expr) -> str:

@@ -166,7 +166,7 @@ class Tapper(Calls):
                 node.value = self.wrap(Site("attribute", name, is_expression=True), node.value)
             self.expressions(target)
         stored = self.stored([t for t in node.targets if not isinstance(t, ast.Attribute)], node)
-        return [node, *self.set_names(bound(*node.targets), node), *stored]
+        return [node, *self.set_targets(node.targets, node), *stored]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
@@ -207,7 +207,9 @@ class Tapper(Calls):
         self.expressions(node.target)
         names = bound(node.target)
         before = [s for n in names for s in self.statements(Site("loop", f"#loop_{n}", names), None, node.target)]
-        taps = [*self.set_names(names, node.target), *self.stored([node.target], node.target)]
+        stored = self.stored([node.target], node.target)
+        # What happens at the beginning of a turn happens before its variables are set.
+        taps = [*(self.set_names(names, node.target) if before else self.set_targets([node.target], node.target)), *stored]
         self.loops += names
         body = self.block(node.body)
         sure = set(names) - self.deleted
@@ -231,7 +233,10 @@ class Tapper(Calls):
             taps: list[ast.stmt] = []
             for n in range(len(items) - 1, -1, -1):
                 target = items[n].optional_vars
-                if target is not None and (taps := [*self.set_names(bound(target), target), *self.stored([target], target)]):
+                if target is None:
+                    continue
+                stored = self.stored([target], target)
+                if taps := [*self.set_targets([target], target), *stored]:
                     break
             else:
                 n = -1
