@@ -1,4 +1,4 @@
-
+# ruff: noqa: F841 -- programs to watch: their variables are what matters
 """The engine: programs that were found to get fewer events than they should, others' events, or wrong values in them."""
 
 from __future__ import annotations
@@ -61,3 +61,45 @@ def test_a_variable_is_seen_if_the_statement_raises_after_it_is_set(selector: st
     assert plain == (5, 6, [7], 1)
     found = seen(selector, lambda: raises_halfway(o))
     assert [{k: v for k, v in e.items() if k != "o"} for e in found] == expected
+
+
+def begins_or_ends(n: int) -> None:
+    if n == 1:
+        a = "begin of call 1"
+    if n == 2:
+        b = "end of call 2"
+
+
+begins_or_fails = lambda n: [n and (a := n), 1 // (n - 1), (b := n)]  # noqa: E731
+
+
+def test_a_pair_that_has_not_ended_with_its_call_is_not_ended_by_another() -> None:
+    found = seen("begins_or_ends(!a as s, !!b as e)", lambda: [begins_or_ends(n) for n in (1, 2, 2)])
+    assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [("begin", True), ("end", False), ("end", False)]
+
+
+def test_wmap_measures_nothing_across_calls() -> None:
+    closed = []
+
+    def between() -> Any:
+        try:
+            yield
+        except GeneratorExit:
+            closed.append(True)
+            raise
+        return "ended"
+
+    with probing("begins_or_ends(!a as s, !!b as e)").wmap(between).values() as found:
+        for n in (1, 2, 1, 1):
+            begins_or_ends(n)
+    assert (found, len(closed)) == ([], 3)
+
+
+def test_a_pair_in_a_lambda_that_raises_is_not_ended_by_another_call() -> None:
+    def drive() -> None:
+        with pytest.raises(ZeroDivisionError):
+            begins_or_fails(1)
+        begins_or_fails(0)
+
+    found = seen("begins_or_fails(!a as s, !!b as e)", drive)
+    assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [("begin", True), ("end", False)]

@@ -33,12 +33,14 @@ class Outlet:
         failed: A cell with the function that takes what it raised.
         count: A cell with the number of events.
         begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
+        drop: What then takes that a begin will have no end, or None.
     """
 
     def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
         self.emit, self.count = CellType(_off), CellType(0)
         self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
         self._told, self.complain = failed, complain
+        self.drop: Callable[[Any], None] | None = None
         self._slot = threading.local()
 
     def _failed(self, exc: BaseException) -> None:
@@ -49,7 +51,7 @@ class Outlet:
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:
         """Send events to a function."""
         self.emit.cell_contents = emit
-        self.begin.cell_contents, self.end.cell_contents = pair or (None, None)
+        self.begin.cell_contents, self.end.cell_contents, self.drop = pair or (None, None, None)
 
     def close(self) -> None:
         """No more events, whatever still runs."""
@@ -63,6 +65,17 @@ class Outlet:
             else:
                 in_turn(self.emit.cell_contents, event)
             self.count.cell_contents += 1
+        except MEANT:
+            raise
+        except BaseException as exc:
+            self.failed.cell_contents(exc)
+
+    def dropped(self, key: Any) -> None:
+        """A pair that may have begun will have no end."""
+        if self.drop is None:
+            return
+        try:
+            in_turn(self.drop, key)
         except MEANT:
             raise
         except BaseException as exc:

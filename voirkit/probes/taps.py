@@ -21,7 +21,7 @@ from voirkit.streams import MEANT, in_turn, threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from voirkit.probes.sites import Site
+    from voirkit.probes.sites import Site, Tap
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -64,8 +64,11 @@ class LocalListener:
         if node.rule.total or len(node.rule.nodes) > 1:
             raise NeedsMemory
         self._open: dict[int, int] = {}
+        names = {e.name for e in node.elements if e.focus}
+        always = ({"#enter", "#exit"}, *({f"#loop_{e.loop}", f"#endloop_{e.loop}"} for e in node.elements if e.focus))
+        self.always_ends = len(names) == 2 and names in always
 
-    def taps(self, site: Site) -> Sequence[LocalTap]:
+    def taps(self, site: Site) -> Sequence[Tap]:
         """One for each focus that the site sets."""
         if site.kind == "unset":
             return ()
@@ -74,7 +77,12 @@ class LocalListener:
             self.hit.setdefault(element, set()).add(site.kind)
         if site.kind == "declared":
             return ()
-        return [LocalTap(self, site, e, self._sources(site, e)) for e in found if e.focus]
+        taps: list[Tap] = [LocalTap(self, site, e, self._sources(site, e)) for e in found if e.focus]
+        if self.node.rule.wrap is None or self.always_ends:
+            return taps
+        # A pair that has not ended with the call is none: another call may get a frame at the same place.  (A lambda that raises does
+        # not tell that it ends, but the next one does that it begins.)
+        return [EndTap(self), *taps] if site.kind == "enter" else [*taps, EndTap(self)] if site.kind == "exit" else taps
 
     def _sources(self, site: Site, focus: Element) -> list[tuple[Element, str]]:
         """Where each capture is read for an event: the name of a variable, TRUE, or VALUE (what is being set)."""
@@ -116,8 +124,6 @@ class LocalTap:
         self.reads = tuple(dict.fromkeys(s for _, s in sources if s not in (TRUE, VALUE)))
         rule = listener.node.rule
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
-        names = {e.name for e in listener.node.elements if e.focus}
-        self.always_ends = len(names) == 2 and (names == {"#enter", "#exit"} or names == {f"#loop_{focus.loop}", f"#endloop_{focus.loop}"})
 
     def make(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
         """See ``sites.Tap``; ``depth``: how many calls the function is below that of the site."""
@@ -128,7 +134,7 @@ class LocalTap:
         places = {name: f"a{n}" for n, name in enumerate(reads)}
         places |= {TRUE: "True", VALUE: VALUE if site.has_value else "exc_info()[1]"}
         shape = Shape(
-            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, self.always_ends,
+            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, listener.always_ends,
             listener.node.rule.wrap, raw,
             tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
             tuple(places[s] for e, s in sources if e.check is not None), depth,
@@ -158,6 +164,31 @@ class LocalTap:
             return function(*value, *found.values())
 
         return tap
+
+
+class EndTap:
+    """Drops what a call has begun and not ended (``sites.Tap``)."""
+
+    reads: tuple[str, ...] = ()
+    replaces = False
+
+    def __init__(self, listener: LocalListener) -> None:
+        begun, drop, _getframe = listener._open, listener.outlet.dropped, sys._getframe
+
+        def tap() -> None:
+            key = id(_getframe(1))
+            begun.pop(key, None)
+            drop(key)
+
+        self._function = tap
+
+    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
+        """See ``sites.Tap``."""
+        return self._function
+
+    def slow(self) -> Callable[..., Any]:
+        """See ``sites.Tap``."""
+        return self._function
 
 
 class Shape(tuple[Any, ...]):
