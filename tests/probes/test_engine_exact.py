@@ -103,3 +103,29 @@ def test_a_pair_in_a_lambda_that_raises_is_not_ended_by_another_call() -> None:
 
     found = seen("begins_or_fails(!a as s, !!b as e)", drive)
     assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [("begin", True), ("end", False)]
+
+
+def matches(v: int, c: int = 0) -> str:
+    if c:
+        a = 1
+    match v:
+        case [p, y] if y:
+            return "two"
+        case x if x != 1 and x != (1, 0):
+            return f"big {x}"
+        case x:
+            return f"small {x}"
+
+
+@pytest.mark.parametrize("selector", ["matches > x", "matches(a) > x", "matches(a, y) > x"])
+def test_a_variable_of_a_case_is_seen_whether_its_guard_holds_or_not(selector: str) -> None:
+    assert seen(selector, matches, 1) == [{"x": 1}, {"x": 1}]
+    assert seen(selector, matches, 1, 1) == [{**({"a": 1} if "(a" in selector else {}), "x": 1}] * 2
+    assert seen(selector, matches, 9) == [{"x": 9}]
+    assert seen("matches(a, p) > y", matches, (1, 0)) == [{"p": 1, "y": 0}]
+
+
+def test_a_variable_of_a_case_can_be_replaced_before_its_guard_is_asked() -> None:
+    with probing("matches > x", env=globals(), overridable=True) as probe:
+        probe.override(lambda e: 7)
+        assert matches(1) == "big 7"

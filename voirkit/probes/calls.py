@@ -154,6 +154,19 @@ class Calls:
             part.value = one_of([*calls, part.value], -1)
         return self.set_names([name for name in set_here if name not in early], at, tags)
 
+    def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
+        """The taps of names that have been set, as expressions."""
+        found: list[ast.expr] = []
+        for n, name in enumerate(set_here):
+            site = Site("set", name, [other for other in set_here[n + 1 :] if other != name])
+            sure = {*self.sure, *set_here} - self.deleted | {name}
+            for tap in self.taps(site):
+                direct = sure.issuperset(tap.reads)
+                shown = names([name, *(tap.reads if direct else ())])
+                call = ast.Call(self.mark(tap.make(tap.reads) if direct else tap.slow()), shown, [])
+                found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
+        return found
+
     def at_once(self, site: Site, sure: set[str]) -> list[ast.expr] | None:
         """The calls of the taps of a variable that has been set, as expressions; None if they can not be such."""
         taps = self.taps(site)

@@ -280,13 +280,10 @@ class Tapper(Calls):
             names = captures(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
-            else:
-                taps = self.set_names(names, case.pattern)
-                guard = self.expression(case.guard)
-                calls = [s.value for s in taps if isinstance(s, ast.Expr)]
-                if calls and len(calls) == len(taps):  # else one that may replace the value, or that needs a way out
-                    guard, taps = one_of([*calls, guard], -1), []
-                case.guard = guard
+            else:  # the names are set whether it holds or not
+                calls = self.set_in_expression(names)
+                case.guard = at_place(one_of([*calls, self.expression(case.guard)], -1), case.guard)
+                taps = []
             case.body = [*taps, *self.block(case.body)]
         return [node]
 
