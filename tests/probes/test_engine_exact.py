@@ -129,3 +129,52 @@ def test_a_variable_of_a_case_can_be_replaced_before_its_guard_is_asked() -> Non
     with probing("matches > x", env=globals(), overridable=True) as probe:
         probe.override(lambda e: 7)
         assert matches(1) == "big 7"
+
+
+def inner_call(n: int, k: int) -> None:
+    w = n
+
+
+def outer_call(n: int) -> None:
+    inner_call(5, n)
+
+
+def counts_down(n: int) -> None:
+    w = n
+    if n:
+        counts_down(n - 1)
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("outer_call(n=1) > inner_call > w", [{"n": 1, "w": 5}]),
+        ("outer_call(n=1) > inner_call(n) > w", [{"n": 5, "w": 5}]),
+        ("outer_call(n=1) > inner_call(n=5) > w", [{"n": 5, "w": 5}]),
+        ("outer_call(n=5) > inner_call(n=5) > w", []),
+        ("outer_call(n) > inner_call(n=1) > w", []),
+        ("outer_call(n=1, inner_call(n=5, !w))", [{"n": 5, "w": 5}]),
+        ("counts_down(n=2) > counts_down(n=1) > w", [{"n": 1, "w": 1}]),
+        ("counts_down(n=1) > counts_down(n=2) > w", []),
+    ],
+)
+def test_a_condition_is_on_the_variable_of_its_own_call(selector: str, expected: list[Any]) -> None:
+    assert seen(selector, lambda: [outer_call(1), counts_down(3)]) == expected
+
+
+def test_a_total_tests_each_condition_on_its_own_call_too() -> None:
+    with probing("outer_call(n=1, inner_call(n=5, w))", env=globals(), raw=True).values() as found:
+        outer_call(1)
+        outer_call(2)
+    assert [e["n"].values for e in found] == [[1, 5]]
+
+
+def test_the_condition_of_a_variable_that_is_deleted_is_no_more() -> None:
+    assert seen("deletes(n=1) > inner_call(n=5) > w", deletes) == [{"n": 5, "w": 5}]
+
+
+def deletes() -> None:
+    n = 2
+    inner_call(5, n)
+    del n
+    inner_call(5, 0)
