@@ -178,3 +178,66 @@ def deletes() -> None:
     inner_call(5, n)
     del n
     inner_call(5, 0)
+
+
+n_of_both = "the module's"
+
+
+def uses_in_inner(late: int) -> Any:
+    g = lambda: n_of_both  # noqa: E731
+    if y := 1:
+        pass
+    n_of_both = 5
+    return g()
+
+
+def test_a_variable_that_is_not_set_yet_is_not_the_modules_of_its_name() -> None:
+    assert seen("uses_in_inner(n_of_both) > y", uses_in_inner, 0) == [{"y": 1}]
+
+
+class Private:
+    def look(self, c: int) -> Any:
+        if c:
+            __s = 3
+        if y := 5:
+            pass
+        return [z := __s for _ in range(c)]  # type: ignore[possibly-undefined]
+
+
+def test_a_private_name_is_captured_wherever_the_tap_has_to_look_for_it() -> None:
+    names = {"Private": Private}
+    assert seen("Private.look(__s) > y", lambda: [Private().look(n) for n in (0, 1)], names=names) == [{"y": 5}, {"__s": 3, "y": 5}]
+    assert seen("Private.look(__s) > z", lambda: Private().look(1), names=names) == [{"__s": 3, "z": 3}]
+
+
+def eats(made: Any) -> list[Any]:
+    a = "of who consumes it"
+    return list(made)
+
+
+def feeds(how: str) -> Any:
+    a = how
+    made = ((y := i) for i in range(1))
+    if how == "makes":
+        return made
+    return eats(made) if how == "right" else list(made)
+
+
+def test_what_a_generator_expression_sets_is_never_shown_with_variables_of_who_consumes_it() -> None:
+    assert seen("feeds(a) > y", feeds, "right") == [{"a": "right", "y": 0}]
+    assert seen("feeds(a) > y", feeds, "itself") == [{"a": "itself", "y": 0}]
+    assert seen("feeds(a) > y", lambda: eats(feeds("makes"))) == [{"y": 0}]
+
+
+def nests(deep: int) -> Any:
+    made = ((y := i) for i in range(1))
+    return nested(deep, made)
+
+
+def nested(deep: int, outer: Any) -> Any:
+    return [nests(deep - 1) if deep else 0, list(outer)]
+
+
+def test_of_several_calls_that_may_have_made_a_generator_expression_none_is_taken() -> None:
+    assert seen("nests(deep) > y", nests, 0) == [{"deep": 0, "y": 0}]
+    assert seen("nests(deep) > y", nests, 1) == [{"y": 0}, {"deep": 1, "y": 0}]

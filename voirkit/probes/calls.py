@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.attributes import NotStored, reader
-from voirkit.probes.names import FunctionNode, bound, deleted_in, leaves
+from voirkit.probes.names import FunctionNode, bound, deleted_in, leaves, mangled
 from voirkit.probes.sites import Listener, Site, Tap
 
 if TYPE_CHECKING:
@@ -185,9 +185,10 @@ def asker(name: str) -> Callable[[], bool]:
 
     def is_there() -> bool:
         frame = sys._getframe(1)
-        if name in frame.f_code.co_freevars:
-            return name in frame.f_locals
-        return name in frame.f_globals or name in frame.f_builtins
+        key = mangled(name, frame.f_code)
+        if key in frame.f_code.co_freevars:
+            return key in frame.f_locals
+        return key in frame.f_globals or key in frame.f_builtins
 
     return is_there
 

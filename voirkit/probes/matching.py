@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, Rule, plain_names
+from voirkit.probes.taps import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -249,9 +250,7 @@ class MemoryListener:
             return tell(node, _getframe(1), found, name, value)
 
         def given_deep(value: Any) -> Any:
-            frame: Any = _getframe(1)
-            while frame is not None and id(frame) not in memory.running[node]:
-                frame = frame.f_back
+            frame = owner_of(_getframe(1))
             return tell(node, frame, found, name, value) if frame is not None else value
 
         def happens() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import CodeType
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -107,6 +108,14 @@ def dotted(node: ast.expr) -> str:
         path.insert(0, node.attr)
         node = node.value
     return ".".join([node.id, *path]) if isinstance(node, ast.Name) else ""
+
+
+def mangled(name: str, code: CodeType) -> str:
+    """``_K__x`` for ``__x`` in the code of a class's method."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    known = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names)
+    return next((n for n in known if n.startswith("_") and n != name and n.endswith(name)), name)
 
 
 def captures(pattern: ast.AST) -> list[str]:

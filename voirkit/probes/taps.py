@@ -15,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
+from voirkit.probes.names import mangled
 from voirkit.probes.plan import Element, Node, plain_names
 from voirkit.streams import MEANT, in_turn, threads
 
@@ -263,19 +264,45 @@ def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionTy
     return FunctionType(code, names, "tap", None, tuple(cells[name] for name in code.co_freevars))
 
 
+def owner_of(frame: Any) -> Any:
+    """The frame of the function around a comprehension's; None if it can not be told which that is.
+
+    Who consumes a generator expression may be another function, or another call of the same one.
+    """
+    while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
+        code, at = frame.f_code, frame.f_back
+        if at is None or not _makes(at.f_code, code):
+            callers = []
+            while at is not None:
+                callers += [at] if _makes(at.f_code, code) else []
+                at = at.f_back
+            at = callers[0] if len(callers) == 1 else None
+        frame = at
+    return frame
+
+
+def _makes(code: CodeType, inner: CodeType) -> bool:
+    return any(const is inner for const in code.co_consts)
+
+
 def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
     """Those of a frame's variables that are bound.
 
     ``deep``: the frame is that of a comprehension, and the function's is around it (python before 3.12).
     """
-    while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
-        frame = frame.f_back
+    if deep:
+        frame = owner_of(frame)
     if frame is None:
         return {}
     there = frame.f_locals
-    found = {name: there[name] for name in names if name in there}
-    missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
-    found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
+    code = frame.f_code
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    found: dict[str, Any] = {}
+    for name in names:
+        key = mangled(name, code)
+        where = there if key in own else frame.f_globals  # one of its own that is not set is not the module's of that name
+        if key in where:
+            found[name] = where[key]
     # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it
     # too, empty it.
     if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
