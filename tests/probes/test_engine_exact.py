@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import _thread
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -241,3 +244,35 @@ def nested(deep: int, outer: Any) -> Any:
 def test_of_several_calls_that_may_have_made_a_generator_expression_none_is_taken() -> None:
     assert seen("nests(deep) > y", nests, 0) == [{"deep": 0, "y": 0}]
     assert seen("nests(deep) > y", nests, 1) == [{"y": 0}, {"deep": 1, "y": 0}]
+
+
+def sets_often(n: int) -> None:
+    for i in range(n):
+        x = i
+
+
+def test_subscribers_take_turns_in_threads_that_threading_does_not_list() -> None:
+    count, ended = 0, threading.Semaphore(0)
+
+    def subscriber(event: Any) -> None:
+        nonlocal count
+        before = count
+        for _ in (1, 2):
+            pass
+        count = before + 1
+
+    def work() -> None:
+        sets_often(5000)
+        ended.release()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with probing("sets_often > x", env=globals()) as probe:
+            probe.subscribe(subscriber)
+            for _ in range(3):
+                _thread.start_new_thread(work, ())
+            assert all(ended.acquire(timeout=60) for _ in range(3))
+            assert count == probe.events == 15000
+    finally:
+        sys.setswitchinterval(interval)

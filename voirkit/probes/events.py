@@ -60,10 +60,10 @@ class Outlet:
     def fire(self, event: Any) -> None:
         """Send an event."""
         try:
-            if len(threads) < 2:
-                self.emit.cell_contents(event)
-            else:
+            if threads():
                 in_turn(self.emit.cell_contents, event)
+            else:
+                self.emit.cell_contents(event)
             self.count.cell_contents += 1
         except MEANT:
             raise

@@ -215,11 +215,11 @@ def _code(shape: Shape) -> CodeType:
     body = [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"] if checked else []
     frame = f"_getframe({depth})"
     key = frame if always_ends else f"id({frame})"  # a frame whose pair may stay open must not be kept
-    send = [f"emit({event}) if len(threads) < 2 else in_turn(emit, {event})"]
+    send = [f"in_turn(emit, {event}) if threads() else emit({event})"]
     if step == "begin":
         number = f"number = open[id({frame})] = next(ids)"
-        send = ["if begin is None:", f"    {number}", f"    {send[0]}", "elif len(threads) < 2:", f"    begin({key})"]
-        send += ["else:", f"    in_turn(begin, {key})"]
+        send = ["if begin is None:", f"    {number}", f"    {send[0]}", "elif threads():", f"    in_turn(begin, {key})"]
+        send += ["else:", f"    begin({key})"]
     elif step == "end":
         number = f"number = open.pop(id({frame}), 0)"
         send = [
@@ -228,9 +228,9 @@ def _code(shape: Shape) -> CodeType:
             f"    {send[0]}",
             "else:",
             "    number = count",
-            "    if len(threads) < 2:",
+            "    if threads():",
         ]
-        send += [f"        end({key}, {event})", "    else:", f"        in_turn(end, {key}, {event})"]
+        send += [f"        in_turn(end, {key}, {event})", "    else:", f"        end({key}, {event})"]
     if replaces:
         body += [number] if step else []
         body.append(f"return ask({event}, {VALUE})")
