@@ -78,14 +78,24 @@ class _Loader:
         found: ModuleType | None = self._loader.create_module(spec)
         return found
 
+    def get_code(self, name: str) -> CodeType | None:
+        """A module's code; for runpy, which runs it itself, what the watchers have made of it."""
+        if sys._getframe(1).f_globals.get("__name__") == "runpy" and (code := self._watched(name)) is not None:
+            return code
+        found: CodeType | None = self._loader.get_code(name)
+        return found
+
+    def _watched(self, name: str) -> CodeType | None:
+        codes = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
+        return next((code for code in codes if code is not None), None)
+
     def exec_module(self, module: ModuleType) -> None:
         # The module must look as if nothing had stood between: its loader is its own again before its code runs.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         name = module.__name__
-        codes = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
-        code = next((code for code in codes if code is not None), None)
+        code = self._watched(name)
         if code is None:
             self._loader.exec_module(module)
         else:

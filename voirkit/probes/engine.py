@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FunctionType
 
+UNSEEN = (
+    "is loaded, but by no import that voirkit sees (spec_from_file_location, or an import hook before that of voirkit), and not watched. "
+    "Make the probe after that."
+)
 AnyListener = LocalListener | MemoryListener
 
 
@@ -315,6 +319,9 @@ class Engine:
 
     def _look_again(self) -> None:
         """The last time to see that what was watched is not what ran."""
+        for order, listener in self._orders:
+            if order.module in sys.modules and not order.made and listener.node.function.reference in self.missing:
+                self._complain(listener.node.function.wrong(f"{order.module} {UNSEEN}"))
         found = [(follower.other(), listener) for follower, listener in self._followers]
         followed = {id(listener) for _, listener in self._followers}
         found += [(find.at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed]

@@ -1,0 +1,48 @@
+"""The engine on scripts: modules that come another way, definitions that share a name, functions that the collector does not list."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Place
+
+CONFIG = "def f(x):\n    y = x + 1\n    return y\n"
+WAYS = {
+    "a location": """
+        import importlib.util, sys
+        spec = importlib.util.spec_from_file_location("conf", "conf.py")
+        conf = importlib.util.module_from_spec(spec)
+        sys.modules["conf"] = conf
+        spec.loader.exec_module(conf)
+        print(conf.f(1))
+        """,
+    "a hook": """
+        import sys
+        from importlib.machinery import PathFinder
+        class Hook:
+            def find_spec(self, name, path=None, target=None):
+                return PathFinder.find_spec(name, path, target) if name == "conf" else None
+        sys.meta_path.insert(0, Hook())
+        import conf
+        print(conf.f(1))
+        """,
+}
+VOIRFILE = """
+    def instrument_p(ov):
+        ov.probe("{}").subscribe(lambda e: print(e))
+    """
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_module_that_came_another_way_is_told(place: Place, way: str) -> None:
+    place.write(main="print('start')\n", conf=CONFIG, voirfile=VOIRFILE.format("/conf/f > y"))
+    place.write(main="print('start')\n" + "".join(line[8:] + "\n" for line in WAYS[way].splitlines()))
+    ended = place.voirkit("main.py")
+    assert ended.out.split() == ["start", "2"]
+    assert "selector '/conf/f > y': conf is loaded, but by no import that voirkit sees" in ended.err
+
+
+def test_a_module_that_runpy_runs_is_watched(place: Place) -> None:
+    place.write(main="import runpy\nprint('start')\nprint(runpy.run_module('conf')['f'](1))\n", conf=CONFIG)
+    place.write(voirfile=VOIRFILE.format("/conf/f > y"))
+    ended = place.voirkit("--quiet", "main.py")
+    assert (ended.out, ended.err) == ("start\n{'y': 2}\n2\n", "")
