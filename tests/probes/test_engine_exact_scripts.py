@@ -46,3 +46,30 @@ def test_a_module_that_runpy_runs_is_watched(place: Place) -> None:
     place.write(voirfile=VOIRFILE.format("/conf/f > y"))
     ended = place.voirkit("--quiet", "main.py")
     assert (ended.out, ended.err) == ("start\n{'y': 2}\n2\n", "")
+
+
+PROPERTY = """
+class C:
+    @property
+    def p(self):
+        v = "getter"
+        return v
+    @p.setter
+    def p(self, new):
+        v = new
+    @p.deleter
+    def p(self):
+        v = "deleted"
+c = C()
+c.p
+c.p = "setter"
+del c.p
+"""
+
+
+@pytest.mark.parametrize("before", ["", "print('start')\n"], ids=["first", "after other statements"])
+def test_the_name_of_a_property_means_its_getter_wherever_it_is_defined(place: Place, before: str) -> None:
+    place.write(main=before + PROPERTY, voirfile=VOIRFILE.format("//C/p > v"))
+    ended = place.voirkit("--quiet", "main.py")
+    assert ended.out.splitlines()[-1:] == ["{'v': 'getter'}"]
+    assert "setter" not in ended.out
