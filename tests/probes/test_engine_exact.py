@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import _thread
+import re
 import sys
 import threading
 from typing import Any
 
 import pytest
 
-from voirkit import probing
+from voirkit import SelectorError, probing
 
 
 def seen(selector: str, call: Any, *args: Any, names: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -276,3 +277,47 @@ def test_subscribers_take_turns_in_threads_that_threading_does_not_list() -> Non
             assert count == probe.events == 15000
     finally:
         sys.setswitchinterval(interval)
+
+
+class Bound:
+    def of_any(*args: Any) -> None:
+        z = len(args)
+
+    def rebinds(self) -> None:
+        self = Bound()
+        z = 1
+
+    def rebinds_inside(self) -> None:
+        def inner() -> None:
+            nonlocal self
+            self = Bound()
+
+        z = inner()
+
+    def keeps(self) -> None:
+        def inner(other: Any) -> None:
+            self = other
+            self.self = other
+
+        z = inner(self)
+
+
+bound = Bound()
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("of_any", "takes its object in '*args'"),
+        ("rebinds", "gives 'self' another value"),
+        ("rebinds_inside", "gives 'self' another value"),
+    ],
+)
+def test_a_bound_method_that_does_not_tell_its_object_is_refused(method: str, why: str) -> None:
+    with pytest.raises(SelectorError, match=re.escape(why)) as caught, probing(f"bound.{method} > z", env=globals()):
+        pass
+    assert f"Bound.{method}" in str(caught.value)
+
+
+def test_a_bound_method_whose_inner_function_has_a_self_of_its_own_is_not() -> None:
+    assert seen("bound.keeps > z", lambda: [bound.keeps(), Bound().keeps()]) == [{"self": bound, "z": None}]

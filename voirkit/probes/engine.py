@@ -23,7 +23,7 @@ from voirkit.probes.plan import Element, Node, Rule, is_same
 from voirkit.probes.scope import NotDefinedYet
 from voirkit.probes.seen import HAPPENS_NOT, REPLACEABLE
 from voirkit.probes.sites import CanNot
-from voirkit.probes.source import NoSource
+from voirkit.probes.source import NoSource, sets
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
 from voirkit.probes.woven import Path
 
@@ -186,10 +186,24 @@ class Engine:
                 self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
 
     def _bind(self, node: Node, found: find.Found) -> None:
-        """Only calls of this very object's method count, and the event has the object."""
-        code = found.functions[0].__code__ if found.functions else None
-        name = code.co_varnames[0] if code is not None and code.co_argcount else ""
-        if name and all(e.name != name or e.check is None for e in node.elements):
+        """Only calls of this very object's method count, and the event has the object.
+
+        Raises:
+            SelectorError: The method's first variable does not tell what it was called on.
+        """
+        if not found.functions:
+            return
+        code = weave.original(found.functions[0])
+        name = code.co_varnames[0] if code.co_argcount else ""
+        if not name or sets(code, name):
+            how = f"gives '{name}' another value" if name else "takes its object in '*" + (code.co_varnames or ("",))[0] + "'"
+            kind = found.owner if isinstance(found.owner, type) else type(found.owner)
+            method = node.function.path[-1] if hasattr(kind, node.function.path[-1]) else code.co_name
+            raise node.function.wrong(
+                f"{_label(found.functions[0])} {how}, so that its calls on this object can not be told from others.",
+                f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
+            )
+        if all(e.name != name or e.check is None for e in node.elements):
             node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None))
 
     def _attach(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:

@@ -110,6 +110,12 @@ def has_taps(function: FunctionType, listener: Listener) -> bool:
     return known is not None and any(other is listener for path, other in known.wants if not path)
 
 
+def original(function: FunctionType) -> CodeType:
+    """A function's own code."""
+    patch, origin = _patches.get(id(function)), woven.origin(function.__code__)
+    return patch.original if patch is not None else origin.old if origin is not None else function.__code__
+
+
 def is_probed(function: FunctionType) -> bool:
     """Whether a function has taps of anybody."""
     return id(function) in _patches or woven.origin(function.__code__) is not None
