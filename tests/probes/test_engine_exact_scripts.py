@@ -73,3 +73,28 @@ def test_the_name_of_a_property_means_its_getter_wherever_it_is_defined(place: P
     ended = place.voirkit("--quiet", "main.py")
     assert ended.out.splitlines()[-1:] == ["{'v': 'getter'}"]
     assert "setter" not in ended.out
+
+
+FREEZES = """
+import gc, voirkit
+def make():
+    def inner(a):
+        b = a + 1
+        return b
+    return inner
+made = make()
+with voirkit.probing("//make/inner > b").values() as seen:
+    made(1)
+print(seen)
+gc.freeze()
+with voirkit.probing("//make/inner > b").values() as seen:
+    made(1)
+    make()(1)
+print(seen)
+"""
+
+
+def test_functions_that_the_collector_does_not_list_after_a_freeze_are_told(place: Place) -> None:
+    ended = place.write(main=FREEZES).python("main.py")
+    assert ended.out.splitlines() == ["[{'b': 2}]", "[{'b': 2}]"]
+    assert ended.err.count("after gc.freeze() functions that a function has made can not be found") == 1

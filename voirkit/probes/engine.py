@@ -35,6 +35,10 @@ UNSEEN = (
     "is loaded, but by no import that voirkit sees (spec_from_file_location, or an import hook before that of voirkit), and not watched. "
     "Make the probe after that."
 )
+FROZEN = (
+    "after gc.freeze() functions that a function has made can not be found: those made before are not watched, "
+    "and those that are watched keep their taps, which do nothing any more, when the probe ends."
+)
 AnyListener = LocalListener | MemoryListener
 
 
@@ -214,12 +218,17 @@ class Engine:
 
     def _attach_inner(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         """Functions that were already made inside the host."""
+        self._tell_frozen(listener)
         for function in list(weave.made_at(patch, path, listener)):
             try:
                 inner = weave.tried(function, (), listener)
             except (NoSource, CanNot):
                 continue
             self._attach(inner, (), listener)
+
+    def _tell_frozen(self, listener: AnyListener) -> None:
+        if weave.is_frozen():
+            self._complain(listener.node.function.wrong(FROZEN))
 
     def off(self) -> None:
         """Stop watching."""
@@ -232,6 +241,8 @@ class Engine:
                 imports.remove(order)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
+            for _, _, listener in self._hosts:
+                self._tell_frozen(listener)
             if self._hosts or any(order.made for order, _ in self._orders):
                 weave.restore_made(self._listeners)
             self._attached.clear()

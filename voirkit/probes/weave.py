@@ -20,6 +20,7 @@ from voirkit.probes.woven import Path, Want
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+FROZEN_BY_PYTHON = 1000  # 3.12 begins with 375
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
 _live: set[int] = set()  # identities of the listeners that are on
@@ -177,6 +178,11 @@ def restore_made(listeners: Iterable[Listener]) -> None:
                 for function in made_from(code):
                     if id(function) not in _patches:
                         function.__code__ = origin.old
+
+
+def is_frozen() -> bool:
+    """Whether ``gc.freeze()`` has been called: looking through all objects then finds none that was there before."""
+    return gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
 def made_from(code: CodeType) -> list[FunctionType]:
