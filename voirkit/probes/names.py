@@ -64,17 +64,29 @@ def bound_in(node: FunctionNode) -> set[str]:
     return found
 
 
-def bound_inside(node: FunctionNode) -> set[str]:
-    """The names that scopes inside a function bind: its functions, classes and comprehensions."""
-    found: set[str] = set()
-    for at in ast.walk(node):
-        if at is not node and isinstance(at, FunctionNode):
-            found |= bound_in(at)
-        elif isinstance(at, ast.ClassDef):
-            found |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        elif isinstance(at, COMPREHENSIONS):
-            found |= {name for generator in at.generators for name in bound(generator.target)}
-    return found
+def used_in(at: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The names that a function's statements use, but for what scopes inside it (functions, classes, comprehensions) bind for themselves.
+
+    ``hidden``: names that have another meaning there.
+    """
+    rest: Iterable[ast.AST] = ast.iter_child_nodes(at)
+    if isinstance(at, ast.Name):
+        if at.id not in hidden:
+            yield at.id
+        return
+    if isinstance(at, SCOPES):
+        for outer in outer_expressions(at):
+            yield from used_in(outer, hidden)
+        if isinstance(at, FunctionNode):
+            hidden |= bound_in(at)
+        else:
+            hidden |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        rest = [at.body] if isinstance(at, ast.Lambda) else at.body
+    elif isinstance(at, COMPREHENSIONS):
+        yield from used_in(at.generators[0].iter, hidden)
+        hidden |= {name for generator in at.generators for name in bound(generator.target)}
+    for child in rest:
+        yield from used_in(child, hidden)
 
 
 def bound(*targets: ast.expr) -> list[str]:
