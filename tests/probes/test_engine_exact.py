@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from voirkit import SelectorError, probing
+from voirkit.probes import woven
 
 
 def seen(selector: str, call: Any, *args: Any, names: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -321,3 +322,36 @@ def test_a_bound_method_that_does_not_tell_its_object_is_refused(method: str, wh
 
 def test_a_bound_method_whose_inner_function_has_a_self_of_its_own_is_not() -> None:
     assert seen("bound.keeps > z", lambda: [bound.keeps(), Bound().keeps()]) == [{"self": bound, "z": None}]
+
+
+def returns(n: int) -> int:
+    x = n
+    return x
+
+
+def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, made, asked = returns.__code__, [0], []
+    plain = woven.woven
+
+    def counted(*args: Any) -> Any:
+        made[0] += len(args[3])
+        return plain(*args)
+
+    def ask(value: Any) -> bool:
+        asked.append(value)
+        return True
+
+    probes = [probing("returns(x~ask) > #value", env={"returns": returns, "ask": ask}) for _ in range(40)]
+    seen: list[list[Any]] = [[] for _ in probes]
+    for probe, events in zip(probes, seen, strict=True):
+        probe.subscribe(events.append)
+        probe.__enter__()
+    monkeypatch.setattr(woven, "woven", counted)
+    for n, probe in enumerate(probes):
+        asked.clear()
+        assert returns(n) == n
+        assert len(asked) == len(probes) - n
+        probe.__exit__(None, None, None)
+    assert returns.__code__ is code
+    assert [len(events) for events in seen] == [probe.events for probe in probes] == [n + 1 for n in range(40)]
+    assert made[0] < 5 * len(probes)

@@ -15,7 +15,7 @@ from voirkit.errors import SelectorError
 from voirkit.probes import find, imports, selectors, weave
 from voirkit.probes.anew import Follower, follows
 from voirkit.probes.catalogue import catalogue
-from voirkit.probes.events import Outlet
+from voirkit.probes.events import Outlet, off
 from voirkit.probes.grammar import Parsed, ParsedFunction
 from voirkit.probes.language import ABSENT
 from voirkit.probes.matching import Memory, MemoryListener
@@ -251,14 +251,17 @@ class Engine:
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
         """Send events to a function; None: nobody listens.  ``pair`` is as in ``streams.Direct``."""
-        self.outlet.open(emit if emit is not None else _nobody, pair)
+        self.outlet.open(emit if emit is not None else off, pair)
         heard = emit is not None
         if heard != self._is_heard:
             self._is_heard = heard
             for listener in self._listeners:
                 listener.is_awake = heard
             with weave.lock:
-                weave.refresh(reference() for reference, _ in self._attached)
+                try:
+                    weave.refresh(reference() for reference, _ in self._attached)
+                except NoSource as exc:  # with the taps of others
+                    self._complain(self.rules[0].parsed.focus.wrong(f"the function {exc}"))
                 for host in self._hosts if heard else ():  # what they made while nobody listened has no taps
                     self._attach_inner(*host)
 
@@ -393,10 +396,6 @@ class Engine:
 def _label(function: FunctionType) -> str:
     code = function.__code__
     return f"{function.__qualname__} ({selectors.shown(code.co_filename)}:{code.co_firstlineno})"
-
-
-def _nobody(event: Any) -> None:
-    """Takes what nobody wants."""
 
 
 __all__ = ["ABSENT", "Engine"]

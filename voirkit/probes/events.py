@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Off(Exception):
-    """Raised to a tap that outlives its probe, in a frame that was running when the probe left."""
+    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among many others."""
 
 
-def _off(event: Any) -> None:
+def off(event: Any) -> None:
     raise Off
 
 
@@ -37,7 +37,7 @@ class Outlet:
     """
 
     def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
-        self.emit, self.count = CellType(_off), CellType(0)
+        self.emit, self.count = CellType(off), CellType(0)
         self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
         self._told, self.complain = failed, complain
         self.drop: Callable[[Any], None] | None = None
@@ -55,7 +55,7 @@ class Outlet:
 
     def close(self) -> None:
         """No more events, whatever still runs."""
-        self.open(_off, None)
+        self.open(off, None)
 
     def fire(self, event: Any) -> None:
         """Send an event."""
@@ -97,7 +97,9 @@ class Outlet:
         self._slot.value = value
 
     def passes(self, checks: Any, values: Any) -> bool:
-        """Whether values pass their checks; one that raises is told, and counts as not passed."""
+        """Whether values pass their checks; one that raises is told, and counts as not passed, as when nobody wants to know."""
+        if self.emit.cell_contents is off:
+            return False
         try:
             return all(check(value) for check, value in zip(checks, values, strict=True))
         except Exception as exc:

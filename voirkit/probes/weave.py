@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FROZEN_BY_PYTHON = 1000  # 3.12 begins with 375
+MANY = 8  # probes on a function
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
 _live: set[int] = set()  # identities of the listeners that are on
@@ -57,7 +58,15 @@ class Patch:
             _patches.pop(id(function), None)
             return
         awake = [want for want in self.wants if want[1].is_awake]
+        if self._has_few_more(awake, function):
+            return
         function.__code__ = self.made(awake) if awake else self.original.replace()
+
+    def _has_few_more(self, awake: list[Want], function: FunctionType) -> bool:
+        """Whether the code in place will do: of many taps a few are without use, which are not worth making all the others anew."""
+        placed, code = self._made
+        more = len(placed) - len(awake)
+        return len(awake) >= MANY and 0 < more * MANY < len(awake) * 2 and function.__code__ is code and set(placed) >= set(awake)
 
 
 def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
@@ -68,7 +77,9 @@ def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
     """
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
-    patch.made(_with(patch.wants, (path, listener)))
+    woven.woven(
+        patch.original, function.__qualname__, function.__globals__, [(path, listener)]
+    )  # not with those of others: n probes take n**2
     return patch
 
 
