@@ -68,8 +68,8 @@ class _Once(Watcher):
 class _Loader:
     """A module's own loader, and the watchers beside it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, spec: ModuleSpec) -> None:
+        self._loader, self._spec = loader, spec
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -80,10 +80,11 @@ class _Loader:
 
     def get_code(self, name: str) -> CodeType | None:
         """A module's code; for runpy, which runs it itself, what the watchers have made of it."""
-        if sys._getframe(1).f_globals.get("__name__") == "runpy" and (code := self._watched(name)) is not None:
-            return code
-        found: CodeType | None = self._loader.get_code(name)
-        return found
+        code: CodeType | None = None
+        if sys._getframe(1).f_globals.get("__name__") == "runpy":
+            self._spec.loader = self._loader
+            code = self._watched(name)
+        return code if code is not None else self._loader.get_code(name)
 
     def _watched(self, name: str) -> CodeType | None:
         codes = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
@@ -116,7 +117,7 @@ class _Finder:
                 spec: ModuleSpec | None = find(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # has a loader's methods
+                        spec.loader = _Loader(spec.loader, spec)  # type: ignore[assignment]  # has a loader's methods
                     return spec
         return None
 

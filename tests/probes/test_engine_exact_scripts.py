@@ -42,10 +42,12 @@ def test_a_module_that_came_another_way_is_told(place: Place, way: str) -> None:
 
 
 def test_a_module_that_runpy_runs_is_watched(place: Place) -> None:
-    place.write(main="import runpy\nprint('start')\nprint(runpy.run_module('conf')['f'](1))\n", conf=CONFIG)
+    main = "import runpy\nprint('start')\nnames = runpy.run_module('conf')\nprint(names['f'](1))\n"
+    main += "print(*(type(loader).__name__ for loader in (names['__loader__'], names['__spec__'].loader)))\n"
+    place.write(main=main, conf=CONFIG)
     place.write(voirfile=VOIRFILE.format("/conf/f > y"))
     ended = place.voirkit("--quiet", "main.py")
-    assert (ended.out, ended.err) == ("start\n{'y': 2}\n2\n", "")
+    assert (ended.out, ended.err) == ("start\n{'y': 2}\n2\nSourceFileLoader SourceFileLoader\n", "")
 
 
 PROPERTY = """
