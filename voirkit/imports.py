@@ -69,8 +69,8 @@ class _Once(Watcher):
 class _Loader:
     """A module's own loader, and the watchers beside it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, spec: ModuleSpec) -> None:
+        self._loader, self._spec = loader, spec
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -79,23 +79,30 @@ class _Loader:
         found: ModuleType | None = self._loader.create_module(spec)
         return found
 
+    def get_code(self, name: str) -> CodeType | None:
+        """A module's code; for runpy, which runs it itself, what the watchers have made of it."""
+        code: CodeType | None = None
+        if sys._getframe(1).f_globals.get("__name__") == "runpy":
+            self._spec.loader = self._loader
+            code = self._watched(name)
+        return code if code is not None else self._loader.get_code(name)
+
+    def _watched(self, name: str) -> CodeType | None:
+        found = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
+        return next((code for code in found if code is not None), None)
+
     def exec_module(self, module: ModuleType) -> None:
         # The module must look as if nothing had stood between: its loader is its own again before its code runs.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        code = _code(self._loader, module.__name__)
+        code = self._watched(module.__name__)
         if code is None:
             self._loader.exec_module(module)
         else:
             _bootstrap._call_with_frames_removed(exec, code, module.__dict__)
         for watcher in list(_watchers.get(module.__name__, ())):
             watcher.ran(module)
-
-
-def _code(loader: Any, name: str) -> CodeType | None:
-    found = (watcher.code(loader, name) for watcher in _watchers.get(name, ()))
-    return next((code for code in found if code is not None), None)
 
 
 def _as_importlib(code: CodeType) -> CodeType:
@@ -113,10 +120,12 @@ _Loader.exec_module.__code__ = _as_importlib(_Loader.exec_module.__code__)
 
 
 def _is_loading(name: str, frame: FrameType | None) -> bool:
-    """Whether python looks for a module in order to import or reload it; who only looks is to find its own loader."""
+    """Whether python looks for a module in order to import, reload or run it; who only looks is to find its own loader."""
     while frame is not None and frame.f_code.co_name != "_call_with_frames_removed":
         if frame.f_code.co_name in ("_find_and_load_unlocked", "reload") and "importlib" in frame.f_code.co_filename:
             return bool(frame.f_locals.get("name") == name)
+        if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":
+            return bool(frame.f_locals.get("mod_name") == name)
         frame = frame.f_back
     return False
 
@@ -133,7 +142,7 @@ class _Finder:
                 spec: ModuleSpec | None = find(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # has a loader's methods
+                        spec.loader = _Loader(spec.loader, spec)  # type: ignore[assignment]  # has a loader's methods
                     return spec
         return None
 

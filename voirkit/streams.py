@@ -6,6 +6,7 @@ a child process that only sends events to its parent has none.
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from bdb import BdbQuit
@@ -37,9 +38,10 @@ def _begin_in_child() -> None:
 
 os.register_at_fork(after_in_child=_begin_in_child)
 
-# The threads that python knows of: with only one there is nobody to wait for.  (A thread of a library in C is not among them; the
-# ones that call python, autograd's, do so while the thread that called them waits.)  Checked with 3.10 to 3.13.
-threads: Any = getattr(threading, "_active", (None, None))
+# How many threads python has started, beside the first one: with none there is nobody to wait for.  (A thread of a library in C is not
+# among them; the ones that call python, autograd's, do so while the thread that called them waits.  In a forked child those of the
+# parent stay among them.)  Checked with 3.10 to 3.13.
+threads: Callable[[], int] = getattr(_thread, "_count", lambda: 1)
 
 
 def in_turn(function: Callable[..., None], *data: Any) -> None:

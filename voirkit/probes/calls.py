@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.attributes import NotStored, reader
-from voirkit.probes.names import FunctionNode, deleted_in
+from voirkit.probes.names import FunctionNode, bound, deleted_in, leaves, mangled
 from voirkit.probes.rewritten import OWN
 from voirkit.probes.sites import CanNot, Listener, Site, Tap
 
@@ -158,6 +158,52 @@ class Calls:
             found += self.statements(Site("set", name, later, tags), name, at, set(set_here) - self.deleted | {name})
         return found
 
+    def set_targets(self, targets: Sequence[ast.expr], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
+        """The taps after a statement that sets targets.
+
+        In ``a, o.x = ...`` setting ``o.x`` may raise when ``a`` has its value already: the taps of ``a`` come into the expression ``o``,
+        which is evaluated between the two.
+        """
+        set_here = bound(*targets)
+        parts = list(leaves(*targets))
+        named = [part.id if isinstance(part, ast.Name) else "" for part in parts]
+        early: list[str] = []
+        for n, part in enumerate(parts):
+            if not isinstance(part, ast.Attribute | ast.Subscript):
+                continue
+            calls: list[ast.expr] = []
+            for name in dict.fromkeys(named[:n]):
+                if name and name not in early and name not in named[n:]:
+                    here = self.at_once(Site("set", name, set_here[set_here.index(name) + 1 :], tags), {*named[:n]} - self.deleted | {name})
+                    if here is None:  # this one and what follows it comes after the statement
+                        set_here = [other for other in set_here if other not in early]
+                        part.value = one_of([*calls, part.value], -1)
+                        return self.set_names(set_here, at, tags)
+                    calls += here
+                    early.append(name)
+            part.value = one_of([*calls, part.value], -1)
+        return self.set_names([name for name in set_here if name not in early], at, tags)
+
+    def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
+        """The taps of names that have been set, as expressions."""
+        found: list[ast.expr] = []
+        for n, name in enumerate(set_here):
+            site = Site("set", name, [other for other in set_here[n + 1 :] if other != name])
+            sure = {*self.sure, *set_here} - self.deleted | {name}
+            for tap in self.taps(site):
+                direct = sure.issuperset(tap.reads)
+                shown = names([name, *(tap.reads if direct else ())])
+                call = ast.Call(self.mark(tap.make(tap.reads) if direct else self.slow(tap, site)), shown, [])
+                found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
+        return found
+
+    def at_once(self, site: Site, sure: set[str]) -> list[ast.expr] | None:
+        """The calls of the taps of a variable that has been set, as expressions; None if they can not be such."""
+        taps = self.taps(site)
+        if any(tap.replaces or not self.sure.union(sure).issuperset(tap.reads) for tap in taps):
+            return None
+        return [ast.Call(self.mark(tap.make(tap.reads)), names([site.name, *tap.reads]), []) for tap in taps]
+
 
 def names(of: Iterable[str]) -> list[ast.expr]:
     """The values of variables."""
@@ -169,9 +215,10 @@ def asker(name: str) -> Callable[[], bool]:
 
     def is_there() -> bool:
         frame = sys._getframe(1)
-        if name in frame.f_code.co_freevars:
-            return name in frame.f_locals
-        return name in frame.f_globals or name in frame.f_builtins
+        key = mangled(name, frame.f_code)
+        if key in frame.f_code.co_freevars:
+            return key in frame.f_locals
+        return key in frame.f_globals or key in frame.f_builtins
 
     return is_there
 

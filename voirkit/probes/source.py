@@ -266,6 +266,15 @@ def last_line(code: CodeType) -> int:
     return max([last, *(last_line(inner) for inner in inner_codes(code))])
 
 
+def sets(code: CodeType, name: str) -> bool:
+    """Whether code, or code in it, gives a variable of its own another value, or deletes it."""
+    import dis  # only who asks this needs it
+
+    codes = [code, *(c for inner in inner_codes(code) for c in all_codes(inner) if name in c.co_freevars)]
+    changes = (i for c in codes for i in dis.get_instructions(c) if i.opname.startswith(("STORE_", "DELETE_")))
+    return any(name == i.argval or (type(i.argval) is tuple and name in i.argval) for i in changes if "ATTR" not in i.opname)
+
+
 def inner_codes(code: CodeType) -> list[CodeType]:
     """The code of functions, classes, comprehensions directly in some code."""
     return [c for c in code.co_consts if isinstance(c, CodeType)]

@@ -184,7 +184,7 @@ class Tapper(Calls):
                 node.value = self.wrap(Site("attribute", name, is_expression=True), node.value)
             self.expressions(target)
         stored = self.stored([t for t in node.targets if not isinstance(t, ast.Attribute)], node)
-        return [node, *self.set_names(bound(*node.targets), node), *stored]
+        return [node, *self.set_targets(node.targets, node), *stored]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
@@ -225,7 +225,9 @@ class Tapper(Calls):
         self.expressions(node.target)
         names = bound(node.target)
         before = [s for n in names for s in self.statements(Site("loop", f"#loop_{n}", names), None, node.target)]
-        taps = [*self.set_names(names, node.target), *self.stored([node.target], node.target)]
+        stored = self.stored([node.target], node.target)
+        # What happens at the beginning of a turn happens before its variables are set.
+        taps = [*(self.set_names(names, node.target) if before else self.set_targets([node.target], node.target)), *stored]
         self.loops += names
         body = self.block(node.body)
         sure = set(names) - self.deleted
@@ -249,7 +251,10 @@ class Tapper(Calls):
             taps: list[ast.stmt] = []
             for n in range(len(items) - 1, -1, -1):
                 target = items[n].optional_vars
-                if target is not None and (taps := [*self.set_names(bound(target), target), *self.stored([target], target)]):
+                if target is None:
+                    continue
+                stored = self.stored([target], target)
+                if taps := [*self.set_targets([target], target), *stored]:
                     break
             else:
                 n = -1
@@ -293,13 +298,10 @@ class Tapper(Calls):
             names = captures(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
-            else:
-                taps = self.set_names(names, case.pattern)
-                guard = self.expression(case.guard)
-                calls = [s.value for s in taps if isinstance(s, ast.Expr)]
-                if calls and len(calls) == len(taps):  # else one that may replace the value, or that needs a way out
-                    guard, taps = one_of([*calls, guard], -1), []
-                case.guard = guard
+            else:  # the names are set whether it holds or not
+                calls = self.set_in_expression(names)
+                case.guard = at_place(one_of([*calls, self.expression(case.guard)], -1), case.guard)
+                taps = []
             case.body = [*taps, *self.block(case.body)]
         return [node]
 

@@ -156,7 +156,7 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
     while stack:
         at = stack.pop()
         if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if at.name == path[0]:
+            if at.name == path[0] and not _is_setter(at):  # of a property the getter is meant
                 found += definitions(at, path[1:])
         elif isinstance(at, ast.Assign) and isinstance(at.value, ast.Lambda) and len(path) == 1:
             if any(isinstance(t, ast.Name) and t.id == path[0] for t in at.targets):
@@ -164,6 +164,10 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
         elif isinstance(at, ast.stmt | ast.ExceptHandler | getattr(ast, "match_case", ())):
             stack += [c for c in ast.iter_child_nodes(at) if not isinstance(c, ast.expr)][::-1]
     return found
+
+
+def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    return any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in node.decorator_list)
 
 
 def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
