@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import _bootstrap, _bootstrap_external  # type: ignore[attr-defined]  # what `import` itself runs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import CodeType, FrameType, ModuleType
     from typing import Any
 
 
@@ -68,8 +69,8 @@ class _Once(Watcher):
 class _Loader:
     """A module's own loader, and the watchers beside it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, spec: ModuleSpec) -> None:
+        self._loader, self._spec = loader, spec
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -78,27 +79,62 @@ class _Loader:
         found: ModuleType | None = self._loader.create_module(spec)
         return found
 
+    def get_code(self, name: str) -> CodeType | None:
+        """A module's code; for runpy, which runs it itself, what the watchers have made of it."""
+        code: CodeType | None = None
+        if sys._getframe(1).f_globals.get("__name__") == "runpy":
+            self._spec.loader = self._loader
+            code = self._watched(name)
+        return code if code is not None else self._loader.get_code(name)
+
+    def _watched(self, name: str) -> CodeType | None:
+        found = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
+        return next((code for code in found if code is not None), None)
+
     def exec_module(self, module: ModuleType) -> None:
         # The module must look as if nothing had stood between: its loader is its own again before its code runs.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        name = module.__name__
-        codes = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
-        code = next((code for code in codes if code is not None), None)
+        code = self._watched(module.__name__)
         if code is None:
             self._loader.exec_module(module)
         else:
-            exec(code, module.__dict__)
-        for watcher in list(_watchers.get(name, ())):
+            _bootstrap._call_with_frames_removed(exec, code, module.__dict__)
+        for watcher in list(_watchers.get(module.__name__, ())):
             watcher.ran(module)
+
+
+def _as_importlib(code: CodeType) -> CodeType:
+    """Code that stands in tracebacks as python's own loader does: python leaves that out of most, and shows it in the others."""
+    own = _bootstrap_external._LoaderBasics.exec_module.__code__
+    line, size = max(line for _, _, line in own.co_lines() if line is not None), len(code.co_code)
+    if sys.version_info >= (3, 11):  # for each 8 instructions "no columns" (13), and as many lines further: none
+        table = b"".join(bytes((0x80 | 13 << 3 | min(8, size // 2 - n) - 1, 0)) for n in range(0, size // 2, 8))
+    else:  # for each 254 bytes as many lines further
+        table = b"".join(bytes((min(254, size - n), 0)) for n in range(0, size, 254))
+    return code.replace(co_filename=own.co_filename, co_firstlineno=line, co_linetable=table)
+
+
+_Loader.exec_module.__code__ = _as_importlib(_Loader.exec_module.__code__)
+
+
+def _is_loading(name: str, frame: FrameType | None) -> bool:
+    """Whether python looks for a module in order to import, reload or run it; who only looks is to find its own loader."""
+    while frame is not None and frame.f_code.co_name != "_call_with_frames_removed":
+        if frame.f_code.co_name in ("_find_and_load_unlocked", "reload") and "importlib" in frame.f_code.co_filename:
+            return bool(frame.f_locals.get("name") == name)
+        if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":
+            return bool(frame.f_locals.get("mod_name") == name)
+        frame = frame.f_back
+    return False
 
 
 class _Finder:
     """First in ``sys.meta_path``; finds nothing itself, but puts the watchers beside what the others find."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in _watchers:
+        if name not in _watchers or not _is_loading(name, sys._getframe(1)):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -106,7 +142,7 @@ class _Finder:
                 spec: ModuleSpec | None = find(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # has a loader's methods
+                        spec.loader = _Loader(spec.loader, spec)  # type: ignore[assignment]  # has a loader's methods
                     return spec
         return None
 

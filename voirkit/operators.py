@@ -111,7 +111,7 @@ class Wmap:
     def __call__(self, then: Next) -> Next:
         """As an operator."""
         name = self.name
-        begin, end = self.pair(then)
+        begin, end, drop = self.pair(then)
 
         def on_next(element: Any) -> None:
             wrap = element.get("$wrap")
@@ -122,11 +122,11 @@ class Wmap:
             else:
                 begin(wrap["id"], element)
 
-        on_next.pair = (begin, end)  # type: ignore[attr-defined]  # for who needs no event to begin with
+        on_next.pair = (begin, end, drop)  # type: ignore[attr-defined]  # for who needs no event to begin with
         return on_next
 
-    def pair(self, then: Next) -> tuple[Callable[..., None], Callable[[Any, Any], None]]:
-        """What is called at the begin, with what tells pairs apart (and the event), and at the end, with both."""
+    def pair(self, then: Next) -> tuple[Callable[..., None], Callable[[Any, Any], None], Callable[[Any], None]]:
+        """What is called at the begin, with what tells pairs apart (and the event); at the end, with both; and if there will be no end."""
         start = self.start
         running: dict[Any, Any] = {}
         pop = running.pop
@@ -164,4 +164,7 @@ class Wmap:
                     raise RuntimeError("the function in wmap() should yield exactly once")
                 spare = driver
 
-        return begin, end
+        def drop(key: Any) -> None:
+            pop(key, None)
+
+        return begin, end, drop

@@ -21,6 +21,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Program:
         assert self._module is not None
         if self.tree is None:
             assert self._code is not None
-            exec(self._code, self._module.__dict__)
+            exec(self._with_taps(self._code, None), self._module.__dict__)
         elif self._split < len(self.tree.body) or not self._split:
             exec(self._part(self.tree.body[self._split :]), self._module.__dict__)
         return None
@@ -124,11 +125,14 @@ class Program:
         code = self._code
         if len(statements) < len(self.tree.body):
             future = self._code.co_flags & _FUTURE
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quiet(self.path):
                 code = compile(ast.Module(body=statements, type_ignores=[]), self.path, "exec", future, dont_inherit=True)
+        return self._with_taps(code, statements)
+
+    def _with_taps(self, code: CodeType, statements: list[ast.stmt] | None) -> CodeType:
+        """Code of some statements, or of the whole source, with the taps of probes."""
         probes = sys.modules.get("voirkit.probes.imports")  # loaded only if there are probes
-        woven: CodeType = code if probes is None else probes.woven_script(statements, code)
+        woven: CodeType = code if probes is None else probes.woven_script(statements, code, self.source)
         return woven
 
     def release(self) -> None:

@@ -6,11 +6,13 @@ a child process that only sends events to its parent has none.
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from bdb import BdbQuit
 
 from voirkit.errors import tell
+from voirkit.interruptions import is_from_handler
 from voirkit.phases import OverseerAbort, StopProgram
 
 TYPE_CHECKING = False
@@ -36,9 +38,10 @@ def _begin_in_child() -> None:
 
 os.register_at_fork(after_in_child=_begin_in_child)
 
-# The threads that python knows of: with only one there is nobody to wait for.  (A thread of a library in C is not among them; the
-# ones that call python, autograd's, do so while the thread that called them waits.)  Checked with 3.10 to 3.13.
-threads: Any = getattr(threading, "_active", (None, None))
+# How many threads python has started, beside the first one: with none there is nobody to wait for.  (A thread of a library in C is not
+# among them; the ones that call python, autograd's, do so while the thread that called them waits.  In a forked child those of the
+# parent stay among them.)  Checked with 3.10 to 3.13.
+threads: Callable[[], int] = getattr(_thread, "_count", lambda: 1)
 
 
 def in_turn(function: Callable[..., None], *data: Any) -> None:
@@ -124,25 +127,12 @@ def is_meant(exc: BaseException) -> bool:
 
     That is what a handler of signals has raised, and what comes from a subscriber of a subscriber and was raised on purpose.
     """
-    codes = {raise_on_purpose.__code__}
-    if threading.get_ident() == threading.main_thread().ident:
-        import signal
-
-        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-        codes |= {_code_of(handler) for handler in handlers if callable(handler)}
     at = exc.__traceback__
     while at is not None:
-        if at.tb_frame.f_code in codes:
+        if at.tb_frame.f_code is raise_on_purpose.__code__:
             return True
         at = at.tb_next
-    return False
-
-
-def _code_of(handler: Any) -> Any:
-    while hasattr(handler, "func"):  # functools.partial
-        handler = handler.func
-    found = getattr(handler, "__code__", None)
-    return found if found is not None else getattr(getattr(type(handler), "__call__", None), "__code__", None)  # noqa: B004
+    return is_from_handler(exc)
 
 
 def to_stderr(message: str) -> None:

@@ -220,6 +220,32 @@ def test_a_probe_keeps_no_function_alive() -> None:
     probe.deactivate()
 
 
+@pytest.mark.parametrize("slots", [(), ("x",), ("x", "__weakref__")])
+def test_a_probe_on_a_bound_method_keeps_no_object_alive(slots: tuple[str, ...]) -> None:
+    gone: list[int] = []
+
+    class C:
+        if slots:
+            __slots__ = slots
+
+        def __del__(self) -> None:
+            gone.append(1)
+
+        def m(self, k: int) -> int:
+            x = k
+            return x
+
+    o, other = C(), C()
+    seen: list[int] = []
+    with probing("o.m > x") as probe:
+        probe.subscribe(lambda event: seen.append(event["x"]))
+        o.m(1)
+        other.m(2)
+        del o
+        assert gone == [1]
+    assert seen == [1]
+
+
 def test_a_program_at_its_recursion_limit_does_not_silence_the_probe() -> None:
     def deep(n: int) -> int:
         m = n + 1

@@ -254,6 +254,9 @@ ELSE = [
     ("K/g", "self.x", "from contextlib import nullcontext as c\nclass K:\n    def g(self, n):\n        with c(n) as self.x, c((self.x + 1, 0)) as (self.x, v): pass\ndef f(n):\n    K().g(n)", [3, 4]),
     ("f", "v", "f = lambda n: v + n\nv = 7", [7]),
     ("f", "v", "f = lambda n: n if n else v", []),
+    ("f", "G", "G = 7\ndef f(n):\n    def g(G): pass\n    return G", [7]),
+    ("f", "G", "G = 7\ndef f(n):\n    h = lambda G: G\n    return h(n) + G", [7]),
+    ("f", "G", "G = (7,)\ndef f(n):\n    return [G for G in G]", [(7,)]),
     ("K/g", "self.x", "class K:\n    def g(self, n):\n        self.x: int = n\ndef f(n):\n    K().g(n)", [3]),
     ("K/g", "self.__x", "class K:\n    def g(self, n):\n        self.__x = n\n        return vars(self)\ndef f(n):\n    return K().g(n)", [3]),
     ("K/g", "self.k.lr", "class K:\n    def g(self, n):\n        self.k = K()\n        self.k.lr = n\ndef f(n):\n    K().g(n)", [3]),
@@ -312,7 +315,7 @@ REFUSED = [
     ("f > v", "def f(n):\n    v: int", "f (main.py:1) never sets 'v'."),
     ("f(v) > n", "def f(n):\n    v: int", "f (main.py:1) never sets 'v'."),
     ("K/g > self.x", "class K:\n    def g(self, n):\n        del self.x", "K.g (main.py:2) never sets 'self.x'."),
-    ("f > G", "def f(n):\n    def g(G): pass\n    return G", "f (main.py:1) only reads 'G', and something in it has a variable of that name."),
+    ("f > G", "def f(n):\n    class K:\n        G = G", "f (main.py:1) has no variable 'G'.\n  Its variables: K, n."),
 ]  # fmt: skip
 
 

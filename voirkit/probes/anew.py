@@ -40,7 +40,7 @@ class Follower:
 
     def _gone(self, _: Any) -> None:
         """The function is no more: as a rule because its name has just been given to another."""
-        if not sys.is_finalizing():
+        if sys is not None and not sys.is_finalizing():  # at the end of python this module's own names go too
             self.look()
 
     def other(self) -> FunctionType | None:

@@ -10,10 +10,10 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from voirkit import streams
+from voirkit.probes.names import mangled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
 _bases: Any = type.__dict__["__mro__"].__get__  # a metaclass may have a `__mro__` of its own
 _names: Any = type.__dict__["__dict__"].__get__
@@ -65,20 +65,13 @@ def reader(path: str) -> Callable[[Any], Any]:
         frame = sys._getframe(1)
         for part in parts:
             try:
-                thing = stored(thing, _mangled(part, frame.f_code))
+                thing = stored(thing, mangled(part, frame.f_code))
             except NotStored:
                 _tell(path, frame)
                 raise
         return thing
 
     return read
-
-
-def _mangled(name: str, code: CodeType) -> str:
-    """``_K__x`` for ``__x`` in the code of a class's method."""
-    if not name.startswith("__") or name.endswith("__"):
-        return name
-    return next((n for n in code.co_names if n.startswith("_") and n != name and n.endswith(name)), name)
 
 
 def _tell(path: str, frame: Any) -> None:

@@ -11,14 +11,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.attributes import NotStored, reader
-from voirkit.probes.names import FunctionNode, deleted_in
-from voirkit.probes.sites import Listener, Site, Tap
+from voirkit.probes.names import FunctionNode, bound, deleted_in, leaves, mangled
+from voirkit.probes.rewritten import OWN
+from voirkit.probes.sites import CanNot, Listener, Site, Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 MARK = "\0voirkit "
-LADDER = 2  # so many names that may be unbound are tried one by one; 2**n calls
+LADDER = 2  # so many names that may be unbound have a call for each case; 2**n calls
+# What shows a function the dictionary of its variables, which before python 3.13 is made anew by whoever looks at it.
+SEE_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
 
 class Calls:
@@ -50,6 +53,8 @@ class Calls:
 
     def taps(self, site: Site) -> list[Tap]:
         """All that the listeners want at a site."""
+        if site.name.startswith(OWN):
+            return []
         site.loops = frozenset(self.loops) | site.loops
         site.is_deep = site.is_deep or bool(self.deep)
         return [tap for listener in self.listeners for tap in listener.taps(site)]
@@ -68,7 +73,7 @@ class Calls:
             unsure = [name for name in tap.reads if name not in self.sure and name not in (sure or ())]
             if isinstance(self.node, ast.Lambda):
                 shown = [*([value] if value else []), *(() if unsure else tap.reads)]
-                function = tap.slow() if unsure else tap.make(tap.reads)
+                function = self.slow(tap, site) if unsure else tap.make(tap.reads)
                 made: ast.expr = ast.Call(self.mark(function), names(shown), [])
                 if site.kind == "read":
                     made = ast.IfExp(ast.Call(self.mark(asker(site.name)), [], []), made, ast.Constant(None))
@@ -78,34 +83,45 @@ class Calls:
             if site.kind == "stored":
                 values = [ast.Call(self.mark(reader(site.name)), names([site.name.partition(".")[0]]), [])]
             call = self.ladder(tap, values, list(tap.reads), unsure, target)
-            if site.kind in ("read", "stored"):  # there may be no such global; the attribute may not be kept in the object
-                missing = NameError if site.kind == "read" else (NotStored, NameError)
-                call = ast.Try([call], [ast.ExceptHandler(self.mark(missing), None, [ast.Pass()])], [], [])
+            if site.kind == "read":  # there may be no such global
+                call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
+            elif site.kind == "stored":  # the attribute may not be kept in the object
+                call = self.unless((NotStored, NameError), call)
             found.append(at_place(call, at))
         return found
 
     def ladder(self, tap: Tap, values: list[ast.expr], reads: list[str], unsure: list[str], target: str | None) -> ast.stmt:
-        """The call of a tap; with a way out for each name that may be unbound."""
-        call = self.call(tap, values, reads, target)
-        if not unsure:
-            return call
-        if len(unsure) > LADDER:
-            handler = statement(ast.Call(self.mark(tap.slow()), list(values), []), target)
-        else:
-            first, *others = unsure
-            without = self.ladder(tap, values, [n for n in reads if n != first], others, target)
-            # The first may be bound, and only the others not.
-            handler = self.only_first(tap, values, reads, first, others, target) if others else without
-        return ast.Try([call], [ast.ExceptHandler(self.mark(NameError), None, [handler])], [], [])
+        """The call of a tap, with those of the unsure names that are bound.
 
-    def only_first(
-        self, tap: Tap, values: list[ast.expr], reads: list[str], first: str, others: list[str], target: str | None
-    ) -> ast.stmt:  # fmt: skip
-        """The call with the first of several names, else without it."""
-        kept = [n for n in reads if n not in others]
-        call = self.call(tap, values, kept, target)
-        without = self.ladder(tap, values, [n for n in reads if n != first], others, target)
-        return ast.Try([call], [ast.ExceptHandler(self.mark(NameError), None, [without])], [], [])
+        No call stands in a handler: what comes out of it would be shown as raised while a NameError was handled.
+        """
+        if not unsure:
+            return self.call(tap, values, reads, target)
+        if len(unsure) <= LADDER:
+            return ast.While(ast.Constant(True), self.rungs(tap, values, reads, unsure, target), [])
+        every: list[ast.stmt] = [ast.Expr(name) for name in names(unsure)]
+        call = [self.call(tap, values, reads, target), ast.Break()]
+        start, take, send = tap.one_by_one()
+        body = [self.unless(NameError, *every, otherwise=call), ast.Expr(ast.Call(self.mark(start), [], []))]
+        for name in reads:
+            body.append(self.unless(NameError, ast.Expr(ast.Call(self.mark(take(name)), names([name]), []))))
+        body += [statement(ast.Call(self.mark(send), list(values), []), target), ast.Break()]
+        return ast.While(ast.Constant(True), body, [])
+
+    def rungs(self, tap: Tap, values: list[ast.expr], reads: list[str], unsure: list[str], target: str | None) -> list[ast.stmt]:
+        """What leaves the loop after the call with those names that are bound."""
+        if not unsure:
+            return [self.call(tap, values, reads, target), ast.Break()]
+        first, *others = unsure
+        with_it = self.rungs(tap, values, reads, others, target)
+        return [
+            self.unless(NameError, *map(ast.Expr, names([first])), otherwise=with_it),
+            *self.rungs(tap, values, [n for n in reads if n != first], others, target),
+        ]
+
+    def unless(self, raised: Any, *body: ast.stmt, otherwise: Sequence[ast.stmt] = ()) -> ast.stmt:
+        """Statements that may raise, and what follows if they do not."""
+        return ast.Try(list(body), [ast.ExceptHandler(self.mark(raised), None, [ast.Pass()])], list(otherwise), [])
 
     def call(self, tap: Tap, values: list[ast.expr], reads: list[str], target: str | None) -> ast.stmt:
         """The call of a tap with the value, if there is one, and variables."""
@@ -115,10 +131,24 @@ class Calls:
         """An expression in the calls of all the taps of a site."""
         for tap in self.taps(site):
             direct = not self.deep and all(name in self.sure for name in tap.reads)
-            function = tap.make(tap.reads) if direct else tap.slow()
+            function = tap.make(tap.reads) if direct else self.slow(tap, site)
             reads = names(tap.reads) if direct else []
             value = at_place(ast.Call(self.mark(function), [value, *reads], []), value)
         return value
+
+    def slow(self, tap: Tap, site: Site) -> Callable[..., Any]:
+        """A tap for inside an expression, which must look for the variables itself.
+
+        Raises:
+            CanNot: The function would see that it does.
+        """
+        if sys.version_info < (3, 13) and tap.reads:
+            uses = [n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(self.node) if isinstance(n, ast.Name | ast.Attribute)]
+            seeing = next((name for name in uses if name in SEE_LOCALS), None)
+            if seeing is not None:
+                captured = ", ".join(tap.reads)
+                raise CanNot(f"can not be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it.")
+        return tap.slow()
 
     def set_names(self, set_here: Sequence[str], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
         """The taps after a statement that sets names, in their order."""
@@ -127,6 +157,52 @@ class Calls:
             later = [other for other in set_here[n + 1 :] if other != name]
             found += self.statements(Site("set", name, later, tags), name, at, set(set_here) - self.deleted | {name})
         return found
+
+    def set_targets(self, targets: Sequence[ast.expr], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
+        """The taps after a statement that sets targets.
+
+        In ``a, o.x = ...`` setting ``o.x`` may raise when ``a`` has its value already: the taps of ``a`` come into the expression ``o``,
+        which is evaluated between the two.
+        """
+        set_here = bound(*targets)
+        parts = list(leaves(*targets))
+        named = [part.id if isinstance(part, ast.Name) else "" for part in parts]
+        early: list[str] = []
+        for n, part in enumerate(parts):
+            if not isinstance(part, ast.Attribute | ast.Subscript):
+                continue
+            calls: list[ast.expr] = []
+            for name in dict.fromkeys(named[:n]):
+                if name and name not in early and name not in named[n:]:
+                    here = self.at_once(Site("set", name, set_here[set_here.index(name) + 1 :], tags), {*named[:n]} - self.deleted | {name})
+                    if here is None:  # this one and what follows it comes after the statement
+                        set_here = [other for other in set_here if other not in early]
+                        part.value = one_of([*calls, part.value], -1)
+                        return self.set_names(set_here, at, tags)
+                    calls += here
+                    early.append(name)
+            part.value = one_of([*calls, part.value], -1)
+        return self.set_names([name for name in set_here if name not in early], at, tags)
+
+    def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
+        """The taps of names that have been set, as expressions."""
+        found: list[ast.expr] = []
+        for n, name in enumerate(set_here):
+            site = Site("set", name, [other for other in set_here[n + 1 :] if other != name])
+            sure = {*self.sure, *set_here} - self.deleted | {name}
+            for tap in self.taps(site):
+                direct = sure.issuperset(tap.reads)
+                shown = names([name, *(tap.reads if direct else ())])
+                call = ast.Call(self.mark(tap.make(tap.reads) if direct else self.slow(tap, site)), shown, [])
+                found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
+        return found
+
+    def at_once(self, site: Site, sure: set[str]) -> list[ast.expr] | None:
+        """The calls of the taps of a variable that has been set, as expressions; None if they can not be such."""
+        taps = self.taps(site)
+        if any(tap.replaces or not self.sure.union(sure).issuperset(tap.reads) for tap in taps):
+            return None
+        return [ast.Call(self.mark(tap.make(tap.reads)), names([site.name, *tap.reads]), []) for tap in taps]
 
 
 def names(of: Iterable[str]) -> list[ast.expr]:
@@ -139,9 +215,10 @@ def asker(name: str) -> Callable[[], bool]:
 
     def is_there() -> bool:
         frame = sys._getframe(1)
-        if name in frame.f_code.co_freevars:
-            return name in frame.f_locals
-        return name in frame.f_globals or name in frame.f_builtins
+        key = mangled(name, frame.f_code)
+        if key in frame.f_code.co_freevars:
+            return key in frame.f_locals
+        return key in frame.f_globals or key in frame.f_builtins
 
     return is_there
 
@@ -166,7 +243,9 @@ def at_place(new: Any, old: ast.AST) -> Any:
     stack = [new]
     while stack:
         node = stack.pop()
-        if "lineno" in node._attributes and not hasattr(node, "lineno"):
+        if "lineno" not in node._attributes:
+            stack += ast.iter_child_nodes(node)
+        elif not hasattr(node, "lineno"):
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, end, last
             stack += ast.iter_child_nodes(node)
     return new

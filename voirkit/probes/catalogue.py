@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import os
 import sys
-import warnings
 from dataclasses import dataclass, field, replace
 
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.probes.syntax import Found, Reader, Scope, dotted
+from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,8 +195,7 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
     Raises:
         SyntaxError: It does not parse.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes and the like: said when the program itself is compiled
+    with quiet(filename):  # invalid escapes and the like: said when the program itself is compiled
         try:
             tree = ast.parse(source, filename)
         except ValueError as error:  # a null byte, before Python 3.11.4

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
+from voirkit.interruptions import is_from_handler
 from voirkit.probes import find, imports, selectors, weave
 from voirkit.probes.anew import Follower, follows
 from voirkit.probes.catalogue import catalogue
-from voirkit.probes.events import Outlet
+from voirkit.probes.events import Outlet, off
 from voirkit.probes.grammar import Parsed, ParsedFunction
 from voirkit.probes.language import ABSENT
 from voirkit.probes.matching import Memory, MemoryListener
@@ -23,7 +24,7 @@ from voirkit.probes.plan import Element, Node, Rule, is_same
 from voirkit.probes.scope import NotDefinedYet
 from voirkit.probes.seen import HAPPENS_NOT, REPLACEABLE
 from voirkit.probes.sites import CanNot
-from voirkit.probes.source import NoSource
+from voirkit.probes.source import NoSource, sets
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
 from voirkit.probes.woven import Path
 
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FunctionType
 
+UNSEEN = (
+    "is loaded, but by no import that voirkit sees (spec_from_file_location, or an import hook before that of voirkit), and not watched. "
+    "Make the probe after that."
+)
+FROZEN = (
+    "after gc.freeze() functions that a function has made can not be found: those made before are not watched, "
+    "and those that are watched keep their taps, which do nothing any more, when the probe ends."
+)
 AnyListener = LocalListener | MemoryListener
 
 
@@ -182,10 +191,24 @@ class Engine:
                 self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
 
     def _bind(self, node: Node, found: find.Found) -> None:
-        """Only calls of this very object's method count, and the event has the object."""
-        code = found.functions[0].__code__ if found.functions else None
-        name = code.co_varnames[0] if code is not None and code.co_argcount else ""
-        if name and all(e.name != name or e.check is None for e in node.elements):
+        """Only calls of this very object's method count, and the event has the object.
+
+        Raises:
+            SelectorError: The method's first variable does not tell what it was called on.
+        """
+        if not found.functions:
+            return
+        code = weave.original(found.functions[0])
+        name = code.co_varnames[0] if code.co_argcount else ""
+        if not name or sets(code, name):
+            how = f"gives '{name}' another value" if name else "takes its object in '*" + (code.co_varnames or ("",))[0] + "'"
+            kind = found.owner if isinstance(found.owner, type) else type(found.owner)
+            method = node.function.path[-1] if hasattr(kind, node.function.path[-1]) else code.co_name
+            raise node.function.wrong(
+                f"{_label(found.functions[0])} {how}, so that its calls on this object can not be told from others.",
+                f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
+            )
+        if all(e.name != name or e.check is None for e in node.elements):
             node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None))
 
     def _attach(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
@@ -196,12 +219,17 @@ class Engine:
 
     def _attach_inner(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         """Functions that were already made inside the host."""
+        self._tell_frozen(listener)
         for function in list(weave.made_at(patch, path, listener)):
             try:
                 inner = weave.tried(function, (), listener)
             except (NoSource, CanNot):
                 continue
             self._attach(inner, (), listener)
+
+    def _tell_frozen(self, listener: AnyListener) -> None:
+        if weave.is_frozen():
+            self._complain(listener.node.function.wrong(FROZEN))
 
     def off(self) -> None:
         """Stop watching."""
@@ -214,6 +242,8 @@ class Engine:
                 imports.remove(order)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
+            for _, _, listener in self._hosts:
+                self._tell_frozen(listener)
             if self._hosts or any(order.made for order, _ in self._orders):
                 weave.restore_made(self._listeners)
             self._attached.clear()
@@ -222,14 +252,17 @@ class Engine:
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
         """Send events to a function; None: nobody listens.  ``pair`` is as in ``streams.Direct``."""
-        self.outlet.open(emit if emit is not None else _nobody, pair)
+        self.outlet.open(emit if emit is not None else off, pair)
         heard = emit is not None
         if heard != self._is_heard:
             self._is_heard = heard
             for listener in self._listeners:
                 listener.is_awake = heard
             with weave.lock:
-                weave.refresh(reference() for reference, _ in self._attached)
+                try:
+                    weave.refresh(reference() for reference, _ in self._attached)
+                except NoSource as exc:  # with the taps of others
+                    self._complain(self.rules[0].parsed.focus.wrong(f"the function {exc}"))
                 for host in self._hosts if heard else ():  # what they made while nobody listened has no taps
                     self._attach_inner(*host)
 
@@ -271,6 +304,8 @@ class Engine:
             except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, CanNot):
                 self._complain(node.function.wrong(f"'{node.function.reference}' is not there, now that its module has run."))
             except Exception as exc:  # this stands in the middle of an import
+                if is_from_handler(exc) or isinstance(exc, RecursionError):
+                    raise
                 self._complain(exc)
 
     # defined anew
@@ -315,6 +350,9 @@ class Engine:
 
     def _look_again(self) -> None:
         """The last time to see that what was watched is not what ran."""
+        for order, listener in self._orders:
+            if order.module in sys.modules and not order.made and listener.node.function.reference in self.missing:
+                self._complain(listener.node.function.wrong(f"{order.module} {UNSEEN}"))
         found = [(follower.other(), listener) for follower, listener in self._followers]
         followed = {id(listener) for _, listener in self._followers}
         found += [(find.at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed]
@@ -361,10 +399,6 @@ class Engine:
 def _label(function: FunctionType) -> str:
     code = function.__code__
     return f"{function.__qualname__} ({selectors.shown(code.co_filename)}:{code.co_firstlineno})"
-
-
-def _nobody(event: Any) -> None:
-    """Takes what nobody wants."""
 
 
 __all__ = ["ABSENT", "Engine"]

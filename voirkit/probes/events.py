@@ -10,6 +10,7 @@ import threading
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
+from voirkit.interruptions import is_from_handler
 from voirkit.probes.language import ABSENT
 from voirkit.streams import MEANT, in_turn, threads
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Off(Exception):
-    """Raised to a tap that outlives its probe, in a frame that was running when the probe left."""
+    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among many others."""
 
 
-def _off(event: Any) -> None:
+def off(event: Any) -> None:
     raise Off
 
 
@@ -30,43 +31,65 @@ class Outlet:
 
     Attributes:
         emit: A cell with the function that takes an event.
-        failed: A cell with the function that takes what it raised.
+        failed: A cell with the function that takes what it raised, and says whether that is for the program.
         count: A cell with the number of events.
         begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
+        drop: What then takes that a begin will have no end, or None.
     """
 
     def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
-        self.emit, self.count = CellType(_off), CellType(0)
+        self.emit, self.count = CellType(off), CellType(0)
         self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
         self._told, self.complain = failed, complain
+        self.drop: Callable[[Any], None] | None = None
         self._slot = threading.local()
 
-    def _failed(self, exc: BaseException) -> None:
+    def _failed(self, exc: BaseException) -> bool:
         # At the recursion limit it is the program that is at fault, and will be told so itself.
-        if not isinstance(exc, Off | RecursionError):
+        if isinstance(exc, Off | RecursionError):
+            return False
+        if is_from_handler(exc):
+            return True
+        try:
             self._told(exc)
+        except RecursionError:
+            pass  # the next event that fails, with more room, tells it
+        return False
 
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:
         """Send events to a function."""
         self.emit.cell_contents = emit
-        self.begin.cell_contents, self.end.cell_contents = pair or (None, None)
+        self.begin.cell_contents, self.end.cell_contents, self.drop = pair or (None, None, None)
 
     def close(self) -> None:
         """No more events, whatever still runs."""
-        self.open(_off, None)
+        self.open(off, None)
 
     def fire(self, event: Any) -> None:
         """Send an event."""
         try:
-            if len(threads) < 2:
-                self.emit.cell_contents(event)
-            else:
+            if threads():
                 in_turn(self.emit.cell_contents, event)
+            else:
+                self.emit.cell_contents(event)
             self.count.cell_contents += 1
         except MEANT:
             raise
         except BaseException as exc:
-            self.failed.cell_contents(exc)
+            if self.failed.cell_contents(exc):
+                raise
+
+    def dropped(self, key: Any) -> None:
+        """A pair that may have begun will have no end."""
+        if self.drop is None:
+            return
+        try:
+            in_turn(self.drop, key)
+        except MEANT:
+            raise
+        except BaseException as exc:
+            if self.failed.cell_contents(exc):
+                raise
 
     def ask(self, event: Any, value: Any) -> Any:
         """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
@@ -84,10 +107,14 @@ class Outlet:
         self._slot.value = value
 
     def passes(self, checks: Any, values: Any) -> bool:
-        """Whether values pass their checks; one that raises is told, and counts as not passed."""
+        """Whether values pass their checks; one that raises is told, and counts as not passed, as when nobody wants to know."""
+        if self.emit.cell_contents is off:
+            return False
         try:
             return all(check(value) for check, value in zip(checks, values, strict=True))
         except Exception as exc:
+            if is_from_handler(exc):
+                raise
             if not isinstance(exc, RecursionError):
                 self.complain(exc)
             return False

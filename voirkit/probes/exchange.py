@@ -28,6 +28,7 @@ FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a sub
 END_S = 10.0  # how long the end of a probe waits for it
 GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
+WARNS_LATE = sys.version_info >= (3, 13)  # when the functions that are called after a fork have been
 
 Take = Callable[[int, int, Any], None]  # process id, probe, data
 
@@ -126,7 +127,11 @@ class Exchange:
         self._busy = threading.Lock()  # held by who reads
         self._handing = threading.RLock()  # held by who hands on an event, and by who forks
         self._forking = 0  # the thread that holds it for a fork
-        self._thread: _Reader | None = None
+        self._state = threading.RLock()  # held for the three that follow
+        self._thread: _Reader | None = None  # one that has been started
+        self._alone = 0  # how many threads want to read alone
+        self._is_closed = False
+        self._hushed_until: float | None = None
         self._complained = False
 
     def uplink(self, slots: int) -> Uplink:
@@ -160,6 +165,7 @@ class Exchange:
 
     def before_fork(self) -> None:
         """Let the thread come to rest."""
+        self._unhush(by_all_means=True)
         if WARNS and _tasks() == 2:  # python warns of forks with threads, and there would be no other: starting anew takes a millisecond
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
@@ -170,20 +176,38 @@ class Exchange:
         if self._forking == threading.get_ident():  # of two threads that fork at once one holds it
             self._forking = 0
             self._handing.release()
+        if WARNS_LATE and _tasks() == 1:
+            _hush()
+            self._hushed_until = time.monotonic() + GONE_S
         self.go()
+
+    def _unhush(self, by_all_means: bool) -> float | None:
+        """Let python warn again, when it has had the time to; how long that is still, in milliseconds."""
+        until = self._hushed_until
+        if until is None:
+            return None
+        left_s = until - time.monotonic()
+        if left_s > 0 and not by_all_means:
+            return left_s * 1000 + 1
+        self._hushed_until = None
+        _unhush()
+        return None
 
     # the thread
 
     def go(self) -> None:
-        """Read in a thread of its own."""
-        thread = self._thread
-        if thread is not None and thread.is_alive() and not thread.is_to_stop:
-            return
-        self._thread = _Reader(self._read)
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter ends, or there are too many threads
-            self._thread = None
+        """Read in a thread of its own, unless another wants to read alone: that one calls this when it has."""
+        with self._state:
+            thread = self._thread
+            if self._alone or self._is_closed or (thread is not None and thread.is_alive() and not thread.is_to_stop):
+                return
+            thread = _Reader(self._read)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends, or there are too many threads
+                self._thread = None
+            else:
+                self._thread = thread
 
     def park(self, patience_s: float = FORK_S) -> bool:
         """Stop the thread; whether it has stopped."""
@@ -197,7 +221,9 @@ class Exchange:
         thread.join(patience_s)
         if thread.is_alive():
             return False
-        self._thread = None
+        with self._state:
+            if self._thread is thread:
+                self._thread = None
         if WARNS and thread.native_id is not None:
             task, deadline = f"/proc/self/task/{thread.native_id}", time.monotonic() + GONE_S
             while os.path.exists(task) and time.monotonic() < deadline:
@@ -214,7 +240,7 @@ class Exchange:
                 self._deliver(lambda: thread.is_to_stop)
                 if thread.is_to_stop:
                     break
-                for fd, _ in self._poll.poll():
+                for fd, _ in self._poll.poll(self._unhush(by_all_means=False)):
                     self._look(fd)
 
     # reading
@@ -311,6 +337,16 @@ class Exchange:
 
     # reading up
 
+    def hold(self) -> None:
+        """Have no thread started, as a fork in another thread would do, until ``release_hold``."""
+        with self._state:
+            self._alone += 1
+
+    def release_hold(self) -> None:
+        """The opposite of ``hold``."""
+        with self._state:
+            self._alone -= 1
+
     def drain(self) -> None:
         """Read and hand on all that children have sent up to now, in this thread."""
         inside = self._thread is threading.current_thread()
@@ -350,6 +386,8 @@ class Exchange:
 
     def close(self) -> None:
         """Let go of everything."""
+        with self._state:
+            self._is_closed = True
         if self._thread is not threading.current_thread():
             self.park()
         else:
@@ -362,6 +400,7 @@ class Exchange:
 
     def release(self) -> None:
         """Close what is open; in a forked child it is the parent's."""
+        self._unhush(by_all_means=True)
         for child in self._children.values():
             try:
                 child.close()
@@ -377,6 +416,38 @@ class Exchange:
             self._listener.detach()
         self._children.clear()
         self._waiting.clear()
+
+
+class _AboutForks:
+    """Where a filter of warnings has a regular expression."""
+
+    def match(self, text: str) -> bool:
+        return "is multi-threaded, use of fork" in text
+
+
+_HUSHED: Any = ("ignore", _AboutForks(), DeprecationWarning, None, 0)
+
+
+def _hush() -> None:
+    """Keep python from warning of the one thread that the program does not know of."""
+    import warnings
+
+    warnings.filters.insert(0, _HUSHED)  # type: ignore[attr-defined]  # a list
+    _changed(warnings)
+
+
+def _unhush() -> None:
+    warnings = sys.modules.get("warnings")
+    if warnings is not None and _HUSHED in warnings.filters:
+        try:
+            warnings.filters.remove(_HUSHED)
+        except ValueError:  # another thread was quicker
+            return
+        _changed(warnings)
+
+
+def _changed(warnings: Any) -> None:
+    getattr(warnings, "_filters_mutated", int)()
 
 
 def _tasks() -> int:

@@ -8,10 +8,11 @@ and no woven code gets into ``__pycache__``.
 from __future__ import annotations
 
 import ast
-import copy
+import io
 from typing import TYPE_CHECKING, Any
 
 from voirkit import imports
+from voirkit.interruptions import is_from_handler
 from voirkit.probes import source, weave, woven
 from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
@@ -38,6 +39,7 @@ class Order:
         self, module: str, path: tuple[str, ...], listener: Listener, defined: Callable[[], None], complain: Callable[[Exception], None]
     ) -> None:
         self.module, self.path, self.listener, self.defined, self.complain = module, path, listener, defined, complain
+        self.untold: Exception | None = None
         self.made = False  # whether a module was compiled with its taps
 
 
@@ -54,6 +56,9 @@ def add(order: Order) -> None:
 
 def remove(order: Order) -> None:
     """Take a wish back."""
+    if order.untold is not None:
+        order.complain(order.untold)
+        order.untold = None
     left = [o for o in _orders.get(order.module, ()) if o is not order]
     if left:
         _orders[order.module] = left
@@ -61,50 +66,87 @@ def remove(order: Order) -> None:
         imports.unwatch(order.module, _weaver)
 
 
-def woven_script(statements: list[ast.stmt], code: CodeType) -> CodeType:
-    """Code of a part of the script, with the taps that are wished for."""
+def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes | None) -> CodeType:
+    """Code of a part of the script, with the taps that are wished for.
+
+    Args:
+        statements: The part, or None: the whole, too deep for a tree of it all.
+        code: Its code.
+        text: The script's source.
+    """
     orders = _orders.get("__main__")
+    if not orders or (statements is None and text is None):
+        return code
     try:
-        return _woven(ast.Module(copy.deepcopy(statements), []), code, orders, is_script=True) if orders else code
-    except RecursionError:  # a tree that is too deep to copy
+        if statements is None:
+            assert text is not None
+            statements = source.parsed("".join(source.lines_of(text)), code).body
+        return _woven(statements, code, orders, is_script=True)
+    except Exception as exc:
+        if is_from_handler(exc):
+            raise
+        for order in orders:
+            _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return code
 
 
-def _woven(tree: ast.Module, code: CodeType, orders: Sequence[Order], is_script: bool = False) -> CodeType:
+def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], is_script: bool = False) -> CodeType:
     """A module's code with taps, those that can be put in.
 
     Who wished for the others is told now if it is the script, else when the module has been executed.
+
+    Raises:
+        NoSource, RecursionError: None can.
     """
     table: dict[str, Any] = {}
+    module = ast.Module(statements, [])
     with weave.lock:
-        where = woven.placed(tree, [(order.path, order.listener) for order in orders])
+        chosen = [s for s in statements if any(woven.definitions(ast.Module([s], []), order.path) for order in orders)]
+        chosen = [s for s in statements if any(s.lineno <= (c.end_lineno or c.lineno) and c.lineno <= (s.end_lineno or s.lineno) for c in chosen)]
+        if not chosen:
+            return code
+        part = source.part_of(module, chosen)
+        plain = source.compiled(part, code)
+        part.body[-len(chosen) :] = [source.copied(s) for s in chosen]  # they are the program's, or are asked for again
+        made: list[Order] = []
+        where = woven.placed(part, [(order.path, order.listener) for order in orders])
         for path in dict.fromkeys(order.path for order in orders):
             wishes = [order for order in orders if order.path == path]
-            for node in woven.definitions(tree, path):
+            for node in woven.definitions(part, path):
                 possible = [order for order in wishes if _can(node, order, is_script)]
                 if possible:
-                    woven.put(node, [order.listener for order in possible], None, table)
-                for order in possible:
-                    order.made = True
+                    woven.put(node, [order.listener for order in possible], None, table, code)
+                made += possible
                 others = [order.listener for order in wishes if order not in possible]
                 where = [(at, rest, listener) for at, rest, listener in where if at is not node or rest or listener not in others]
         if not table:
             return code
         try:
-            return woven.patched(source.compiled(tree, code), code, table, where)
-        except SyntaxError:
-            return code
+            new = woven.grafted(source.compiled(part, code), code, plain, table, where)
+        except SyntaxError as exc:
+            raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
+        for order in made:
+            order.made = True
+        return new
 
 
 def _can(node: FunctionNode, order: Order, tell: bool) -> bool:
     """Whether a wish can be fulfilled; tried on a copy."""
     try:
-        woven.put(copy.deepcopy(node), [order.listener], None, {})
-    except (CanNot, NeedsMemory) as exc:
+        woven.put(source.copied(node), [order.listener], None, {}, None)
+    except (CanNot, NeedsMemory, RecursionError) as exc:
         if tell:
-            order.complain(exc)
+            _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return False
     return True
+
+
+def _tell(order: Order, exc: Exception) -> None:
+    """Say what is wrong; later, if the program is too deep in its calls for that."""
+    try:
+        order.complain(exc)
+    except RecursionError:
+        order.untold = exc
 
 
 class _Weaver(imports.Watcher):
@@ -118,17 +160,28 @@ class _Weaver(imports.Watcher):
         plain = getattr(type(loader), "exec_module", None) is _bootstrap_external._LoaderBasics.exec_module  # type: ignore[attr-defined]
         if not orders or not plain:
             return None
-        code: CodeType | None = loader.get_code(name)
-        text = loader.get_source(name) if code is not None else None
-        if code is None or text is None:
-            return None
-        woven = _woven(source.parsed(text, code), code, orders)
-        return woven if woven is not code else None
+        code: CodeType | None = None
+        try:
+            code = loader.get_code(name)
+            text = loader.get_source(name) if code is not None else None
+            if code is None or text is None:
+                return code
+            source.keep(code.co_filename, io.StringIO(text).readlines())
+            return _woven(source.parsed(text, code).body, code, orders)
+        except Exception as exc:  # when the module has been executed it is tried again, and told
+            if is_from_handler(exc):
+                raise
+            return code
 
     def ran(self, module: ModuleType) -> None:
         """Take over what was woven, and put on what could not be."""
         for order in list(_orders.get(module.__name__, ())):
-            order.defined()
+            try:
+                order.defined()
+            except Exception as exc:
+                if is_from_handler(exc):
+                    raise
+                _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
 
 
 _weaver = _Weaver()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
 from voirkit.probes.plan import Element, Node, Rule, plain_names
+from voirkit.probes.taps import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,14 +33,16 @@ class Record:
         children: Of a total: the records within, one for each value of the focus.
         is_leaf: Whether it is that of one value of the focus.
         caught: Element, names and values under each name of a capture.
+        tested: The values of each element with a condition: another call's capture may have the same name.
         number: Tells the pairs of ``!`` and ``!!`` apart.
     """
 
-    __slots__ = ("caught", "children", "is_leaf", "number", "parent")
+    __slots__ = ("caught", "children", "is_leaf", "number", "parent", "tested")
 
     def __init__(self, parent: Record | None, keeps: bool = False, is_leaf: bool = False) -> None:
         self.parent, self.is_leaf, self.number = parent, is_leaf, 0
         self.caught: dict[str, Caught] = {}
+        self.tested: dict[Element, list[Any]] = {}
         self.children: list[Record] = []
         if keeps and parent is not None:
             parent.children.append(self)
@@ -53,6 +56,15 @@ class Record:
                 found.setdefault(name, caught)
             at = at.parent
         return found
+
+    def values_of(self, element: Element) -> list[Any]:
+        """What it or what is around it has caught for an element with a condition."""
+        at: Record | None = self
+        while at is not None:
+            if element in at.tested:
+                return at.tested[element]
+            at = at.parent
+        return []
 
     def leaves(self) -> list[Record]:
         return [self] if self.is_leaf else [leaf for child in self.children for leaf in child.leaves()]
@@ -115,7 +127,7 @@ class Memory:
                 for leaf in record.leaves() or [record]:
                     caught = leaf.all()
                     if {name for name in caught if not name.startswith("/")} >= self.rule.names:
-                        self.fire(caught)
+                        self.fire(caught, leaf)
 
     def set(self, node: Node, frame: Any, elements: Sequence[Element], name: str, value: Any) -> Any:
         """A variable is set; returns its value, or what replaces it."""
@@ -129,8 +141,12 @@ class Memory:
             for record in records:
                 if not total:
                     record.caught[element.alias] = (element, [name], [value])
+                    if element.check is not None:
+                        record.tested[element] = [value]
                     continue
                 at = Record(record, True, True) if element.focus else record
+                if element.check is not None:
+                    at.tested.setdefault(element, []).append(value)
                 caught = at.caught.setdefault(element.alias, (element, [], []))
                 caught[1].append(name)
                 caught[2].append(value)
@@ -147,7 +163,9 @@ class Memory:
             if element.focus:
                 for record in records:
                     caught = {**record.all(), element.alias: (element, [name], [value])}
-                    event = self.event(caught)
+                    if element.check is not None:
+                        record.tested[element] = [value]
+                    event = self.event(caught, record)
                     if event is not None:
                         replaced = self.outlet.ask(event, value)
                         new = replaced if replaced is not value else new
@@ -161,13 +179,16 @@ class Memory:
         """Variables are deleted, or about to be set anew."""
         for record in () if self.rule.total else self.running[node].get(id(frame), ()):
             for alias in [a for a, c in record.caught.items() if c[1][0] in names and c[0] in node.elements]:
-                del record.caught[alias]
+                element = record.caught.pop(alias)[0]
+                record.tested.pop(element, None)
+            for element in [e for e in record.tested if e.name in names and e in node.elements]:
+                del record.tested[element]
 
-    def fire(self, caught: dict[str, Caught], record: Record | None = None, element: Element | None = None) -> None:
-        event = self.event(caught)
+    def fire(self, caught: dict[str, Caught], record: Record, element: Element | None = None) -> None:
+        event = self.event(caught, record)
         if event is None:
             return
-        if self.rule.wrap is not None and record is not None and element is not None:
+        if self.rule.wrap is not None and element is not None:
             root = record.root
             if element.focus == 1:
                 root.number = next(_numbers)
@@ -178,11 +199,11 @@ class Memory:
             }
         self.outlet.fire(event)
 
-    def event(self, caught: dict[str, Caught]) -> dict[str, Any] | None:
+    def event(self, caught: dict[str, Caught], record: Record) -> dict[str, Any] | None:
         """The event, or None if a condition does not hold."""
         for element in self.checked:
-            found = caught.get(element.alias)
-            if found is not None and not self.outlet.passes([element.check] * len(found[2]), found[2]):
+            values = record.values_of(element)
+            if not self.outlet.passes([element.check] * len(values), values):
                 return None
         if self.rule.raw:
             return {a: Capture(e.source, a, list(n), list(v)) for a, (e, n, v) in caught.items() if not a.startswith("/")}
@@ -229,9 +250,7 @@ class MemoryListener:
             return tell(node, _getframe(1), found, name, value)
 
         def given_deep(value: Any) -> Any:
-            frame: Any = _getframe(1)
-            while frame is not None and id(frame) not in memory.running[node]:
-                frame = frame.f_back
+            frame = owner_of(_getframe(1))
             return tell(node, frame, found, name, value) if frame is not None else value
 
         def happens() -> None:
@@ -280,6 +299,10 @@ class MemoryTap:
     def slow(self) -> Callable[..., Any]:
         """See ``sites.Tap``."""
         return self._function
+
+    def one_by_one(self) -> Any:
+        """See ``sites.Tap``; it reads no variables."""
+        raise NotImplementedError
 
 
 __all__ = ["Memory", "MemoryListener"]

@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from types import CodeType
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -63,17 +64,29 @@ def bound_in(node: FunctionNode) -> set[str]:
     return found
 
 
-def bound_inside(node: FunctionNode) -> set[str]:
-    """The names that scopes inside a function bind: its functions, classes and comprehensions."""
-    found: set[str] = set()
-    for at in ast.walk(node):
-        if at is not node and isinstance(at, FunctionNode):
-            found |= bound_in(at)
-        elif isinstance(at, ast.ClassDef):
-            found |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        elif isinstance(at, COMPREHENSIONS):
-            found |= {name for generator in at.generators for name in bound(generator.target)}
-    return found
+def used_in(at: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The names that a function's statements use, but for what scopes inside it (functions, classes, comprehensions) bind for themselves.
+
+    ``hidden``: names that have another meaning there.
+    """
+    rest: Iterable[ast.AST] = ast.iter_child_nodes(at)
+    if isinstance(at, ast.Name):
+        if at.id not in hidden:
+            yield at.id
+        return
+    if isinstance(at, SCOPES):
+        for outer in outer_expressions(at):
+            yield from used_in(outer, hidden)
+        if isinstance(at, FunctionNode):
+            hidden |= bound_in(at)
+        else:
+            hidden |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        rest = [at.body] if isinstance(at, ast.Lambda) else at.body
+    elif isinstance(at, COMPREHENSIONS):
+        yield from used_in(at.generators[0].iter, hidden)
+        hidden |= {name for generator in at.generators for name in bound(generator.target)}
+    for child in rest:
+        yield from used_in(child, hidden)
 
 
 def bound(*targets: ast.expr) -> list[str]:
@@ -89,6 +102,17 @@ def bound(*targets: ast.expr) -> list[str]:
     return list(dict.fromkeys(found))  # v, v = 1, 2 sets v once, as far as can be told afterwards
 
 
+def leaves(*targets: ast.expr) -> Iterator[ast.expr]:
+    """The names, attributes and items that targets set, in the order in which that is done."""
+    for target in targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            yield from leaves(*target.elts)
+        elif isinstance(target, ast.Starred):
+            yield from leaves(target.value)
+        else:
+            yield target
+
+
 def dotted(node: ast.expr) -> str:
     """``a.b.c`` of an attribute; nothing for other expressions."""
     path: list[str] = []
@@ -96,6 +120,14 @@ def dotted(node: ast.expr) -> str:
         path.insert(0, node.attr)
         node = node.value
     return ".".join([node.id, *path]) if isinstance(node, ast.Name) else ""
+
+
+def mangled(name: str, code: CodeType) -> str:
+    """``_K__x`` for ``__x`` in the code of a class's method."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    known = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names)
+    return next((n for n in known if n.startswith("_") and n != name and n.endswith(name)), name)
 
 
 def captures(pattern: ast.AST) -> list[str]:

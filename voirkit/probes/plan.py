@@ -7,7 +7,9 @@ touches them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any
+from weakref import ref
 
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.probes import language
@@ -97,16 +99,7 @@ class Rule:
     def __init__(self, parsed: Parsed, scope: Mapping[str, Any], *, raw: bool, total: bool | None, overridable: bool) -> None:
         self.parsed, self.raw, self.overridable = parsed, raw, overridable
         lookup = _Lookup(parsed, scope)
-        functions = iter(parsed.functions)
-        numbers = iter(range(10**6))
-
-        def build(call: Any, parent: Node | None) -> Node:
-            node = Node(self, next(functions), parent)
-            node.elements = [_element(e, lookup, f"/{next(numbers)}") for e in call.captures]
-            node.children = [build(child, node) for child in call.children]
-            return node
-
-        self.root = build(parsed.tree, None)
+        self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)
         self.nodes = list(self.root.walk())
         foci = [e for node in self.nodes for e in node.elements if e.focus]
         self.total = total if total is not None else not foci
@@ -115,6 +108,13 @@ class Rule:
         if overridable and self.total:
             raise parsed.focus.wrong("a probe that can override needs a variable to replace.",
                                      "Write FUNCTION > VARIABLE.")  # fmt: skip
+
+    def _node(self, call: Any, parent: Node | None, functions: Iterator[ParsedFunction], numbers: Iterator[int], lookup: _Lookup) -> Node:
+        # No function within a function: a cycle would keep the scope, and with it the program's objects, alive.
+        node = Node(self, next(functions), parent)
+        node.elements = [_element(e, lookup, f"/{next(numbers)}") for e in call.captures]
+        node.children = [self._node(child, node, functions, numbers, lookup) for child in call.children]
+        return node
 
     @property
     def names(self) -> set[str]:
@@ -149,8 +149,13 @@ def equals(expected: Any) -> Check:
 
 
 def is_same(expected: Any) -> Check:
-    """A check by identity."""
-    return lambda value: value is expected
+    """A check by identity, which keeps no object alive that the program lets go."""
+    try:
+        reference = ref(expected)
+    except TypeError:  # of a class with slots: another object may get its identity when it is gone
+        known = id(expected)
+        return lambda value: id(value) == known
+    return lambda value: value is reference()
 
 
 class _Lookup:

@@ -75,6 +75,8 @@ def end(probe: Probe) -> None:
     if _probes.get(relayed.key) is not probe:
         return
     raise_at_end(probe)
+    if exchange is not None:
+        exchange.hold()
     try:
         if exchange is not None:
             exchange.drain()
@@ -96,6 +98,7 @@ def _let_go(probe: Probe, exchange: Exchange | None) -> None:
     if exchange is not None:
         relayed.dropped += exchange.dropped(relayed.key) + exchange.forget(relayed.key)
         exchange.end_probe(relayed.key)
+        exchange.release_hold()
         if _probes:
             exchange.go()
         else:

@@ -7,7 +7,7 @@ import ast
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from voirkit.probes.names import FunctionNode, bound_in, bound_inside
+from voirkit.probes.names import FunctionNode, bound_in, outer_expressions, used_in
 from voirkit.probes.sites import CanNot, Site
 from voirkit.probes.tapper import Tapper
 
@@ -73,9 +73,10 @@ def seen_in(node: FunctionNode) -> Seen:
 
 
 def outside_of(node: FunctionNode) -> list[str]:
-    """Names that a function uses and neither it nor a scope inside it binds."""
-    own = bound_in(node) | bound_inside(node)
-    return [name for name in dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) if name not in own]
+    """Names from outside that a function uses, or a scope inside it."""
+    own = bound_in(node)
+    body = [*outer_expressions(node), *([node.body] if isinstance(node, ast.Lambda) else node.body)]
+    return [name for name in dict.fromkeys(name for part in body for name in used_in(part)) if name not in own]
 
 
 def refusal(unseen: dict[str, str], fixed: dict[str, str], wanted: Iterable[str], is_total: bool) -> str:

@@ -66,6 +66,10 @@ class Tap(Protocol):
         """The function to call without the variables; it looks for them in the calling frame."""
         ...
 
+    def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
+        """Functions to call at the site instead: to begin, with each variable that is bound (made from its name), and at last."""
+        ...
+
 
 class Listener(Protocol):
     """One who wants taps in a function.

@@ -10,9 +10,14 @@ from __future__ import annotations
 import __future__
 
 import ast
+import io
 import linecache
+import tokenize
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from voirkit.probes import rewritten
+from voirkit.quiet import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,43 +36,78 @@ class NoSource(Exception):
 
 def compiled(tree: ast.Module, code: CodeType) -> CodeType:
     """Compile a tree under the name and ``__future__`` imports of some code."""
-    made: CodeType = compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
+    with quiet(code.co_filename):  # they were given when the program itself was compiled
+        made: CodeType = compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
     return made
 
 
 def parsed(text: str, code: CodeType) -> ast.Module:
     """Parse a text under the name and ``__future__`` imports of some code."""
     flags = code.co_flags & _FUTURE | ast.PyCF_ONLY_AST
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes and the like: said when the program itself was compiled
+    with quiet(code.co_filename):
         tree: ast.Module = compile(text, code.co_filename, "exec", flags, dont_inherit=True)
     return tree
 
 
-def trees_of(code: CodeType, qualname: str, names: Mapping[str, Any]) -> Iterator[tuple[ast.Module, FunctionNode]]:
+_kept: dict[str, list[list[str]]] = {}  # the lines of files as they were when their code was compiled, as far as that is known
+VERSIONS = 4  # of a file that is edited and reloaded
+
+
+def lines_of(source: bytes) -> list[str]:
+    """The lines of a source file's bytes, as the compiler reads them.
+
+    Raises:
+        SyntaxError, UnicodeDecodeError: It can not be read.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    return io.TextIOWrapper(io.BytesIO(source), encoding).readlines()
+
+
+def keep(filename: str, lines: list[str]) -> None:
+    """Remember the lines of a file that code was compiled from: it may be edited while the program runs."""
+    kept = _kept.setdefault(filename, [])
+    kept[:] = [lines, *(other for other in kept if other != lines)][:VERSIONS]
+
+
+def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The lines that some code may have been compiled from.
+
+    Args:
+        code: The code.
+        names: Its globals, which may know how to find the source.
+
+    Raises:
+        NoSource: There are none.
+    """
+    kept = list(_kept.get(code.co_filename, ()))
+    yield from kept
+    lines = linecache.getlines(code.co_filename, dict(names))
+    if lines and lines not in kept:
+        yield lines
+    if not lines and not kept:
+        raise NoSource("can not be probed: its source is not there to read.")
+
+
+def trees_in(
+    lines: list[str], code: CodeType, qualname: str, names: Mapping[str, Any]
+) -> Iterator[tuple[ast.Module, FunctionNode]]:  # fmt: skip
     """A module to compile, and the function in it; the next if the first does not compile to the same.
 
     Args:
+        lines: The lines of its file.
         code: The function's code, as it was compiled.
         qualname: Its qualified name, for python 3.10, whose code does not tell.
-        names: The function's globals, which may know how to find the source.
-
-    Raises:
-        NoSource: There is none.
+        names: The function's globals.
     """
-    lines = linecache.getlines(code.co_filename, dict(names))
-    if not lines:
-        raise NoSource("can not be probed: its source is not there to read.")
     qualname = getattr(code, "co_qualname", qualname)
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":
         found = _alone(code, lines, qualname)
         if found is not None:
             found[0].body[:0] = _imports(found[1], names)
+            rewritten.rewrite(found[0], code, lines)
             yield found
-    found = _in_module(code, lines)
-    if found is not None:
+    for found in _in_module(code, lines):
+        rewritten.rewrite(found[0], code, lines)
         yield found
 
 
@@ -83,6 +123,7 @@ def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
     return [ast.fix_missing_locations(ast.Import([ast.alias(n, None) for n in foreign]))]
 
 
+TOO_DEEP = "can not be probed: it stands too deep in its source, or the program in its calls, for Python to compile it with taps."
 CHANGED = "can not be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
 
 
@@ -133,21 +174,61 @@ def _around(qualname: str) -> list[tuple[str, str]]:
     return found
 
 
-def _in_module(code: CodeType, lines: list[str]) -> tuple[ast.Module, FunctionNode] | None:
+def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, FunctionNode]]:
     try:
         tree = parsed("".join(lines), code)
     except SyntaxError:
-        return None
-    if code.co_name != "<lambda>":
-        for node in ast.walk(tree):
-            if isinstance(node, _DEFINITIONS) and node.name == code.co_name and first_line(node) == code.co_firstlineno:
-                return tree, node
-        return None
-    lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
-    for node in lambdas:
-        if len(lambdas) == 1 or _is_lambda(node, code):
-            return tree, node
-    return None
+        return
+    for statement in tree.body:
+        found: list[FunctionNode] = []
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Lambda):
+                if code.co_name == "<lambda>" and node.lineno == code.co_firstlineno and _is_lambda(node, code):
+                    found.append(node)
+            elif isinstance(node, _DEFINITIONS) and node.name == code.co_name and first_line(node) == code.co_firstlineno:
+                found.append(node)
+        for node in found:
+            yield part_of(tree, [statement]), node
+
+
+def copied(node: Any) -> Any:
+    """A copy of a tree, however deep: ``copy.deepcopy`` takes seven calls a level."""
+    made = type(node).__new__(type(node))
+    stack = [(node, made)]
+    while stack:
+        old, new = stack.pop()
+
+        def copy(value: Any) -> Any:
+            if not isinstance(value, ast.AST):
+                return value
+            twin = type(value).__new__(type(value))
+            stack.append((value, twin))
+            return twin
+
+        new.__dict__.update({name: [*map(copy, v)] if isinstance(v, list) else copy(v) for name, v in vars(old).items()})
+    return made
+
+
+def part_of(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
+    """A module with some of its statements, in which the functions compile as in the whole.
+
+    The rest of a module may be too deep for python to compile it from a tree: it takes three calls a level.
+    """
+    return ast.Module([*_imported(tree), *statements], [])
+
+
+def _imported(tree: ast.Module) -> list[ast.stmt]:
+    """All imports of the module itself: ``module.f()`` compiles otherwise since 3.11 if ``module`` is imported there."""
+    found: list[ast.stmt] = []
+    stack: list[ast.AST] = [tree]
+    while stack:
+        at = stack.pop()
+        if isinstance(at, ast.Import) or (isinstance(at, ast.ImportFrom) and all(a.name != "*" for a in at.names)):
+            found.append(at)
+        elif isinstance(at, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case) and not isinstance(at, (*_DEFINITIONS, ast.ClassDef)):
+            stack += ast.iter_child_nodes(at)
+    is_future = [isinstance(at, ast.ImportFrom) and at.module == "__future__" for at in found]
+    return [at for at, future in zip(found, is_future, strict=True) if not future]  # whose flags the compiler is given
 
 
 def is_code_of(code: CodeType, node: FunctionNode) -> bool:
@@ -166,7 +247,8 @@ def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
     used = {n.id for n in ast.walk(body) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
     a = node.args
     arguments = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
-    return tuple(arguments) == code.co_varnames[: len(arguments)] and used >= {*code.co_names, *code.co_freevars}
+    others = [name for name in (*code.co_names, *code.co_freevars) if name not in used and "__" not in name]  # private ones are mangled
+    return tuple(arguments) == code.co_varnames[: len(arguments)] and not others
 
 
 def first_line(node: ast.AST) -> int:
@@ -182,6 +264,15 @@ def last_line(code: CodeType) -> int:
     else:
         last = max((line for _, _, line in code.co_lines() if line is not None), default=0)
     return max([last, *(last_line(inner) for inner in inner_codes(code))])
+
+
+def sets(code: CodeType, name: str) -> bool:
+    """Whether code, or code in it, gives a variable of its own another value, or deletes it."""
+    import dis  # only who asks this needs it
+
+    codes = [code, *(c for inner in inner_codes(code) for c in all_codes(inner) if name in c.co_freevars)]
+    changes = (i for c in codes for i in dis.get_instructions(c) if i.opname.startswith(("STORE_", "DELETE_")))
+    return any(name == i.argval or (type(i.argval) is tuple and name in i.argval) for i in changes if "ATTR" not in i.opname)
 
 
 def inner_codes(code: CodeType) -> list[CodeType]:

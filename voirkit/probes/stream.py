@@ -19,6 +19,7 @@ from voirkit.probes import processes
 from voirkit.probes import selectors as _selectors
 from voirkit.probes.catalogue import catalogue
 from voirkit.probes.scope import Scope, bare
+from voirkit.probes.source import keep, lines_of
 from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class Probe(Stream):
         """
         script = None
         if program.source is not None and program.path is not None:
-            script = catalogue(program.source.decode("utf-8", "replace"), program.path)
+            script = catalogue(program.source, program.path)
+            keep(program.path, lines_of(program.source))
         for parsed in self._parsed:
             site = _selectors.check_all(
                 parsed, script, program.name, self._scope,

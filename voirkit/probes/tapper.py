@@ -27,6 +27,7 @@ class Tapper(Calls):
         outside: Names from outside that the function only reads.
         globals: What annotations can mean: the function's globals; None if the module has not run.
         table: Gets each marker's function.
+        order: The function's local variables, in the order that its code has them.
 
     Attributes:
         unseen: What happens in the function, by name, and no tap can see; and why.
@@ -34,10 +35,11 @@ class Tapper(Calls):
     """
 
     def __init__(
-        self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any]
+        self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any],
+        order: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(node, listeners, table)
-        self.outside, self.globals = outside, globals
+        self.outside, self.globals, self.order = outside, globals, order
         self.unseen: dict[str, str] = {}
         self.fixed: dict[str, str] = {}
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
@@ -57,6 +59,7 @@ class Tapper(Calls):
             self.unseen |= {"#exit": why, "#error": why}
             return
         body = self.node.body
+        in_order = self.in_order()
         docstring = body[:1] if is_text(body[0]) else []
         body = self.block(body[len(docstring) :])
         last = self.node.body[-1]
@@ -67,7 +70,7 @@ class Tapper(Calls):
         if errors or exits:
             handlers = [ast.ExceptHandler(None, None, [*errors, ast.Raise()])] if errors else []
             body = [at_place(ast.Try(body, handlers, [], exits), body[0])]
-        self.node.body = [*docstring, *declarations, *entry, *body]
+        self.node.body = [*docstring, *declarations, *in_order, *entry, *body]
 
     def entry(self) -> list[Any]:
         """The taps at the beginning: ``#enter``, what comes from outside, the parameters."""
@@ -81,6 +84,21 @@ class Tapper(Calls):
             site = Site("set", parameter.arg, names[n + 1 :], tags_of(parameter.annotation, self.globals))
             calls += self.statements(site, parameter.arg, first, {parameter.arg})
         return calls
+
+    def in_order(self) -> list[ast.stmt]:
+        """A statement that is never reached, for which the compiler makes no code: it only meets the names of the variables in their order.
+
+        It numbers them as it meets them, and ``locals()`` and their destructors come in that order.
+        """
+        own = bound_in(self.node)
+        met: list[ast.stmt] = []
+        for name in [n for n in self.order if n not in {p.arg for p in self.parameters}]:
+            meet: ast.expr = ast.Name(name, ast.Load())
+            private = any(n.startswith("__") and name.endswith(n) for n in own)
+            if name not in own and not private:  # a comprehension's, which since 3.12 is compiled into the function
+                meet = ast.ListComp(meet, [ast.comprehension(ast.Name(name, ast.Store()), ast.Tuple([], ast.Load()), [], 0)])
+            met.append(ast.Expr(meet))
+        return [at_place(ast.If(ast.Constant(False), met, []), self.node.body[0])] if met else []
 
     def declarations(self) -> list[ast.stmt]:
         """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that use the names."""
@@ -166,7 +184,7 @@ class Tapper(Calls):
                 node.value = self.wrap(Site("attribute", name, is_expression=True), node.value)
             self.expressions(target)
         stored = self.stored([t for t in node.targets if not isinstance(t, ast.Attribute)], node)
-        return [node, *self.set_names(bound(*node.targets), node), *stored]
+        return [node, *self.set_targets(node.targets, node), *stored]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
@@ -207,7 +225,9 @@ class Tapper(Calls):
         self.expressions(node.target)
         names = bound(node.target)
         before = [s for n in names for s in self.statements(Site("loop", f"#loop_{n}", names), None, node.target)]
-        taps = [*self.set_names(names, node.target), *self.stored([node.target], node.target)]
+        stored = self.stored([node.target], node.target)
+        # What happens at the beginning of a turn happens before its variables are set.
+        taps = [*(self.set_names(names, node.target) if before else self.set_targets([node.target], node.target)), *stored]
         self.loops += names
         body = self.block(node.body)
         sure = set(names) - self.deleted
@@ -231,7 +251,10 @@ class Tapper(Calls):
             taps: list[ast.stmt] = []
             for n in range(len(items) - 1, -1, -1):
                 target = items[n].optional_vars
-                if target is not None and (taps := [*self.set_names(bound(target), target), *self.stored([target], target)]):
+                if target is None:
+                    continue
+                stored = self.stored([target], target)
+                if taps := [*self.set_targets([target], target), *stored]:
                     break
             else:
                 n = -1
@@ -275,13 +298,10 @@ class Tapper(Calls):
             names = captures(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
-            else:
-                taps = self.set_names(names, case.pattern)
-                guard = self.expression(case.guard)
-                calls = [s.value for s in taps if isinstance(s, ast.Expr)]
-                if calls and len(calls) == len(taps):  # else one that may replace the value, or that needs a way out
-                    guard, taps = one_of([*calls, guard], -1), []
-                case.guard = guard
+            else:  # the names are set whether it holds or not
+                calls = self.set_in_expression(names)
+                case.guard = at_place(one_of([*calls, self.expression(case.guard)], -1), case.guard)
+                taps = []
             case.body = [*taps, *self.block(case.body)]
         return [node]
 

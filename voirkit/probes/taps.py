@@ -7,6 +7,7 @@ shape: the cost of an event is one call, a dictionary, and the subscriber (``ben
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 from functools import cache
@@ -15,16 +16,19 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes.events import Capture, Outlet
+from voirkit.probes.names import mangled
 from voirkit.probes.plan import Element, Node, plain_names
+from voirkit.probes.scope import locals_of
 from voirkit.streams import MEANT, in_turn, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from voirkit.probes.sites import Site
+    from voirkit.probes.sites import Site, Tap
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_LINE = sys._getframe().f_lineno  # where tracebacks say that a tap is
 TRUE = "True"  # what a hash variable without a value is in an event
 VALUE = "value"
 
@@ -64,8 +68,11 @@ class LocalListener:
         if node.rule.total or len(node.rule.nodes) > 1:
             raise NeedsMemory
         self._open: dict[int, int] = {}
+        names = {e.name for e in node.elements if e.focus}
+        always = ({"#enter", "#exit"}, *({f"#loop_{e.loop}", f"#endloop_{e.loop}"} for e in node.elements if e.focus))
+        self.always_ends = len(names) == 2 and names in always
 
-    def taps(self, site: Site) -> Sequence[LocalTap]:
+    def taps(self, site: Site) -> Sequence[Tap]:
         """One for each focus that the site sets."""
         if site.kind == "unset":
             return ()
@@ -74,7 +81,12 @@ class LocalListener:
             self.hit.setdefault(element, set()).add(site.kind)
         if site.kind == "declared":
             return ()
-        return [LocalTap(self, site, e, self._sources(site, e)) for e in found if e.focus]
+        taps: list[Tap] = [LocalTap(self, site, e, self._sources(site, e)) for e in found if e.focus]
+        if self.node.rule.wrap is None or self.always_ends:
+            return taps
+        # A pair that has not ended with the call is none: another call may get a frame at the same place.  (A lambda that raises does
+        # not tell that it ends, but the next one does that it begins.)
+        return [EndTap(self), *taps] if site.kind == "enter" else [*taps, EndTap(self)] if site.kind == "exit" else taps
 
     def _sources(self, site: Site, focus: Element) -> list[tuple[Element, str]]:
         """Where each capture is read for an event: the name of a variable, TRUE, or VALUE (what is being set)."""
@@ -116,8 +128,6 @@ class LocalTap:
         self.reads = tuple(dict.fromkeys(s for _, s in sources if s not in (TRUE, VALUE)))
         rule = listener.node.rule
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
-        names = {e.name for e in listener.node.elements if e.focus}
-        self.always_ends = len(names) == 2 and (names == {"#enter", "#exit"} or names == {f"#loop_{focus.loop}", f"#endloop_{focus.loop}"})
 
     def make(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
         """See ``sites.Tap``; ``depth``: how many calls the function is below that of the site."""
@@ -128,7 +138,7 @@ class LocalTap:
         places = {name: f"a{n}" for n, name in enumerate(reads)}
         places |= {TRUE: "True", VALUE: VALUE if site.has_value else "exc_info()[1]"}
         shape = Shape(
-            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, self.always_ends,
+            len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, listener.always_ends,
             listener.node.rule.wrap, raw,
             tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
             tuple(places[s] for e, s in sources if e.check is not None), depth,
@@ -159,6 +169,60 @@ class LocalTap:
 
         return tap
 
+    def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
+        """See ``sites.Tap``."""
+        held: dict[int, dict[str, Any]] = {}  # by the identity of the frame
+        made: dict[tuple[str, ...], Callable[..., Any]] = {}
+        _getframe = sys._getframe
+
+        def start() -> None:
+            held[id(_getframe(1))] = {}
+
+        def take(name: str) -> Callable[[Any], None]:
+            def tap(value: Any) -> None:
+                held[id(_getframe(1))][name] = value
+
+            return tap
+
+        def tap(*value: Any) -> Any:
+            found = held.pop(id(_getframe(1)))
+            key = tuple(found)
+            function = made.get(key)
+            if function is None:
+                function = made[key] = self.make(key, 2)
+            return function(*value, *found.values())
+
+        return start, take, tap
+
+
+class EndTap:
+    """Drops what a call has begun and not ended (``sites.Tap``)."""
+
+    reads: tuple[str, ...] = ()
+    replaces = False
+
+    def __init__(self, listener: LocalListener) -> None:
+        begun, drop, _getframe = listener._open, listener.outlet.dropped, sys._getframe
+
+        def tap() -> None:
+            key = id(_getframe(1))
+            begun.pop(key, None)
+            drop(key)
+
+        self._function = tap
+
+    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
+        """See ``sites.Tap``."""
+        return self._function
+
+    def slow(self) -> Callable[..., Any]:
+        """See ``sites.Tap``."""
+        return self._function
+
+    def one_by_one(self) -> Any:
+        """See ``sites.Tap``; it reads no variables."""
+        raise NotImplementedError
+
 
 class Shape(tuple[Any, ...]):
     """All that a tap's code depends on."""
@@ -183,11 +247,11 @@ def _code(shape: Shape) -> CodeType:
     body = [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"] if checked else []
     frame = f"_getframe({depth})"
     key = frame if always_ends else f"id({frame})"  # a frame whose pair may stay open must not be kept
-    send = [f"emit({event}) if len(threads) < 2 else in_turn(emit, {event})"]
+    send = [f"in_turn(emit, {event}) if threads() else emit({event})"]
     if step == "begin":
         number = f"number = open[id({frame})] = next(ids)"
-        send = ["if begin is None:", f"    {number}", f"    {send[0]}", "elif len(threads) < 2:", f"    begin({key})"]
-        send += ["else:", f"    in_turn(begin, {key})"]
+        send = ["if begin is None:", f"    {number}", f"    {send[0]}", "elif threads():", f"    in_turn(begin, {key})"]
+        send += ["else:", f"    begin({key})"]
     elif step == "end":
         number = f"number = open.pop(id({frame}), 0)"
         send = [
@@ -196,9 +260,9 @@ def _code(shape: Shape) -> CodeType:
             f"    {send[0]}",
             "else:",
             "    number = count",
-            "    if len(threads) < 2:",
+            "    if threads():",
         ]
-        send += [f"        end({key}, {event})", "    else:", f"        in_turn(end, {key}, {event})"]
+        send += [f"        in_turn(end, {key}, {event})", "    else:", f"        end({key}, {event})"]
     if replaces:
         body += [number] if step else []
         body.append(f"return ask({event}, {VALUE})")
@@ -210,13 +274,19 @@ def _code(shape: Shape) -> CodeType:
             "except MEANT:",
             "    raise",
             "except BaseException as exc:",
-            "    failed(exc)",
+            "    if failed(exc):",
+            "        raise",
         ]
         body += [back] if returns else []
     text = "def make(emit, failed, count, begin, end):\n    def tap(" + ", ".join(arguments) + "):\n        nonlocal count\n"
     text += "".join(f"        {line}\n" for line in body) + "    return tap\n"
     names: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), names)  # this file: dynamo leaves out what is in this folder
+    tree = ast.parse(text)
+    for node in ast.walk(tree):  # a traceback is to show one line of this file, whatever stands in it there
+        if "lineno" in node._attributes:
+            node.lineno = node.end_lineno = _LINE  # type: ignore[attr-defined]
+            node.col_offset = node.end_col_offset = -1  # type: ignore[attr-defined]
+    exec(compile(tree, __file__, "exec"), names)  # this file: dynamo leaves out what is in this folder
     return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 
@@ -232,21 +302,40 @@ def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionTy
     return FunctionType(code, names, "tap", None, tuple(cells[name] for name in code.co_freevars))
 
 
+def owner_of(frame: Any) -> Any:
+    """The frame of the function around a comprehension's; None if it can not be told which that is.
+
+    Who consumes a generator expression may be another function, or another call of the same one.
+    """
+    while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
+        code, at = frame.f_code, frame.f_back
+        if at is None or not _makes(at.f_code, code):
+            callers = []
+            while at is not None:
+                callers += [at] if _makes(at.f_code, code) else []
+                at = at.f_back
+            at = callers[0] if len(callers) == 1 else None
+        frame = at
+    return frame
+
+
+def _makes(code: CodeType, inner: CodeType) -> bool:
+    return any(const is inner for const in code.co_consts)
+
+
 def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
     """Those of a frame's variables that are bound.
 
     ``deep``: the frame is that of a comprehension, and the function's is around it (python before 3.12).
     """
-    while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
-        frame = frame.f_back
+    if deep:
+        frame = owner_of(frame)
     if frame is None:
         return {}
-    there = frame.f_locals
-    found = {name: there[name] for name in names if name in there}
-    missing = [name for name in names if name not in found and name not in frame.f_code.co_varnames]
-    found |= {name: frame.f_globals[name] for name in missing if name in frame.f_globals}
-    # Before 3.13 the dictionary stays with the frame and would keep the values alive; unless the program holds it
-    # too, empty it.
-    if type(there) is dict and sys.getrefcount(there) <= 3 and there is not frame.f_globals:
-        there.clear()
-    return found
+    code = frame.f_code
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    known = {name: mangled(name, code) for name in names}
+    found = locals_of(frame, [name for name in known.values() if name in own])
+    # One of its own that is not set is not the module's of that name.
+    found |= {name: frame.f_globals[name] for name in known.values() if name not in own and name in frame.f_globals}
+    return {name: found[key] for name, key in known.items() if key in found}

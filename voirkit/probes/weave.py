@@ -12,14 +12,18 @@ import weakref
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
+from voirkit import streams
+from voirkit.interruptions import is_from_handler
 from voirkit.probes import compiled, scripted, woven
-from voirkit.probes.sites import Listener
-from voirkit.probes.source import all_codes, is_code_of
+from voirkit.probes.sites import CanNot, Listener
+from voirkit.probes.source import NoSource, all_codes, is_code_of
 from voirkit.probes.woven import Path, Want
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+FROZEN_BY_PYTHON = 1000  # 3.12 begins with 375
+MANY = 8  # probes on a function
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
 _live: set[int] = set()  # identities of the listeners that are on
@@ -47,7 +51,28 @@ class Patch:
         return self._made[1]
 
     def apply(self) -> None:
-        """Make the function run with the taps that are wanted now."""
+        """Make the function run with the taps that are wanted now.
+
+        This may stand in the middle of the program: what goes wrong is told, and the function keeps the taps that it has.
+        """
+        try:
+            self.put()
+        except Exception as exc:
+            if is_from_handler(exc):
+                raise
+            function = self.function()
+            has = self._made[0] if function is not None and function.__code__ is self._made[1] else []
+            if function is not None and any(want[1].is_awake and want not in has for want in self.wants):
+                where = f"{function.__qualname__} ({self.original.co_filename}:{self.original.co_firstlineno})"
+                why = exc if isinstance(exc, NoSource | CanNot) else f"can not be changed: {streams.describe(exc)}."
+                streams.report(f"{where} {why}\n  Not all its probes are on.")
+
+    def put(self) -> None:
+        """As ``apply``.
+
+        Raises:
+            NoSource, CanNot: The taps can not be had.
+        """
         function = self.function()
         if function is None:
             return
@@ -56,7 +81,15 @@ class Patch:
             _patches.pop(id(function), None)
             return
         awake = [want for want in self.wants if want[1].is_awake]
+        if self._has_few_more(awake, function):
+            return
         function.__code__ = self.made(awake) if awake else self.original.replace()
+
+    def _has_few_more(self, awake: list[Want], function: FunctionType) -> bool:
+        """Whether the code in place will do: of many taps a few are without use, which are not worth making all the others anew."""
+        placed, code = self._made
+        more = len(placed) - len(awake)
+        return len(awake) >= MANY and 0 < more * MANY < len(awake) * 2 and function.__code__ is code and set(placed) >= set(awake)
 
 
 def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
@@ -67,7 +100,9 @@ def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
     """
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
-    patch.made(_with(patch.wants, (path, listener)))
+    woven.woven(
+        patch.original, function.__qualname__, function.__globals__, [(path, listener)]
+    )  # not with those of others: n probes take n**2
     return patch
 
 
@@ -86,7 +121,7 @@ def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[Function
     patch = _patches.setdefault(id(function), patch)
     patch.wants = _with(patch.wants, (path, listener))
     _live.add(id(listener))
-    patch.apply()
+    patch.put()
     patch.keep = None
     scripted.watch(is_probed)
     scripted.look(function)
@@ -108,6 +143,12 @@ def has_taps(function: FunctionType, listener: Listener) -> bool:
     """Whether a function has a listener's taps, or will have when somebody listens."""
     known = _patches.get(id(function)) or woven.origin(function.__code__)
     return known is not None and any(other is listener for path, other in known.wants if not path)
+
+
+def original(function: FunctionType) -> CodeType:
+    """A function's own code."""
+    patch, origin = _patches.get(id(function)), woven.origin(function.__code__)
+    return patch.original if patch is not None else origin.old if origin is not None else function.__code__
 
 
 def is_probed(function: FunctionType) -> bool:
@@ -171,6 +212,11 @@ def restore_made(listeners: Iterable[Listener]) -> None:
                 for function in made_from(code):
                     if id(function) not in _patches:
                         function.__code__ = origin.old
+
+
+def is_frozen() -> bool:
+    """Whether ``gc.freeze()`` has been called: looking through all objects then finds none that was there before."""
+    return gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
 def made_from(code: CodeType) -> list[FunctionType]:

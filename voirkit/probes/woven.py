@@ -6,6 +6,7 @@ Remembers of all such code what the program's own is, and whose taps it has.
 from __future__ import annotations
 
 import ast
+import operator
 import weakref
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from voirkit.probes import seen, source
 from voirkit.probes.calls import MARK
 from voirkit.probes.compiled import watch as watch_compiler
 from voirkit.probes.names import FunctionNode
+from voirkit.probes.pickled import watch as watch_picklers
+from voirkit.probes.same import is_same
 from voirkit.probes.sites import Listener
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
 from voirkit.probes.tapper import Tapper
@@ -21,6 +24,7 @@ from voirkit.probes.tapper import Tapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+FAR = 10**6  # a line that no file has
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
 Placed = tuple[FunctionNode, Path, Listener]  # a function, where in it, and who
@@ -56,6 +60,12 @@ def origin(code: CodeType) -> Origin | None:
     return _origins.get(id(code))
 
 
+def own_code(code: CodeType) -> CodeType:
+    """The program's own code, if some code has taps; else that code."""
+    known = _origins.get(id(code))
+    return known.old if known is not None else code
+
+
 def origins() -> list[Origin]:
     """Those of all code that there is."""
     return list(_origins.values())
@@ -73,31 +83,66 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
     for path in dict.fromkeys(path for path, _ in wants):
         listeners = [listener for at, listener in wants if at == path]
         for inner in definitions(function, path):
-            put(inner, listeners, names, table)
+            put(inner, listeners, names, table, code)
     try:
-        new = _code_in(compiled(tree, code), code)
+        codes = _codes_in(compiled(tree, code), code)
     except SyntaxError as exc:  # such as too many blocks in blocks
         raise NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
-    assert new is not None  # it was there before
+    except RecursionError:
+        raise NoSource(source.TOO_DEEP) from None
+    # Of lambdas in a line the innermost that all the marks are in.
+    new = max(codes, key=lambda c: (_marks(c), codes.index(c)))
     return patched(new, code, table, where)
 
 
 def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.Module, FunctionNode]:
-    for tree, function in source.trees_of(code, qualname, names):
-        if _is_same(_code_in(compiled(tree, code), code), code):
-            return tree, function
+    """A module to compile, and in it the function that some code was compiled from.
+
+    Raises:
+        NoSource: There is none that compiles to the same.
+    """
+    try:
+        for lines in source.texts_of(code, names):
+            for tree, function in source.trees_in(lines, code, qualname, names):
+                if _compiles_to(tree, function, code):
+                    source.keep(code.co_filename, lines)
+                    return tree, function
+    except RecursionError:
+        raise NoSource(source.TOO_DEEP) from None
     raise NoSource(source.CHANGED)
 
 
-def put(node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any] | None, table: dict[str, Any]) -> None:
-    """Put the taps of listeners into a tree; ``names`` are the module's, if it has run.
+def _compiles_to(tree: ast.Module, function: FunctionNode, code: CodeType) -> bool:
+    if not isinstance(function, ast.Lambda) or hasattr(code, "co_positions"):
+        return any(is_same(found, code) for found in _codes_in(compiled(tree, code), code))
+    # Nothing in python 3.10 tells the code of two lambdas in a line apart; so this one gets a line of its own.
+    line, function.lineno = function.lineno, FAR
+    try:
+        return any(is_same(c, code, same_start=False) for c in all_codes(compiled(tree, code)) if c.co_firstlineno == FAR)
+    finally:
+        function.lineno = line
+
+
+def put(
+    node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any] | None, table: dict[str, Any], old: CodeType | None
+) -> None:  # fmt: skip
+    """Put the taps of listeners into a tree.
+
+    Args:
+        node: A function in it.
+        listeners: Who wants taps.
+        names: The module's names, if it has run.
+        table: Gets each marker's function.
+        old: Code that the function's own stands in, or is; None: unknown.
 
     Raises:
         CanNot: They would not see all that is wanted.
     """
     wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside = seen.outside_of(node) if wanted else ()
-    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table)
+    own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
+    order = own.co_varnames if own is not None else ()
+    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table, order)
     tapper.put()
     seen.check(tapper)
 
@@ -111,7 +156,7 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
     while stack:
         at = stack.pop()
         if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if at.name == path[0]:
+            if at.name == path[0] and not _is_setter(at):  # of a property the getter is meant
                 found += definitions(at, path[1:])
         elif isinstance(at, ast.Assign) and isinstance(at.value, ast.Lambda) and len(path) == 1:
             if any(isinstance(t, ast.Name) and t.id == path[0] for t in at.targets):
@@ -121,30 +166,53 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
     return found
 
 
+def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    return any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in node.decorator_list)
+
+
 def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
     """Whose taps come into which functions: those at the paths, and those around them."""
     ends = ((path, n, listener) for path, listener in wants for n in range(len(path) + 1))
     return [(node, path[n:], listener) for path, n, listener in ends for node in definitions(root, path[:n])]
 
 
-def _code_in(module: CodeType, code: CodeType) -> CodeType | None:
-    """The code in a module's that stands where some code stood."""
-    alike = [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
-    if len(alike) > 1:  # lambdas in a line
-        same = [c for c in alike if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars]
-        marked = [c for c in alike if any(isinstance(k, str) and k.startswith(MARK) for k in c.co_consts)]
-        alike = marked or same or alike
-    return alike[0] if alike else None
+def _codes_in(module: CodeType, code: CodeType) -> list[CodeType]:
+    """The code in a module's that stands where some code stood; several for lambdas in a line."""
+    return [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
 
 
-def _is_same(found: CodeType | None, code: CodeType) -> bool:
-    """Whether the source compiles to the code that runs."""
-    frame = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars")
-    if found is None or any(getattr(found, a) != getattr(code, a) for a in frame):
-        return False
-    if any(name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)):  # pytest rewrites assert statements
-        return True
-    return found.co_code == code.co_code and found.co_names == code.co_names and found.co_varnames == code.co_varnames
+def _marks(code: CodeType) -> int:
+    """How many marks stand in some code."""
+    return sum(isinstance(k, str) and k.startswith(MARK) for c in all_codes(code) for k in c.co_consts)
+
+
+def grafted(new: CodeType, old: CodeType, plain: CodeType, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
+    """A module's old code, in which the functions and classes that also stand in the new code have its taps.
+
+    Args:
+        new: Code of some of the module's statements, with taps.
+        old: The module's.
+        plain: That of those statements without taps.
+        table: Each marker's function.
+        where: Whose taps come into which functions.
+
+    Raises:
+        NoSource: The old code does not come from these statements.
+    """
+    pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
+    for made, as_it_was in zip(inner_codes(new), inner_codes(plain), strict=True):
+        pairs.setdefault((made.co_name, made.co_firstlineno), []).append((made, as_it_was))
+    consts = list(old.co_consts)
+    for n, const in enumerate(consts):
+        found = pairs.get((const.co_name, const.co_firstlineno)) if isinstance(const, CodeType) else None
+        if found:
+            made, as_it_was = found.pop(0)
+            if not is_same(as_it_was, const):
+                raise NoSource(source.CHANGED)
+            consts[n] = patched(made, const, table, where)
+    if any(pairs.values()):
+        raise NoSource(source.CHANGED)
+    return old if all(map(operator.is_, consts, old.co_consts)) else old.replace(co_consts=tuple(consts))
 
 
 def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
@@ -166,6 +234,7 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: S
         return old
     code = new.replace(co_consts=tuple(consts))
     watch_compiler()
+    watch_picklers(own_code)
     if old is not None:
         wants = [(path, listener) for node, path, listener in where if source.is_code_of(old, node)]
         _origins[id(code)] = Origin(code, old, wants, frozenset(id(listener) for _, _, listener in where))

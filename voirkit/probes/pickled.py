@@ -1,0 +1,52 @@
+"""Pickles functions with taps by value as they are without: for joblib, dask, Ray, Spark, multiprocess.
+
+Taps are constants of a function's code, and stand for objects of this process.  Who pickles code (the ``cloudpickle`` that these libraries
+have, each its own, and ``dill``) is made to take the program's own.  Never imports them: each is patched when it has been imported.
+Checked with cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from voirkit.imports import when_imported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+CLOUDPICKLES = (
+    "cloudpickle.cloudpickle",
+    "joblib.externals.cloudpickle.cloudpickle",
+    "ray.cloudpickle.cloudpickle",
+    "pyspark.cloudpickle.cloudpickle",
+)
+
+_watching = False
+
+
+def watch(own_code: Callable[[CodeType], CodeType]) -> None:
+    """From now on code is pickled as the program's own, which a function tells."""
+    global _watching
+    if _watching:
+        return
+    _watching = True
+
+    def patch_cloudpickle(module: ModuleType) -> None:
+        table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)
+        table = table if table is not None else getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
+        maps = getattr(table, "maps", None)
+        reduce = maps[0].get(CodeType) if maps else None
+        if reduce is not None:  # else another cloudpickle than those that were checked
+            maps[0][CodeType] = lambda code: reduce(own_code(code))
+
+    def patch_dill(module: ModuleType) -> None:
+        table: Any = getattr(getattr(module, "Pickler", None), "dispatch", {})
+        save = table.get(CodeType)
+        if save is not None:
+            table[CodeType] = lambda pickler, code: save(pickler, own_code(code))
+
+    for name in CLOUDPICKLES:
+        when_imported(name, patch_cloudpickle)
+    when_imported("dill._dill", patch_dill)
