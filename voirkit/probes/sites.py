@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from voirkit.probes.language import tag_names
 from voirkit.probes.names import COMPREHENSIONS, SCOPES, FunctionNode, bound, captures, deleted_in, dotted, inside
+from voirkit.probes.source import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-MARK = "\0voirkit "
 LADDER = 2  # so many names that may be unbound are tried one by one; 2**n calls
 
 

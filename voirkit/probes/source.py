@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FUTURE = 0
 for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag
+MARK = "\0voirkit "  # begins the constants that are replaced by taps
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -99,14 +100,14 @@ def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module,
             end = n + 1
     text = "".join(lines[start:end])
     try:
-        tree = parsed(("if 1:\n" if indent else "") + text, code)
+        # Empty lines before it are quicker than ast.increment_lineno.
+        tree = parsed("\n" * (start - bool(indent)) + ("if 1:\n" if indent else "") + text, code)
     except SyntaxError:
         return None
     body = tree.body[0].body if indent and isinstance(tree.body[0], ast.If) else tree.body
     node = body[0] if len(body) == 1 else None
     if not isinstance(node, _DEFINITIONS) or node.name != code.co_name:
         return None
-    ast.increment_lineno(node, start - bool(indent))
     around = _around(qualname)
     free = [name for name in code.co_freevars if name != "__class__"]
     kinds = [kind for kind, _ in around]
@@ -119,8 +120,10 @@ def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module,
         if kind == "def":
             assigned = [ast.Assign([ast.Name(n, ast.Store())], ast.Constant(None)) for n in free]
             outer.body, free = [*assigned, *inner], []
-        inner = [outer]
-    return ast.fix_missing_locations(ast.Module(inner, [])), node
+        for made in outer.body[:-1]:
+            ast.fix_missing_locations(ast.copy_location(made, node))
+        inner = [ast.copy_location(outer, node)]
+    return ast.Module(inner, []), node
 
 
 def _around(qualname: str) -> list[tuple[str, str]]:
@@ -185,3 +188,23 @@ def all_codes(code: CodeType) -> Iterator[CodeType]:
     yield code
     for inner in inner_codes(code):
         yield from all_codes(inner)
+
+
+def code_in(module: CodeType, code: CodeType) -> CodeType | None:
+    """The code in a module's that stands where some code stood."""
+    alike = [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
+    if len(alike) > 1:  # lambdas in a line
+        same = [c for c in alike if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars]
+        marked = [c for c in alike if any(isinstance(k, str) and k.startswith(MARK) for k in c.co_consts)]
+        alike = marked or same or alike
+    return alike[0] if alike else None
+
+
+def is_same(found: CodeType | None, code: CodeType) -> bool:
+    """Whether the source compiles to the code that runs."""
+    frame = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars")
+    if found is None or any(getattr(found, a) != getattr(code, a) for a in frame):
+        return False
+    if any(name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)):  # pytest rewrites assert statements
+        return True
+    return found.co_code == code.co_code and found.co_names == code.co_names and found.co_varnames == code.co_varnames

@@ -14,27 +14,20 @@ import weakref
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from voirkit.probes import source
+from voirkit.probes import origins, source
 from voirkit.probes.compiled import watch as watch_compiler
 from voirkit.probes.names import FunctionNode, bound_in, bound_inside
-from voirkit.probes.sites import MARK, Listener, Tapper
-from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
+from voirkit.probes.sites import Listener, Tapper
+from voirkit.probes.source import MARK, NoSource, code_in, compiled, inner_codes, is_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
 
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
-_origins: dict[int, tuple[Any, CodeType, frozenset[int]]] = {}  # by identity of new code: itself, the program's own code, for whom
-_live: set[int] = set()  # identities of the listeners that are on
-
-
-def _forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Drops an entry when what it is about is gone; holds the table itself, since a module's names are gone when python ends."""
-    return lambda _: table.pop(key, None)
 
 
 class Patch:
@@ -42,9 +35,9 @@ class Patch:
 
     def __init__(self, function: FunctionType) -> None:
         key = id(function)
-        self.function = weakref.ref(function, _forget(_patches, key))
+        self.function = weakref.ref(function, origins.forget(_patches, key))
         self.keep: FunctionType | None = None
-        self.original = original(function.__code__)
+        self.original = origins.original(function.__code__)
         self.wants: list[Want] = []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
 
@@ -92,7 +85,7 @@ def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[Function
     assert function is not None  # kept since it was tried
     patch = _patches.setdefault(id(function), patch)
     patch.wants.append((path, listener))
-    _live.add(id(listener))
+    origins.live.add(id(listener))
     patch.apply()
     patch.keep = None
     return patch.function
@@ -101,20 +94,20 @@ def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[Function
 def adopt(function: FunctionType, listener: Listener) -> bool:
     """Take over a function that was compiled with taps; whether it was."""
     with lock:
-        if id(function.__code__) not in _origins:
+        if id(function.__code__) not in origins.made:
             return False
         patch = _patches.get(id(function)) or Patch(function)
         _patches[id(function)] = patch
         if all(other is not listener for _, other in patch.wants):
             patch.wants.append(((), listener))
-        _live.add(id(listener))
+        origins.live.add(id(listener))
         return True
 
 
 def detach(function: FunctionType | None, listener: Listener) -> None:
     """Take a listener's taps out of a function, if that is still there."""
     with lock:
-        _live.discard(id(listener))
+        origins.live.discard(id(listener))
         patch = _patches.get(id(function))
         if patch is not None:
             patch.wants = [want for want in patch.wants if want[1] is not listener]
@@ -130,12 +123,6 @@ def refresh(functions: Iterable[FunctionType | None]) -> None:
                 patch.apply()
 
 
-def original(code: CodeType) -> CodeType:
-    """The program's own code for code that may have taps."""
-    found = _origins.get(id(code))
-    return found[1] if found is not None else code
-
-
 def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[Want]) -> CodeType:
     """New code for a function.
 
@@ -143,7 +130,7 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
         NoSource: It can not be made.
     """
     for plain, node in source.trees_of(code, qualname, names):
-        if _is_same(_code_in(compiled(plain, code), code), code):
+        if is_same(code_in(compiled(plain, code), code), code):
             tree, function = plain, node
             break
     else:
@@ -154,7 +141,7 @@ def woven(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[
         for inner in definitions(function, path):
             put(inner, listeners, names, table)
     try:
-        new = _code_in(compiled(tree, code), code)
+        new = code_in(compiled(tree, code), code)
     except SyntaxError as exc:  # such as too many blocks in blocks
         raise NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
     assert new is not None  # it was there before
@@ -189,26 +176,6 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
     return found
 
 
-def _code_in(module: CodeType, code: CodeType) -> CodeType | None:
-    """The code in a module's that stands where some code stood."""
-    alike = [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
-    if len(alike) > 1:  # lambdas in a line
-        same = [c for c in alike if c.co_varnames == code.co_varnames and c.co_names == code.co_names and c.co_freevars == code.co_freevars]
-        marked = [c for c in alike if any(isinstance(k, str) and k.startswith(MARK) for k in c.co_consts)]
-        alike = marked or same or alike
-    return alike[0] if alike else None
-
-
-def _is_same(found: CodeType | None, code: CodeType) -> bool:
-    """Whether the source compiles to the code that runs."""
-    frame = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars")
-    if found is None or any(getattr(found, a) != getattr(code, a) for a in frame):
-        return False
-    if any(name.startswith("@py_") for name in (*code.co_varnames, *code.co_names)):  # pytest rewrites assert statements
-        return True
-    return found.co_code == code.co_code and found.co_names == code.co_names and found.co_varnames == code.co_varnames
-
-
 def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listeners: frozenset[int]) -> CodeType:
     """Code with the markers replaced; what in it has none is the old code, the very object."""
     inner_old = inner_codes(old) if old is not None else []
@@ -229,8 +196,7 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], listener
     code = new.replace(co_consts=tuple(consts))
     watch_compiler()
     if old is not None:
-        key = id(code)
-        _origins[key] = (weakref.ref(code, _forget(_origins, key)), old, listeners)
+        origins.note(code, old, listeners)
     return code
 
 
@@ -244,10 +210,10 @@ def codes_at(code: CodeType, path: Path) -> list[CodeType]:
 def restore_made(listeners: Iterable[Listener]) -> None:
     """Give their own code to functions made with the taps of listeners that are gone.  Looks through all objects."""
     with lock:
-        _live.difference_update(map(id, listeners))
-        for reference, old, wanted in list(_origins.values()):
+        origins.live.difference_update(map(id, listeners))
+        for reference, old, wanted in list(origins.made.values()):
             code = reference()
-            if code is not None and not wanted & _live:
+            if code is not None and not wanted & origins.live:
                 for function in made_from(code):
                     if id(function) not in _patches:
                         function.__code__ = old
