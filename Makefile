@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 UV = $(shell command -v uv || echo $(VENV)/bin/uv)
 STAMP := $(VENV)/.installed-dev
 DEMO_STAMP := $(VENV)/.installed-demo
+RECORDER := hatch_build.py voirkit/trace/_recorder.c
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 
@@ -58,10 +59,10 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 	command -v uv >/dev/null || $(PY) -m pip install --quiet uv
 
-$(DEMO_STAMP): $(PY) pyproject.toml
+$(DEMO_STAMP): $(PY) pyproject.toml $(RECORDER)
 	$(UV) pip install --quiet --python $(PY) -e '.[torch]'
 	touch $@
 
-$(STAMP): $(PY) pyproject.toml
+$(STAMP): $(PY) pyproject.toml $(RECORDER)
 	$(UV) pip install --quiet --python $(PY) -e '.[dev,docs]'
 	touch $@ $(DEMO_STAMP)

@@ -1,0 +1,141 @@
+"""The files of one process's recording beside its segments: names, and counts of what was dropped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from itertools import count
+
+from voirkit.trace import layout
+from voirkit.trace.names import header_line
+from voirkit.trace.segment import Segment, reserve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_COUNTS = 1 << 12  # so many names' counts are added to the file of what was dropped at a time
+
+
+class Files:
+    """What a process has in the folder; it is there when this has been made.
+
+    Raises:
+        OSError: It can not be.
+
+    Attributes:
+        stem: What the names of its files begin with, with the folder.
+        names: The path of its ``.names``.
+        complete: Whether all that was interned before is in it.
+        resolved: The arguments from before there was a file that have got their line since.
+        closed: Nothing is to be written any more.
+    """
+
+    def __init__(self, folder: str, host: str, rank: int) -> None:
+        os.makedirs(folder, exist_ok=True)
+        plain = f"{folder}/{_in_a_path(host)}-r{rank}-{os.getpid()}"
+        for again in count():
+            self.stem = f"{plain}.{again}" if again else plain
+            self.names = f"{self.stem}.names"
+            try:
+                self._fd = os.open(self.names, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+                break
+            except FileExistsError:  # of a process that had the same id, or of this one before it was replaced by exec
+                pass
+        self._file = _identity(self._fd)
+        self._numbers = count()
+        self.complete = False
+        self.closed = False
+        self.resolved: set[int] = set()
+        self._dropped: list[Any] = []
+        perf, wall = time.perf_counter_ns(), time.time_ns()
+        argv = [str(word)[:1000] for word in getattr(sys, "argv", [])[:100]]
+        self.write(
+            header_line(
+                {
+                    "schema": layout.SCHEMA,
+                    "pid": os.getpid(),
+                    "ppid": os.getppid(),
+                    "rank": rank,
+                    "host": host,
+                    "clocks": {"perf_counter_ns": perf, "time_ns": wall},
+                    "process": _process_name(argv),
+                    "argv": argv,
+                }
+            )
+        )
+
+    def write(self, line: bytes) -> None:
+        """Append a line to the names.
+
+        Raises:
+            OSError: It can not be written whole.
+        """
+        if self.closed:
+            return
+        if _identity(self._fd) != self._file:  # the program closed it, and its number may stand for a file of the program's now
+            self._fd = os.open(self.names, _FLAGS)
+            self._file = _identity(self._fd)
+        if os.write(self._fd, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.names)
+
+    def segment(self) -> Segment:
+        """A new one; its file is made when it grows."""
+        number = next(self._numbers)
+        return Segment(f"{self.stem}-{number}.seg", number)
+
+    def count_dropped(self, name: int, dropped: int, make_window: Callable[[int, int, int], Any]) -> None:
+        """Have it in a file how many records of a name were dropped, so that it is known of a killed process too.
+
+        Raises:
+            OSError: There is no room for such a file.
+        """
+        counts = self._dropped[-1] if self._dropped else None
+        if counts is None or name >= len(counts):
+            size = 8 * _COUNTS * (name // _COUNTS + 1)
+            fd = os.open(f"{self.stem}.dropped", _FLAGS & ~(os.O_WRONLY | os.O_APPEND) | os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                reserve(fd, 0 if counts is None else 8 * len(counts), size - (0 if counts is None else 8 * len(counts)))
+                counts = memoryview(make_window(fd, 0, size)).cast("Q")
+            finally:
+                os.close(fd)
+            self._dropped.append(counts)
+        counts[name] = dropped
+
+    def close(self) -> None:
+        """Write no more."""
+        self.closed = True
+        if _identity(self._fd) == self._file:
+            os.close(self._fd)
+        self._file = None
+
+    def discard(self) -> None:
+        """Another thread was faster."""
+        self.close()
+        os.unlink(self.names)
+
+
+def _in_a_path(host: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in host) or "host"
+
+
+def _process_name(argv: list[str]) -> str:
+    process = sys.modules.get("multiprocessing.process")
+    try:
+        if process is not None and process.parent_process() is not None:
+            return str(process.current_process().name)
+    except Exception:
+        pass  # it is only a name
+    return os.path.basename(argv[0]) if argv and argv[0] else "python"
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,36 @@
+"""How the files of a recording look: the one place where writers and readers agree.
+
+Every process has, in the folder ``trace`` of the run, files with one stem, ``<host>-r<rank>-<pid>`` (with ``.1``, ``.2`` ... behind it when
+that is taken: a process id comes again, and survives an exec):
+
+- ``<stem>.names``: lines of JSON: the header, then what the numbers in records stand for; each is there before a record needs it.
+- ``<stem>-<n>.seg``: records, one such file for each thread that lives at the same time.
+- ``<stem>.dropped``: how many records of each name were not written, 64-bit numbers by name id; only if there are any.
+"""
+
+from __future__ import annotations
+
+SCHEMA = 1
+ENGINE = 1  # what recorder.py expects of the C recorder: one that was built before a change is not used
+
+# A segment: a header, then records. Little endian everywhere. What has not been written yet is zero.
+MAGIC = b"voirseg1"
+HEADER = "<8sIIqqq24x"  # magic, schema, bytes of a record, pid, number of the segment, perf_counter_ns
+HEADER_BYTES = 64
+RECORD = "<qqqII"  # start_ns, duration_ns, value (a counter's is a double), id of the arguments, of the name: written last, 0 if not there
+RECORD_BYTES = 32
+THREAD = 0xFFFFFFFF  # in place of a name: from here on the records are those of the thread whose native id is in value
+
+# A segment grows in windows, each reserved on the disk and mapped; 64 KiB divides into pages wherever Linux, macOS and Windows run.
+GRANULE = 1 << 16
+LARGEST_WINDOW = 1 << 22  # while one takes the place of another both are mapped: 8 MiB a thread at most
+
+KINDS = ("span", "mark", "counter", "meta")
+
+# Lines of .names, told apart by their first key.
+NAME, ARGUMENTS, THREAD_NAME = "n", "a", "t"
+
+
+def folder_of(run: str) -> str:
+    """Where a run's recording is."""
+    return f"{run}/trace"

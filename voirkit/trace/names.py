@@ -1,0 +1,172 @@
+"""What the numbers in records stand for: names and sets of arguments, interned for the life of the process.
+
+There is no lock: a signal handler, a destructor or another thread may intern at any moment, in the middle of this very code. Two that
+intern the same at once may get two numbers; both are right. A number is handed out only when its line is in the file, if there is a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+
+from voirkit.trace import layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+MOST_NAMES = 1 << 16
+MOST_ARGUMENTS = 1 << 13  # sets in each of two tables, and their characters
+MOST_CHARACTERS = 1 << 22
+TOO_MANY = f"(names beyond {MOST_NAMES})"
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_Key = tuple[str, str, str, "str | None"]  # category, name, kind, key of the value
+
+
+class Names:
+    """The names and arguments of this process.
+
+    Args:
+        write: Takes a line; called when something new is interned. It does nothing as long as there is no file.
+
+    Attributes:
+        told_too_many: Called, once, when there are more names than are kept.
+    """
+
+    def __init__(self, write: Callable[[bytes], None], too_many: Callable[[], None]) -> None:
+        self._write, self._too_many = write, too_many
+        self._ids: dict[Any, int] = {}
+        self._names: dict[int, _Key] = {}
+        self._next_name, self._next_arguments = count(1), count(1)
+        # Arguments are kept in two tables. When the young one is full it becomes the old one, and what nobody asked for since is forgotten:
+        # who asks for it again gets a new number, and numbers that were handed out stay right, since their lines are in the file.
+        self._young: dict[str, int] = {}
+        self._old: dict[str, int] = {}
+        self._characters = 0
+        self._before: dict[str, int] = {}  # from before there was a file
+
+    def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
+        """The number of a name; 0, whose records are counted as dropped, if there are too many."""
+        try:
+            found = self._ids.get((category, name, kind, value))
+        except TypeError:
+            found = None
+        if found is not None:
+            return found
+        key: _Key = (_text(category), _text(name), _text(kind), None if value is None else _text(value))
+        found = self._ids.get(key)
+        if found is not None:
+            return found
+        number = next(self._next_name)
+        if number > MOST_NAMES:
+            self._too_many()
+            return 0
+        self._names[number] = key  # before it is looked whether there is a file: who makes one then writes what is here
+        self._write(_name_line(number, key))
+        return self._ids.setdefault(key, number)
+
+    def arguments(self, mapping: Mapping[str, Any]) -> int:
+        """The number of a set of arguments; 0 of an empty one, and of what is no mapping."""
+        try:
+            text = _encode({_text(k): _plain(v) for k, v in mapping.items()})
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            return 0  # it is no mapping, or is being changed
+        if text == "{}":
+            return 0
+        found = self._young.get(text)
+        if found is not None:
+            return found
+        number = self._old.get(text)
+        if number is None:
+            number = next(self._next_arguments)
+            if number >= layout.THREAD:
+                return 0
+            self._write(_arguments_line(number, text))
+        if len(self._young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS:
+            self._old, self._young, self._characters = self._young, {}, 0
+        self._young[text] = number
+        self._characters += len(text)
+        return number
+
+    def begin_file(self) -> int:
+        """There is a file now, or another one: what was interned before gets its line when it is used, and what is asked for a new number.
+
+        Returns:
+            A number above those of all arguments so far.
+        """
+        before = {**self._before, **self._old, **self._young}
+        self._before = dict(list(before.items())[-4 * MOST_ARGUMENTS :])
+        self._old, self._young, self._characters = {}, {}, 0
+        return next(self._next_arguments)
+
+    def line_of_arguments(self, number: int) -> bytes | None:
+        """The line of a set that was interned before there was a file, if it is still kept."""
+        for table in (self._before, self._old, self._young):
+            for text, other in list(table.items()):
+                if other == number:
+                    return _arguments_line(number, text)
+        return None
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines of all names so far."""
+        for number, key in list(self._names.items()):
+            yield _name_line(number, key)
+
+    def describe(self, number: int) -> str:
+        """A name as a reader of a report knows it."""
+        if number not in self._names:
+            return TOO_MANY if not number else "(unknown)"
+        category, name = self._names[number][:2]
+        return f"{category}.{name}"
+
+
+def _name_line(number: int, key: _Key) -> bytes:
+    category, name, kind, value = key
+    return _line({layout.NAME: number, "kind": kind, "category": category, "name": name, "value": value})
+
+
+def _arguments_line(number: int, text: str) -> bytes:
+    return f'{{"{layout.ARGUMENTS}":{number},"arguments":{text}}}\n'.encode()
+
+
+def thread_line(tid: int, name: str) -> bytes:
+    """The line of a thread."""
+    return _line({layout.THREAD_NAME: tid, "thread": name})
+
+
+def _line(data: dict[str, Any]) -> bytes:
+    return _encode(data).encode() + b"\n"
+
+
+header_line = _line
+
+
+def _text(value: Any) -> str:
+    """A text as it is, anything else as its type's name; runs no code of the program, as ``str`` of an unknown object would."""
+    kind = type(value)
+    if kind is str:
+        return value  # type: ignore[no-any-return]
+    if issubclass(kind, str):
+        return str.__str__(value)
+    return _type_name(kind)
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or kind is float or kind is bool or value is None:
+        return value
+    if issubclass(kind, int):
+        number = int.__int__(value)
+        # python refuses to write, and to read, decimal numbers of more than 4300 digits
+        return number if number.bit_length() < 8192 else {"hex": hex(number)}
+    if issubclass(kind, float):
+        return float.__float__(value)
+    return _text(value)
+
+
+def _type_name(kind: type) -> str:
+    name = type.__dict__["__name__"].__get__(kind)
+    return name if type(name) is str else "object"

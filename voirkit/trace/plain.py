@@ -1,0 +1,298 @@
+"""The hot path in Python, for where the C extension ``_recorder`` is not: the same names, the same files.
+
+It must never raise into the program.  A thread owns a writer; where to write next is taken from an iterator, one step of C, so that a
+signal handler or destructor that records in the middle of a record gets a place of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from _thread import _local as _Local
+from functools import partial
+from operator import length_hint
+from time import perf_counter_ns as now
+
+from voirkit.trace import layout
+from voirkit.trace.window import Window as Window
+from voirkit.trace.window import drop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+OFF, ON, REFUSING = 0, 1, 2
+NAME = "python"
+DEEPEST = 8  # records within records within ... that have to open files
+
+_pack = struct.Struct(layout.RECORD).pack_into
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+_mode = OFF
+_inherited = layout.THREAD  # arguments up to this one may have no line in this process's file yet
+_generation: object = object()
+
+
+class _Writer:
+    """A segment, its window, and the next free places in it; at any time one thread's, or nobody's."""
+
+    __slots__ = ("announced", "busy", "end", "markers", "places", "segment", "window")
+
+    def __init__(self) -> None:
+        self.segment: Any = None
+        self.window: Any = None
+        self.places: Iterator[int] = iter(range(0))
+        self.end = self.markers = 0
+        self.busy = False  # a window is being made for it
+        self.announced = False  # a record in it says whose the next are
+
+    def position(self) -> int:
+        """Where in the file the next record would go."""
+        return self.end - length_hint(self.places) * layout.RECORD_BYTES
+
+
+class _Thread:
+    """What a thread writes with; when the thread ends, another may."""
+
+    __slots__ = ("depth", "free", "writer")
+
+    def __init__(self, free: list[_Writer]) -> None:
+        self.free, self.depth = free, 0
+        self.writer: _Writer | None = None
+
+    def __del__(self) -> None:
+        if self.writer is not None:
+            self.free.append(self.writer)
+
+
+# These are replaced, all at once, when a recording ends, and in a forked child: what was made before can not be written to any more.
+_local = _Local()
+_writers: list[_Writer] = []
+_free: list[_Writer] = []
+
+
+def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
+    """Record what took from one time to another."""
+    if _mode:
+        if args and args <= _inherited:
+            _resolve(args)
+        try:
+            window, place = _local.room
+            if name_id:
+                _pack(window, place(), start_ns, end_ns - start_ns, value, args, name_id)
+                return
+        except _NO_ROOM as exc:
+            _unless_the_programs(exc)
+        _slow(name_id, start_ns, end_ns - start_ns, value, args)
+
+
+_NO_ROOM = (AttributeError, StopIteration, ValueError, struct.error)  # none yet; used up; taken away; numbers of more than 64 bits
+
+
+def _unless_the_programs(exc: Exception) -> None:
+    """Raise it if it comes out of a signal handler."""
+    if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
+        raise exc
+
+
+def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> None:
+    raised: BaseException | None = None
+    room = None
+    start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
+    for _ in range(4 if name_id else 0):  # a window may be taken away, or filled by who interrupts, before it is written to
+        if _mode != ON:
+            break
+        try:
+            room = _make_room()
+        except BaseException as exc:  # of a signal handler: it goes its way when the record is written
+            raised = exc
+            continue
+        if room is None:
+            break
+        window, place = room
+        try:
+            _pack(window, place(), start, duration, value, args, name_id)
+            break
+        except (StopIteration, ValueError) as exc:
+            _unless_the_programs(exc)
+    else:
+        room = None
+    if _mode and room is None:
+        _lose(name_id)
+    if raised is not None:
+        raise raised
+
+
+def _make_room() -> tuple[Any, Callable[[], int]] | None:
+    local, free = _local, _free
+    thread: _Thread | None = getattr(local, "thread", None)
+    if thread is None:
+        thread = local.thread = _Thread(free)
+    before = writer = thread.writer
+    if thread.depth >= DEEPEST:
+        return None
+    if writer is None or writer.busy:  # busy: this is a signal handler, in the middle of what follows
+        try:
+            writer = free.pop()
+            writer.announced = False
+        except IndexError:
+            writer = _Writer()
+            _writers.append(writer)
+    writer.busy = True
+    thread.depth += 1
+    try:
+        tid = 0 if writer.announced else _arrive()
+        if tid is None:
+            return None
+        if not length_hint(writer.places):
+            grown = _grow(writer.segment)
+            if grown is None:
+                return None
+            segment, window, at, size, first = grown
+            if local is not _local:  # the recording ended, or this is a forked child of the thread that was here before
+                drop(window)
+                return window, iter(()).__next__  # try again
+            old, writer.segment, writer.window, writer.end = writer.window, segment, window, at + size
+            writer.places = iter(range(first, size, layout.RECORD_BYTES))
+            if old is not None:
+                drop(old)
+        place = writer.places.__next__
+        if not writer.announced:
+            _pack(writer.window, place(), now(), 0, tid, 0, layout.THREAD)
+            writer.markers += 1
+            writer.announced = True
+    finally:
+        writer.busy = False
+        thread.depth -= 1
+        if thread.writer is not before and thread.writer is not None:
+            free.append(thread.writer)  # who interrupted had it
+        thread.writer = writer
+    room = local.room = writer.window, place
+    return room
+
+
+class _Exit:
+    """``with span:`` looks up ``__exit__`` before it calls ``__enter__``: what it gets there holds the time, so the span holds no state."""
+
+    __slots__ = ()
+
+    def __get__(self, span: Span | None, owner: type | None = None) -> Callable[..., None]:
+        if not _mode:
+            return _nothing
+        if span is None:  # contextlib.ExitStack looks it up on the type
+            return partial(_leave, now())
+        if span._seen is not _generation:
+            _refresh(span)
+        return partial(_leave, now(), span) if span.enabled else _nothing
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _leave(start: int, span: Span, *_: object) -> None:
+    end = now()
+    if span._seen is not _generation:
+        _refresh(span)
+    if span.enabled:
+        _record(span.name_id, start, end, span.args)
+
+
+def _refresh(span: Span) -> None:
+    generation = _generation
+    try:
+        span.refresh()
+    except Exception as exc:
+        _failed(exc)
+    span._seen = generation  # not before: another thread would take the old for the new
+
+
+class Span:
+    """What is recorded each time that a ``with`` of it ends.  See ``recorder``."""
+
+    __slots__ = ("_seen", "args", "enabled", "name_id")
+
+    def __init__(self, name_id: int) -> None:
+        self.name_id, self.enabled, self.args = name_id, True, 0
+        self._seen: object = None
+
+    def __enter__(self) -> Any:
+        return self
+
+    __exit__ = _Exit()
+
+    def refresh(self) -> None:
+        """Bring ``args`` and ``enabled`` up to date."""
+
+    def is_on(self) -> bool:
+        """Whether a span that begins now is recorded."""
+        if not _mode:
+            return False
+        if self._seen is not _generation:
+            _refresh(self)
+        return bool(self.enabled)
+
+    def record(self, start_ns: int, end_ns: int, value: int = 0, name_id: int = 0) -> None:
+        """Record a span of this one, with its arguments as they are now, by its own name or another."""
+        if self.is_on():
+            _record(name_id or self.name_id, start_ns, end_ns, self.args, value)
+
+
+_record = span
+
+
+def changed() -> None:
+    """Some span's arguments, or whether it is enabled, may be others now."""
+    global _generation
+    _generation = object()  # a number that is counted up by two threads at once may be the same for both
+
+
+# for ``recording``
+
+_arrive: Callable[[], int | None]
+_grow: Callable[[Any], tuple[Any, Any, int, int, int] | None]
+_resolve: Callable[[int], None]
+_lose: Callable[[int], None]
+_failed: Callable[[Exception], None]
+
+
+def install(
+    arrive: Callable[[], int | None],
+    grow: Callable[[Any], tuple[Any, Any, int, int, int] | None],
+    resolve: Callable[[int], None],
+    lose: Callable[[int], None],
+    failed: Callable[[Exception], None],
+) -> None:
+    """Set what is called when a thread records first, has no room, records arguments that are not in the files, can not record, and when a
+    span's ``refresh`` raises."""
+    global _arrive, _grow, _resolve, _lose, _failed
+    _arrive, _grow, _resolve, _lose, _failed = arrive, grow, resolve, lose, failed
+
+
+def switch(mode: int) -> None:
+    """Record (1), do not (0), or count what would be recorded as dropped (2)."""
+    global _mode
+    _mode = mode
+
+
+def inherit(last: int) -> None:
+    """Arguments up to this number may not be in the files yet."""
+    global _inherited
+    _inherited = last
+
+
+def close() -> list[tuple[Any, int, int]]:
+    """Take the windows away from all threads.
+
+    Returns:
+        Each segment, where it ends, and how many of its records say only whose the others are.
+    """
+    global _local, _writers, _free, _inherited
+    writers, _writers, _free = _writers, [], []
+    _local, _inherited = _Local(), layout.THREAD
+    ends = []
+    for writer in writers:
+        if writer.window is not None:
+            drop(writer.window)  # before it is looked how far it goes: another thread may write until then
+            ends.append((writer.segment, writer.position(), writer.markers))
+    return ends

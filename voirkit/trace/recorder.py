@@ -1,0 +1,261 @@
+"""The door of the trace plane for who records: names, spans, marks and counters, and when recording begins and ends.
+
+Recording into files is done by C (``_recorder``) where it was built, by ``plain`` elsewhere or if ``$VOIRKIT_NO_EXTENSION`` is 1. While
+nothing is recorded all of this returns at once.
+
+What nothing here does: raise into the program, take a lock, start a thread, keep a file open but one, or lose a record without counting it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from struct import Struct
+from time import perf_counter_ns as now
+
+from voirkit.errors import tell as _tell
+from voirkit.trace import layout
+from voirkit.trace.names import MOST_NAMES, Names
+from voirkit.trace.recording import Recording, Settings, Totals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from voirkit.trace.plain import Span, changed, span
+
+__all__ = [
+    "Span", "Totals", "adopt", "arguments", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
+    "mark", "name", "now", "span",
+]  # fmt: skip
+
+LIMIT = 4 << 30
+
+_as_double, _as_integer = Struct("<d").pack, Struct("<q").unpack
+
+
+def _chosen() -> Any:
+    """The hot path: in C if it is there and reads the same clock as python."""
+    if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
+        try:
+            from voirkit.trace import _recorder  # type: ignore[attr-defined]
+
+            before = now()
+            if before <= _recorder.now() <= now() and _recorder.ENGINE == layout.ENGINE:
+                return _recorder
+        except (ImportError, AttributeError):
+            pass  # it was not built, or for another voirkit
+    from voirkit.trace import plain
+
+    return plain
+
+
+engine = _chosen()
+if not TYPE_CHECKING:
+    span, changed, Span = engine.span, engine.changed, engine.Span
+
+_recording: Recording | None = None
+_told: set[str] = set()
+
+
+def mark(name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
+    """Record a moment."""
+    span(name_id, at_ns, at_ns, args, value)
+
+
+def counter(name_id: int, at_ns: int, value: float) -> None:
+    """Record a number, as a double."""
+    span(name_id, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
+
+
+def is_recording() -> bool:
+    """Whether spans go to files now."""
+    return _recording is not None and _recording.stopped is None
+
+
+def begin(folder: str, rank: int = 0, host: str | None = None, limit: int = LIMIT, tell: Callable[[str], None] = _tell) -> None:
+    """Record from now on.
+
+    Args:
+        folder: The run directory; the files go to its folder ``trace``. Nothing is made before something is recorded.
+        rank: This process's rank.
+        host: The machine's name; by default as it calls itself.
+        limit: The most bytes that all processes of the run may have in that folder; what is beyond is counted as dropped.
+        tell: Takes a line for the user, once, when recording has to stop: disk full, folder that is not writable, limit.
+    """
+    global _recording
+    if _recording is not None:
+        end()
+    _recording = Recording(engine, _names, Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit), tell)
+    engine.install(_arrive, _grow, _resolve, _lose, _failed)
+    changed()  # what arguments spans have now is not in the files
+    engine.switch(1)
+    _end_with_python()
+
+
+def end() -> Totals:
+    """Record no more; the files are cut to size.
+
+    Returns:
+        What this process recorded; nothing, if it did not record.
+    """
+    global _recording
+    recording, _recording = _recording, None
+    engine.switch(0)
+    return recording.finish() if recording is not None else Totals(0, {}, 0.0, None)
+
+
+def begin_from_environment(rank: int = 0, limit: int = LIMIT) -> None:
+    """Record into ``$VOIRKIT_RUN_DIR``, if it is set and nothing is recorded yet."""
+    folder = os.environ.get("VOIRKIT_RUN_DIR")
+    if folder and _recording is None:
+        begin(folder, rank, limit=limit)
+
+
+def inherited() -> Any:
+    """What a child that is started anew (spawn, forkserver) needs to record into the same run, plain data. None: nothing is recorded."""
+    if _recording is None or _recording.stopped is not None:
+        return None
+    settings = _recording.settings
+    return settings.folder, settings.rank, settings.host, settings.limit
+
+
+def adopt(data: Any) -> None:
+    """In such a child: record as the parent did."""
+    if data is None or _recording is not None:
+        return
+    folder, rank, host, limit = data
+    begin(os.path.dirname(folder), rank, host, limit)
+
+
+def name(category: str, name: str, kind: str = "span", value: str | None = None) -> int:
+    """The number of a name, the same as long as the process lives and in its forked children.
+
+    Args:
+        category: The group it belongs to.
+        name: The event's name.
+        kind: ``span``, ``mark``, ``counter`` or ``meta``.
+        value: The key under which a record's own number is shown (``count``); None if it has none.
+    """
+    return _names.name(category, name, kind, value)
+
+
+def arguments(mapping: Mapping[str, Any]) -> int:
+    """The number of a set of arguments; 0 of an empty one. Texts, numbers, booleans and None are kept, of anything else its type's name."""
+    return _names.arguments(mapping)
+
+
+# what the hot path calls
+
+
+def _mine() -> Recording | None:
+    """This process's part of the recording."""
+    recording = _recording
+    if recording is not None and recording.pid != os.getpid():
+        _after_fork()  # a callback of the program's, run before voirkit's, records
+        recording = _recording
+    return recording
+
+
+def _arrive() -> int | None:
+    recording = _mine()
+    try:
+        return recording.arrive() if recording is not None else None
+    except Exception as exc:
+        _ours(exc)
+        return None
+
+
+def _grow(segment: Any) -> Any:
+    recording = _mine()
+    try:
+        return recording.grow(segment) if recording is not None else None
+    except Exception as exc:
+        _ours(exc)
+        return None
+
+
+def _resolve(number: int) -> None:
+    recording = _mine()
+    try:
+        if recording is not None:
+            recording.resolve(number)
+    except Exception as exc:
+        _ours(exc)
+
+
+def _lose(number: int) -> None:
+    recording = _mine()
+    try:
+        if recording is not None:
+            recording.lose(number)
+    except Exception as exc:
+        _ours(exc)
+
+
+def _failed(exc: Exception) -> None:
+    _ours(exc, "the arguments of a span can not be had")
+
+
+def _too_many() -> None:
+    _once(f"there are more than {MOST_NAMES} names of spans; what has another is counted as dropped.")
+
+
+def _write(line: bytes) -> None:
+    recording = _mine()
+    if recording is not None:
+        recording.write(line)
+
+
+def _ours(exc: Exception, text: str = "a record could not be written") -> None:
+    """Hand an exception on unless it is voirkit's own: a signal handler of the program may raise, and means the program."""
+    trace = exc.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    if type(exc).__module__ != "builtins" or not where.startswith("voirkit"):
+        raise exc
+    _once(f"{text} ({type(exc).__name__}: {exc}).")
+
+
+def _once(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        try:
+            (_tell if _recording is None else _recording.tell)(text)
+        except Exception:
+            pass  # stderr is closed
+
+
+# the life of the process
+
+
+def _after_fork() -> None:
+    """In the child: files of its own, when it records."""
+    global _recording
+    engine.close()
+    if _recording is not None and _recording.pid != os.getpid():
+        _recording = _recording.in_child()
+        changed()
+
+
+def _end_with_python() -> None:
+    if "atexit" not in _told:
+        _told.add("atexit")
+        import atexit
+
+        atexit.register(end)
+
+
+def _host() -> str:
+    if sys.platform == "win32":
+        import platform
+
+        return platform.node()
+    return os.uname().nodename
+
+
+_names = Names(_write, _too_many)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
