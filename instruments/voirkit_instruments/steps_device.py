@@ -9,14 +9,15 @@ Written against torch 2.1 to 2.15 (``torch.cuda.Event``) and tested with a fake 
 
 from __future__ import annotations
 
+import time
 from collections import deque
-
-from voirkit_instruments.steps_record import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+now = time.perf_counter_ns
 
 MOST_PENDING = 4096  # spans that wait for the device; of a program that is further ahead, the oldest are given up and counted
 LOOKED_AT = 4  # spans that are asked for at each record: twice what comes in, so that what waits gets fewer
@@ -37,7 +38,7 @@ class HostClock:
     def time_ns(self, event: Any, put_ns: int, seen_ns: int) -> int:
         """When an event happened that was put into a stream at ``put_ns`` or later and had happened by ``seen_ns``."""
         at = self._at_ns + round(self._anchor.elapsed_time(event) * 1e6)
-        corrected = min(max(at, put_ns), seen_ns)
+        corrected: int = min(max(at, put_ns), seen_ns)
         self._at_ns += corrected - at
         if put_ns - self._put_ns > ANCHOR_NS:
             self._anchor, self._at_ns, self._put_ns = event, corrected, put_ns

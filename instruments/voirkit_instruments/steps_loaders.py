@@ -6,10 +6,12 @@ Reads attributes of torch's own loader and iterators only, and never what could 
 
 from __future__ import annotations
 
+import sys
 import weakref
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.steps_record import UNKNOWN, Ordinals, forgetting, left_by, now
+from voirkit_instruments.steps_compute import now
+from voirkit_instruments.steps_record import UNKNOWN, Ordinals, forgetting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +40,7 @@ class LoaderRecording:
         self._episodes = 0
         self._iterators: dict[int, tuple[Any, int, dict[str, Any]]] = {}  # by identity: itself, arguments and what they are
 
-    def leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
-        """A loader has made an iterator, or has begun again with the one that it keeps."""
+    def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
         end = now()
         self._here.inside = was
         if not began:
@@ -60,26 +61,41 @@ class LoaderRecording:
         except Exception as exc:
             self._recording.failed("a loader's iterator", exc)
 
-    def leave_next(self, began: int, was: int, iterator: Any, batch: Any) -> None:
-        """An iterator was asked for a batch."""
-        end = now()
-        self._here.inside = was
-        if not began:
-            return
-        try:
-            known = self._iterators.get(id(iterator))
-            if known is None or known[0]() is not iterator:
-                known = self._stranger(iterator)
-            if batch is not ABSENT:
-                self._span(self._fetch, began, end, known[1], self._recording.items(batch))
+    def after_iter(self) -> Any:
+        """Called after ``DataLoader.__iter__``: an iterator was made, or begins again."""
+
+        def leave(began: int, was: int, loader: Any, iterator: Any) -> None:
+            self._leave_iter(began, was, loader, iterator)
+
+        return leave
+
+    def after_next(self) -> Any:
+        """Called after an iterator was asked for a batch."""
+        here, span, intern = self._here, self._span, self._arguments
+        recording, iterators = self._recording, self._iterators
+        fetch, end_of_data = self._fetch, self._end
+
+        def leave(began: int, was: int, iterator: Any, batch: Any) -> None:
+            end = now()
+            here.inside = was
+            if not began:
                 return
-            error = left_by()
-            if error is not None and issubclass(error, StopIteration):
-                self._span(self._end, began, end, known[1])
-            else:
-                self._span(self._fetch, began, end, self._arguments({**known[2], **_error()}), UNKNOWN)
-        except Exception as exc:
-            self._recording.failed("a batch", exc)
+            try:
+                known = iterators.get(id(iterator))
+                if known is None or known[0]() is not iterator:
+                    known = self._stranger(iterator)
+                if batch is not ABSENT:
+                    span(fetch, began, end, known[1], recording.items(batch))
+                    return
+                error = sys.exc_info()[0]
+                if error is not None and issubclass(error, StopIteration):
+                    span(end_of_data, began, end, known[1])
+                else:
+                    span(fetch, began, end, intern({**known[2], **_error()}), UNKNOWN)
+            except Exception as exc:
+                recording.failed("a batch", exc)
+
+        return leave
 
     def _stranger(self, iterator: Any) -> tuple[Any, int, dict[str, Any]]:
         """An iterator that was made before anybody watched, or in a way of its own: a loader that is not known."""
@@ -91,7 +107,7 @@ class LoaderRecording:
 
 
 def _error() -> dict[str, Any]:
-    error = left_by()
+    error = sys.exc_info()[0]  # of the body that this is called after
     return {"error": error.__name__ if error is not None else None}
 
 

@@ -1,15 +1,12 @@
-"""What is recorded of a training step, and when: called before and after the functions of torch that ``steps_torch.py`` names.
+"""What the parts of the steps instrument share: where a thread is, names and arguments of phases, and the numbers of loaders and optimizers.
 
-Phases of the innermost kind win later, in the analysis; here it is decided what is a phase at all: the outermost module call, not those in it; nothing
-inside a request for a batch. Must never raise, never change what it is shown, and never wait for a device.
+Must never raise, never change what it is shown, and never wait for a device.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import time
 import weakref
 
 from voirkit_instruments.items import count_items
@@ -21,10 +18,8 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.steps_device import DeviceTimes
 
-now = time.perf_counter_ns
-
-# What a thread is inside of. The order says what may begin inside of what: forward in NOTHING and STEP (a closure), backward also in FORWARD (a
-# gradient penalty), most others also in BACKWARD (hooks), nothing in DEAF.
+# What a thread is inside of. The order says what may begin inside of what: forward in NOTHING and STEP (a closure), backward also in
+# FORWARD (a gradient penalty), most others also in BACKWARD (hooks), nothing in DEAF.
 NOTHING, STEP, FORWARD, BACKWARD, DEAF = 0, 1, 2, 3, 9
 UNKNOWN = -1
 
@@ -34,6 +29,9 @@ class Here(threading.local):
 
     inside = NOTHING
     home: str | None = None  # where the module was that is being moved
+
+    def __deepcopy__(self, memo: object) -> Here:
+        return self  # torch.compile copies the constants of code, of which it is one
 
 
 _recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -62,31 +60,14 @@ class Recording:
 
     def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None]) -> None:
         _recordings.add(self)
-        self._pid = os.getpid()
         self.here = Here()
         self.device: DeviceTimes | None = None
-        self.torch = torch
+        self.recorder, self.torch = recorder, torch
         self._warn = warn
-        self.recorder = recorder
-        self._span = recorder.span
-        self._arguments: Callable[[dict[str, Any]], int] = recorder.arguments
-        self._grad = torch.is_grad_enabled
-        self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-        self._loss = torch.nn.modules.loss._Loss
-        self._modules: dict[tuple[str, str, bool, bool], tuple[int, int]] = {}  # -> name, arguments
-        self._comm: dict[str, int] = {}
+        self._pid = os.getpid()
         self._names: dict[int, tuple[str, str, str | None]] = {}
         self._device_names: dict[int, int] = {}
-        self._optimizers = Ordinals()
-        self._optimizer_args: dict[int, int] = {}
         self._failed: set[str] = set()
-        self._forward = self.phase("compute", "forward")
-        self._lossy = self.phase("compute", "loss")
-        self._backward = self.phase("compute", "backward")
-        self._step = self.phase("compute", "step")
-        self._zero_grad = self.phase("compute", "zero_grad")
-        self._capture = self.phase("checkpoint", "capture", "bytes")
-        self._restart = self.phase("checkpoint", "restart", "bytes")
 
     def phase(self, category: str, name: str, value: str | None = None) -> int:
         """The interned name of a phase."""
@@ -119,157 +100,29 @@ class Recording:
         if self.device is None and cuda.is_initialized():
             from voirkit_instruments.steps_device import DeviceTimes
 
-            self.device = DeviceTimes(cuda, self._span, self.on_device, self.here)
+            self.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.here)
 
     def failed(self, what: str, exc: Exception) -> None:
         """Tell, once for each kind of record, that one could not be made."""
         if what not in self._failed:
             self._failed.add(what)
-            self._warn(f"steps: {what} could not be recorded ({type(exc).__name__}); this is told once.")
-
-    # before: what the thread is inside of from now on
-
-    def enter_forward(self, *_: object) -> int:
-        self.here.inside = FORWARD
-        if self.device is not None:
-            self.device.begin()
-        return now()
-
-    def enter_backward(self, *_: object) -> int:
-        self.here.inside = BACKWARD
-        if self.device is not None:
-            self.device.begin()
-        return now()
-
-    def enter_step(self, *_: object) -> int:
-        here = self.here
-        if here.inside == STEP:  # the step of the class above
-            return 0
-        here.inside = STEP
-        if self.device is not None:
-            self.device.begin()
-        return now()
-
-    def enter_deaf(self, *_: object) -> int:
-        """Inside of this nothing else is recorded."""
-        self.here.inside = DEAF
-        return now()
-
-    def enter_nothing(self, *_: object) -> int:
-        """For what is to be told afterwards, and is no phase."""
-        return 1
-
-    # after
-
-    def leave_forward(self, began: int, was: int, module: Any) -> None:
-        end = now()
-        self.here.inside = was
-        if not began:
-            return
-        try:
-            if was == NOTHING and self._graph_task() != -1:  # in a thread of the autograd engine: a checkpoint's recomputation
-                if self.device is not None:
-                    self.device.drop()
-                return
-            kind = type(module)
-            key = (kind.__name__, kind.__module__, module.training, self._grad())
-            known = self._modules.get(key)
-            if known is None:
-                known = self._modules[key] = self._module(module, key)
-            self._span(known[0], began, end, known[1])
-            if self.device is not None:
-                self.device.end(known[0], known[1])
-        except Exception as exc:
-            self.failed("a module call", exc)
-
-    def _module(self, module: Any, key: tuple[str, str, bool, bool]) -> tuple[int, int]:
-        if isinstance(module, self._loss):
-            return self._lossy, self._arguments({"module": key[0]})
-        return self._forward, self._arguments({"module": key[0], "training": bool(key[2]), "grad": bool(key[3])})
-
-    def leave_backward(self, began: int, was: int) -> None:
-        end = now()
-        self.here.inside = was
-        if began:
-            self._span(self._backward, began, end)
-            if self.device is not None:
-                self.device.end(self._backward)
-
-    def leave_step(self, began: int, was: int, arguments: tuple[Any, ...]) -> None:
-        end = now()
-        self.here.inside = was
-        if not began:
-            return
-        try:
-            args = self._optimizer(arguments[0])
-            self._span(self._step, began, end, args)
-            if self.device is not None:
-                self.device.end(self._step, args)
-            else:
-                self.look_for_device()
-        except Exception as exc:
-            self.failed("an optimizer's step", exc)
-
-    def _optimizer(self, optimizer: Any) -> int:
-        which = self._optimizers.of(optimizer)
-        args = self._optimizer_args.get(which)
-        if args is None:
-            args = self._optimizer_args[which] = self._arguments({"optimizer": type(optimizer).__name__, "which": which})
-        return args
-
-    def leave_zero_grad(self, began: int, was: int) -> None:
-        end = now()
-        self.here.inside = was
-        if began:
-            self._span(self._zero_grad, began, end)
-
-    def leave_save(self, began: int, was: int, file: Any) -> None:
-        self._checkpoint(self._capture, began, was, file)
-
-    def leave_load(self, began: int, was: int, file: Any) -> None:
-        self._checkpoint(self._restart, began, was, file)
-
-    def _checkpoint(self, name: int, began: int, was: int, file: Any) -> None:
-        end = now()
-        self.here.inside = was
-        if not began:
-            return
-        size = UNKNOWN
-        if type(file) is str or hasattr(type(file), "__fspath__"):
-            try:
-                size = os.stat(file).st_size
-            except (OSError, ValueError):  # it is not there, or is no file's name: the program is about to hear of it
-                pass
-        self._span(name, began, end, 0, size)
-
-    def leave_collective(self, began: int, was: int, function: Any, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
-        end = now()
-        self.here.inside = was
-        if not began:
-            return
-        try:
-            name = function.__name__
-            known = self._comm.get(name)
-            if known is None:
-                known = self._comm[name] = self.phase("comm", name, "bytes")
-            self._span(known, began, end, 0, self._bytes_of((*arguments, *more.values())))
-        except Exception as exc:
-            self.failed("a collective", exc)
-
-    def _bytes_of(self, values: tuple[Any, ...]) -> int:
-        """Bytes of the first tensors among the arguments of a collective; -1 without any."""
-        with self.torch._C.DisableTorchFunction():
-            for value in values:
-                tensors = value if type(value) in (list, tuple) else (value,)
-                if tensors and all(isinstance(tensor, self.torch.Tensor) for tensor in tensors):
-                    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return UNKNOWN
+            self._warn(f"steps: {what} could not be recorded ({type(exc).__name__}: {exc}); this is told once.")
 
     def items(self, batch: object) -> int:
         """Items in a batch, or -1. Looks at no tensor through what the program may have put in its way (``__torch_function__``)."""
         with self.torch._C.DisableTorchFunction():
             counted = count_items(batch)
         return UNKNOWN if counted is None else counted
+
+    def bytes_of(self, values: tuple[Any, ...]) -> int:
+        """Bytes of the first tensor or list of tensors among some values; -1 without any."""
+        tensor_type = self.torch.Tensor
+        with self.torch._C.DisableTorchFunction():
+            for value in values:
+                tensors = value if type(value) in (list, tuple) else (value,)
+                if tensors and all(isinstance(tensor, tensor_type) for tensor in tensors):
+                    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return UNKNOWN
 
 
 class Ordinals:
@@ -301,8 +154,3 @@ def forgetting(table: dict[int, Any], key: int) -> Callable[[Any], None]:
             del table[key]
 
     return forget
-
-
-def left_by() -> type[BaseException] | None:
-    """What a body that left no value was left by; to be asked in what is called after it."""
-    return sys.exc_info()[0]

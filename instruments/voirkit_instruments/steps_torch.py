@@ -11,6 +11,9 @@ from types import FunctionType
 from voirkit.imports import when_imported
 from voirkit.probes.around import Around
 from voirkit_instruments.patching import Patches
+from voirkit_instruments.steps_compute import (
+    after_checkpoint, after_collective, after_zero_grad, around_backward, around_forward, around_step, enter_deaf,
+)  # fmt: skip
 from voirkit_instruments.steps_loaders import LoaderRecording
 from voirkit_instruments.steps_record import BACKWARD, DEAF, FORWARD, STEP, Recording
 from voirkit_instruments.steps_transfer import TENSOR_METHODS, TransferRecording
@@ -27,14 +30,7 @@ _COMPILING = tuple(
     f"{torch}.{asked}()" for torch in ("torch", "dist.torch") for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
 )
 
-_COLLECTIVES = "torch.distributed.c10d_logger._exception_logger.<locals>.wrapper"
 _NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
-
-# Where the functions are defined that decorators put in place of an optimizer's step.
-_STEP_WRAPPERS = {
-    "wrapper": "Optimizer.profile_hook_step.<locals>.wrapper",
-    "_use_grad": "_use_grad_for_differentiable.<locals>._use_grad",
-}
 
 
 class TorchPatches:
@@ -49,21 +45,22 @@ class TorchPatches:
         self.patches = Patches()
         self.recording = recording
         self._warn = warn
-        self._loaders = LoaderRecording(recording)
-        self._transfers = TransferRecording(recording)
-        r, loaders, transfers = recording, self._loaders, self._transfers
-        self._forward = self._around(STEP, r.enter_forward, r.leave_forward, ("self",))
-        self._backward = self._around(FORWARD, r.enter_backward, r.leave_backward)
-        self._step = self._around(BACKWARD, r.enter_step, r.leave_step, ("args",))
-        self._plain_step = self._around(BACKWARD, r.enter_step, lambda began, was, self: r.leave_step(began, was, (self,)), ("self",))
-        self._zero_grad = self._around(BACKWARD, r.enter_deaf, r.leave_zero_grad)
-        self._made_optimizer = self._around(DEAF, r.enter_nothing, self._leave_made, ("self",))
-        self._iter = self._around(BACKWARD, r.enter_deaf, loaders.leave_iter, ("self",), value=True)
-        self._next = self._around(BACKWARD, r.enter_deaf, loaders.leave_next, ("self",), value=True)
-        self._save = self._around(BACKWARD, r.enter_deaf, r.leave_save, ("f",))
-        self._load = self._around(BACKWARD, r.enter_deaf, r.leave_load, ("f",))
-        self._move = self._around(BACKWARD, transfers.enter_module, transfers.leave_module, ("self",))
-        self._collective = self._around(BACKWARD, r.enter_deaf, r.leave_collective, ("func", "args", "kwargs"))
+        deaf, made = enter_deaf(recording), _function(self._made_optimizer)
+        loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
+        self._transfers = transfers
+        self._forward = self._around(STEP, *around_forward(recording), ("self",))
+        self._backward = self._around(FORWARD, *around_backward(recording))
+        step = around_step(recording)
+        self._step = self._around(BACKWARD, *step, ("self",))
+        self._decorated_step = self._around(BACKWARD, *step, ("args",))
+        self._zero_grad = self._around(BACKWARD, deaf, after_zero_grad(recording))
+        self._made = self._around(DEAF, made, made, ("self",))
+        self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True)
+        self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True)
+        self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",))
+        self._load = self._around(BACKWARD, deaf, after_checkpoint(recording, "restart"), ("f",))
+        self._move = self._around(BACKWARD, _function(transfers.enter_module), _function(transfers.leave_module), ("self",))
+        self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"))
 
     def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False) -> Around:
         return Around(self.recording.here, most, enter, leave, passed, value, _COMPILING)
@@ -79,7 +76,7 @@ class TorchPatches:
             ("torch.autograd", "backward", self._backward),
             ("torch.autograd", "grad", self._backward),
             ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grad),
-            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made_optimizer),
+            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
             ("torch.serialization", "save", self._save),
             ("torch.serialization", "load", self._load),
             ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader.__iter__", self._iter),
@@ -112,9 +109,7 @@ class TorchPatches:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)
-        name = f"{module.__name__}.{path}"
-        if not self.patches.around(name, _innermost(found), around):
-            self._off(name, self.patches.table[name])
+        self._put_function(f"{module.__name__}.{path}", _innermost(found), around)
 
     def _put_methods(self, torch: ModuleType) -> None:
         for name in TENSOR_METHODS:
@@ -125,14 +120,12 @@ class TorchPatches:
         """All functions that torch logs the errors of: these are the collectives, and what makes groups of processes."""
         logger = getattr(sys.modules.get("torch.distributed.c10d_logger"), "_exception_logger", None)
         if logger is None:
-            self._off(_COLLECTIVES, "is not there")
+            self._off("torch.distributed.c10d_logger._exception_logger", "is not there")
             return
         code = logger(len).__code__
         for name, function in list(vars(module).items()):
             if type(function) is FunctionType and function.__code__ is code and name not in _NO_COLLECTIVES:
-                full = f"torch.distributed.{name}"
-                if not self.patches.around(full, function, self._collective, _COLLECTIVES.removeprefix("torch.distributed.c10d_logger.")):
-                    self._off(full, self.patches.table[full])
+                self._put_function(f"torch.distributed.{name}", function, self._collective, "_exception_logger.<locals>.wrapper")
 
     # optimizers: the step of a class is decorated anew when its first optimizer is made
 
@@ -144,25 +137,42 @@ class TorchPatches:
             if hasattr(vars(kind).get("step"), "hooked"):
                 self._put_step(kind)
 
-    def _leave_made(self, began: int, was: int, optimizer: Any) -> None:
-        """An optimizer is being made."""
+    def _made_optimizer(self, *arguments: Any) -> int:
+        """Called before and after ``Optimizer._patch_step_function``: an optimizer is being made, or unpickled."""
+        if len(arguments) == 1:
+            return 1
+        _, was, optimizer = arguments
         self.recording.here.inside = was
         try:
             self.recording.trains()
             self._put_step(type(optimizer))
         except Exception as exc:
             self.recording.failed("an optimizer", exc)
+        return 0
 
     def _put_step(self, kind: type) -> None:
         step: Any = getattr(kind, "step", None)
-        code = getattr(step, "__code__", None)
-        if code is None or self._step.made(code) or self._plain_step.made(code):
-            return
-        owner = next(above for above in kind.__mro__ if "step" in vars(above))
+        owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
         name = f"{owner.__module__}.{owner.__qualname__}.step"
-        has_self = code.co_argcount > 0 and code.co_varnames[0] == "self"
-        if not self.patches.around(name, step, self._plain_step if has_self else self._step, _STEP_WRAPPERS.get(code.co_name)):
+        if type(step) is not FunctionType:
+            self._off(name, "is not written in Python")
+        elif step.__code__.co_name == "wrapper":
+            self._put_function(name, step, self._decorated_step, "Optimizer.profile_hook_step.<locals>.wrapper")
+        else:  # torch 2.1, where torch.compile has been imported before, decorates its own optimizers no more
+            self._put_function(name, _innermost(step), self._step)
+
+    def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
+        if not self.patches.around(name, function, around, qualname):
             self._off(name, self.patches.table[name])
+
+
+def _function(method: Any) -> Any:
+    """A function that calls a method; see ``steps_compute.py``."""
+
+    def call(*arguments: Any) -> Any:
+        return method(*arguments)
+
+    return call
 
 
 def _innermost(function: Any) -> Any:

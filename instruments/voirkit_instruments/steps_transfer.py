@@ -9,7 +9,8 @@ from __future__ import annotations
 from types import MethodType
 
 from voirkit_instruments.patching import without_this_frame
-from voirkit_instruments.steps_record import BACKWARD, DEAF, NOTHING, UNKNOWN, now
+from voirkit_instruments.steps_compute import now
+from voirkit_instruments.steps_record import BACKWARD, DEAF, NOTHING, UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

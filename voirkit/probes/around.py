@@ -24,6 +24,7 @@ import ast
 import copy
 
 from voirkit.probes import origins, source
+from voirkit.probes.compiled import leave_out
 from voirkit.probes.source import MARK, NoSource, code_in, compiled, is_same
 
 TYPE_CHECKING = False
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 class Absent:
     """The value of a call that has none (yet): it was left by an exception, which is then ``sys.exc_info()``."""
 
+    def __deepcopy__(self, memo: object) -> Absent:
+        return self
+
 
 ABSENT = Absent()
 _SLOTS = ("here", "enter", "leave", "absent")
@@ -51,10 +55,10 @@ class Around:
     """What is done around the body of functions. Each call in C or in a function that is ``plain`` costs one comparison (some 40 ns).
 
     Args:
-        here: Holds ``inside`` for each thread.
+        here: Holds ``inside`` for each thread. Copying it (``copy.deepcopy``) must give itself, since torch.compile copies constants.
         most: Where ``here.inside`` is more than this, nothing is done around the body.
         enter: Called with the passed variables; returns when the call began, anything but 0. Must not raise.
-        leave: Called with what ``enter`` returned (0 if that was interrupted), what ``here.inside`` was, and the passed variables. Must not raise.
+        leave: A function, as ``enter`` (a method would be copied with its object). Called with what ``enter`` returned (0 if that was interrupted), what ``here.inside`` was, and the passed variables. Must not raise.
         passed: Names of variables of the function, as they are before and after the body: parameters, or free variables.
         value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
         plain: Expressions; the first that can be evaluated in the function's module is asked, and nothing is done around the body where it is true.
@@ -64,6 +68,7 @@ class Around:
         self, here: Here, most: int, enter: Callable[..., int], leave: Callable[..., None], passed: Sequence[str] = (), value: bool = False,
         plain: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        leave_out()
         self.here, self.most, self.enter, self.leave = here, most, enter, leave
         self.passed, self.value, self.plain = passed, value, plain
         self._made: dict[int, tuple[CodeType, CodeType]] = {}  # by identity of the program's code: itself, and the new code
@@ -104,13 +109,15 @@ class Around:
         unknown = [name for name in self.passed if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)]
         if unknown:
             raise NoSource(f"has no variable {unknown[0]}.")
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        plain = _first_that_works([expression for expression in self.plain if expression.partition(".")[0] not in own], names, self.plain)
         for tree, node in source.trees_of(code, qualname, names):
             if is_same(code_in(compiled(tree, code), code), code) and not isinstance(node, ast.Lambda):
                 break
         else:
             raise NoSource(source.CHANGED)
         markers = {slot: f"{MARK}around {slot}" for slot in _SLOTS}
-        self._put(node, markers, _first_that_works(self.plain, names))
+        self._put(node, markers, plain)
         made = code_in(compiled(tree, code), code)
         assert made is not None  # it was there before
         values = dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT), strict=True))
@@ -151,7 +158,7 @@ class _Returns(ast.NodeTransformer):
     def _leave_alone(self, node: ast.AST) -> ast.AST:
         return node
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave_alone  # noqa: N815  (names that ast asks for)
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave_alone
 
 
 def _taken_out(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -180,11 +187,11 @@ def _set(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
-def _first_that_works(expressions: Sequence[str], names: dict[str, Any]) -> str | None:
+def _first_that_works(expressions: Sequence[str], names: dict[str, Any], wanted: Sequence[str]) -> str | None:
     """The first expression that the function's module can evaluate.
 
     Raises:
-        NoSource: There are expressions, and it is none of them.
+        NoSource: Some expression is wanted, and none can be had.
     """
     for expression in expressions:
         try:
@@ -192,6 +199,6 @@ def _first_that_works(expressions: Sequence[str], names: dict[str, Any]) -> str 
         except (NameError, AttributeError):
             continue
         return expression
-    if expressions:
-        raise NoSource(f"is in a module that can not tell {expressions[0]}.")
+    if wanted:
+        raise NoSource(f"can not tell {wanted[0]}.")
     return None

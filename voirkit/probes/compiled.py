@@ -15,23 +15,31 @@ from voirkit.imports import when_imported
 if TYPE_CHECKING:
     from types import ModuleType
 
-_watching = False
+_watching = _leaving_out = False
 
 
 def watch() -> None:
     """From now on dynamo, when it is imported, leaves functions with taps alone."""
     global _watching
+    leave_out()
     if not _watching:
         _watching = True
         when_imported("torch._dynamo.variables.constant", _patch)
-        when_imported("torch._dynamo.trace_rules", _leave_out)
 
 
-def _leave_out(rules: ModuleType) -> None:
-    """What a tap calls is not compiled either."""
+def leave_out() -> None:
+    """From now on dynamo, when it is imported, does not compile what taps call."""
+    global _leaving_out
+    if not _leaving_out:
+        _leaving_out = True
+        when_imported("torch._dynamo.trace_rules", _add_rules)
+        when_imported("torch._dynamo.skipfiles", _add_rules)  # until torch 2.2
+
+
+def _add_rules(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)
     if add is not None:
-        for name in ("voirkit", "giving", "reactivex"):
+        for name in ("voirkit", "voirkit_instruments", "giving", "reactivex"):
             add(name)
 
 
