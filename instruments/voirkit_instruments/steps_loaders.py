@@ -57,7 +57,9 @@ class LoaderRecording:
                     self._arguments(place),
                     place,
                 )
-            self._span(self._iter, began, end, self._arguments({**place, **_described(loader)}))
+            with self._recording.torch._C.DisableTorchFunction():  # a length may be that of a tensor
+                described = _described(loader)
+            self._span(self._iter, began, end, self._arguments({**place, **described}))
         except Exception as exc:
             self._recording.failed("a loader's iterator", exc)
 

@@ -83,7 +83,7 @@ class TorchPatches:
             ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulBaseDataLoaderIter.__next__", self._next),
         ):
             self._when(module, lambda found, path=path, around=around: self._put_around(found, path, around))
-        self._when("torch", self._put_methods)
+        self._put_methods(self.recording.torch)
         self._when("torch.distributed.distributed_c10d", self._put_collectives)
         self._when("torch.optim.optimizer", self._put_steps)
 

@@ -6,6 +6,7 @@ up functions (``__torch_function__``, torch.fx, torch.compile) sees no other. Ch
 
 from __future__ import annotations
 
+import os
 from types import MethodType
 
 from voirkit_instruments.patching import without_this_frame
@@ -33,40 +34,63 @@ class TransferRecording:
         self._recording = recording
         self._torch = recording.torch
         self._name = recording.phase("device", "transfer", "bytes")
-        self._ways: dict[tuple[str, str], int] = {}
+        self._ways: dict[tuple[Any, Any], int] = {}
 
-    def method(self, name: str) -> TensorMethod:
+    def method(self, name: str) -> Any:
         """What is to stand in ``torch.Tensor`` in place of an inherited method written in C."""
-        return TensorMethod(self, name, getattr(self._torch.Tensor, name))
-
-    def copied(self, source: Any, result: Any, began: int, was: int, on_device: DeviceTimes | None) -> None:
-        """A method of a tensor has returned another tensor."""
-        end = now()
-        recording = self._recording
+        method = getattr(self._torch.Tensor, name)
         try:
-            with self._torch._C.DisableTorchFunction():
-                before, after = source.device, result.device
-                if before == after:
-                    if was != NOTHING or _share(source, result):
-                        return
-                elif before.type == "meta" or after.type == "meta" or _is_fake(source):
-                    return
-                size = result.numel() * result.element_size()
-            way = self._way(str(before), str(after))
-            recording.recorder.span(self._name, began, end, way, size)
-            if on_device is not None:
-                on_device.end(self._name, way, size)
-                on_device = None
-        except Exception as exc:
-            recording.failed("a copy of a tensor", exc)
-        finally:
-            if on_device is not None:
-                on_device.drop()
+            if os.environ.get("VOIRKIT_NO_EXTENSION") == "1":
+                return Watched(method, self.enter, self.leave)
+            from voirkit_instruments._watched import Watched as InC  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:  # it was not built
+            return Watched(method, self.enter, self.leave)
+        return InC(method, self.enter, self.leave)
 
-    def _way(self, before: str, after: str) -> int:
+    def enter(self) -> Any:
+        """Before a method of a tensor: when it began, and the times on the device that are to be told of the end; None: it is not recorded."""
+        recording = self._recording
+        if recording.here.inside > BACKWARD:
+            return None
+        device = recording.device
+        if device is None:
+            return now()
+        device.begin()
+        return now(), device
+
+    def leave(self, began: Any, source: Any, result: Any) -> None:
+        """After a method that returned another tensor; for times on a device, whatever it returned or raised."""
+        end = now()
+        device = None
+        if type(began) is tuple:
+            began, device = began
+        try:
+            way = None if source is None else self._copied(source, result)
+            if way is None:
+                if device is not None:
+                    device.drop()
+                return
+            self._recording.recorder.span(self._name, began, end, *way)
+            if device is not None:
+                device.end(self._name, *way)
+        except Exception as exc:
+            self._recording.failed("a copy of a tensor", exc)
+
+    def _copied(self, source: Any, result: Any) -> tuple[int, int] | None:
+        """From where to where and how many bytes, if something was copied that is to be recorded."""
+        with self._torch._C.DisableTorchFunction():
+            before, after = source.device, result.device
+            if before == after:
+                if self._recording.here.inside != NOTHING or _share(source, result):
+                    return None
+            elif before.type == "meta" or after.type == "meta" or _is_fake(source):
+                return None
+            return self._way(before, after), result.nbytes
+
+    def _way(self, before: Any, after: Any) -> int:
         found = self._ways.get((before, after))
         if found is None:
-            found = self._ways[before, after] = self._recording.recorder.arguments({"from": before, "to": after})
+            found = self._ways[before, after] = self._recording.recorder.arguments({"from": str(before), "to": str(after)})
         return found
 
     # modules
@@ -102,37 +126,26 @@ class TransferRecording:
             return None
 
 
-class TensorMethod:
-    """Stands in ``torch.Tensor`` in place of a method: from the class it is the method itself, from a tensor one that is watched."""
+class Watched:
+    """What ``_watched.c`` does, with a frame of Python: a warning of the method names this file, on python 3.10 a traceback too."""
 
-    def __init__(self, transfers: TransferRecording, name: str, method: Any) -> None:
-        recording = transfers._recording
-        here, copied = recording.here, transfers.copied
-
+    def __init__(self, method: Any, enter: Any, leave: Any) -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            was = here.inside
-            on_device = recording.device
-            if was > BACKWARD:
-                began = 0
-            else:
-                began = now()
-                if on_device is not None:
-                    on_device.begin()
+            began = enter()
+            result = None
             try:
                 result = method(self, *args, **kwargs)
+                return result
             except BaseException as exc:
-                if began and on_device is not None:
-                    on_device.drop()
                 without_this_frame(exc)
                 raise
-            if began:
-                if result is not self:
-                    copied(self, result, began, was, on_device)
-                elif on_device is not None:
-                    on_device.drop()
-            return result
+            finally:
+                if began is not None and result is not None and result is not self:
+                    leave(began, self, result)
+                elif type(began) is tuple:
+                    leave(began, None, None)
 
-        call.__name__, call.__qualname__, call.__doc__ = name, f"Tensor.{name}", method.__doc__
+        call.__name__, call.__qualname__, call.__doc__ = method.__name__, f"Tensor.{method.__name__}", method.__doc__
         self._method, self._call = method, call
 
     def __get__(self, tensor: Any, owner: Any = None) -> Any:
@@ -142,7 +155,7 @@ class TensorMethod:
 def _share(one: Any, other: Any) -> bool:
     """Whether two tensors lie in the same memory: nothing was copied. Tensors that have none are taken to."""
     try:
-        return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+        return bool(one.data_ptr() == other.data_ptr())
     except Exception:  # vmap's and other tensors without storage
         return True
 
