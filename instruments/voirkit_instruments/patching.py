@@ -1,8 +1,8 @@
 """Functions of libraries changed while an instrument needs them, and put back afterwards.
 
 Three ways, the first that fits: something around the body of a function written in Python, which leaves the function itself in its place
-(``voirkit.probes.around``); another object in a class's namespace; a method wrapped with wrapt (checked with 1.16 to 2.5). A wrapper must call what it wraps
-exactly once, let its exceptions through, and take its own frame out of their tracebacks.
+(``voirkit.probes.around``); another object in a class's namespace; a method wrapped with wrapt (checked with 1.16 to 2.5). A wrapper must
+call what it wraps exactly once, let its exceptions through, and take its own frame out of their tracebacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Always on (``--no-steps`` switches it off): what each step of the training spends its time on, written into the trace plane as phases.
 
-It only records; what a step is, its shares, rates and the verdict are computed from the phases afterwards. Until the program imports torch nothing is
-done but to wait for that, and a program that never does pays nothing.
+It only records; what a step is, its shares, rates and the verdict are computed from the phases afterwards. Until the program imports
+torch nothing is done but to wait for that, and a program that never does pays nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Module calls, backward, optimizer steps, checkpoints and collectives, as the steps instrument records them.
 
-What is called before and after them are closures: the quickest (a module call costs 1 microsecond), and torch.compile, which copies the constants of
-code, copies a method with its object but no function. They must never raise.
+What is called before and after them are closures: the quickest (a module call costs 1 microsecond), and torch.compile, which copies the
+constants of code, copies a method with its object but no function. They must never raise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""How long phases take on the GPU: events put into the stream before and after them, asked later whether they have happened. Never waits for the device.
+"""How long phases take on the GPU: events put into the stream before and after them, asked later whether they have happened.
 
-An event's time is known from another event only. It is put on the host's clock by what must be true of every event: it did not happen before it was put
-into the stream, nor after it was seen to have happened. The bounds are closest where the stream is empty (a few microseconds), and each event that breaks
-them moves the clock, so that the drift between the two clocks is followed.
+Never waits for the device.
+
+An event's time is known from another event only. It is put on the host's clock by what must be true of every event: it did not happen
+before it was put into the stream, nor after it was seen to have happened. The bounds are closest where the stream is empty (a few
+microseconds), and each event that breaks them moves the clock, so that the drift between the two clocks is followed.
 
 Written against torch 2.1 to 2.15 (``torch.cuda.Event``) and tested with a fake of it only: it has never run on a device.
 """
@@ -118,18 +120,27 @@ class DeviceTimes:
                 if len(self._pending) > MOST_PENDING:
                     self._pending.popleft()
                     self.unresolved += 1
-            self.look(LOOKED_AT)
-        except Exception:
+        except Exception:  # the program's error of an earlier kernel
             self.unresolved += 1
+        self.look(LOOKED_AT)
 
     def look(self, most: int) -> None:
         """Write those of the oldest spans that have happened by now."""
         pending = self._pending
-        while most > 0 and pending and pending[0].ended.query():
-            self._resolve(pending.popleft())
-            most -= 1
+        try:
+            while most > 0 and pending and pending[0].ended.query():
+                self._resolve(pending.popleft())
+                most -= 1
+        except Exception:  # the device has failed; what waits is counted at the end
+            return
 
     def _resolve(self, span: Span) -> None:
+        try:
+            self._write(span)
+        except Exception:  # its beginning is in another stream, and has not happened
+            self.unresolved += 1
+
+    def _write(self, span: Span) -> None:
         seen_ns = now()
         clock = self._clocks[span.device]
         began = clock.time_ns(span.began, span.began_put_ns, seen_ns)
@@ -143,7 +154,8 @@ class DeviceTimes:
             span = self._pending.popleft()
             try:
                 span.ended.synchronize()
-                self._resolve(span)
             except Exception:
                 self.unresolved += 1
+            else:
+                self._resolve(span)
         return self.unresolved

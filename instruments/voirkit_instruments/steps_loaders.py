@@ -1,7 +1,7 @@
 """Loaders, as the steps instrument records them: their iterators being made, each request for a batch, and the request that finds none.
 
-Reads attributes of torch's own loader and iterators only, and never what could be code of the program, but for a dataset's length where its
-``__len__`` plainly only looks. Checked with torch 2.1 and 2.15.
+Reads attributes of torch's own loader and iterators only, and never what could be code of the program, but for a dataset's length where
+its ``__len__`` plainly only looks. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _error() -> dict[str, Any]:
 def _described(loader: Any) -> dict[str, Any]:
     return {
         "workers": loader.num_workers,
-        "batch_size": loader.batch_size,
+        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "__dict__", {}).get("batch_size"),
         "length": batches(loader),
         "dataset": type(loader.dataset).__name__,
         "pin_memory": bool(loader.pin_memory),
@@ -126,7 +126,8 @@ def _described(loader: Any) -> dict[str, Any]:
 def batches(loader: Any) -> int | None:
     """How many batches an iterator of the loader will have, or None if that can not be known without running code of the program.
 
-    ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch then warns of what it would not have warned of.
+    ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch then warns of what it would not have
+    warned of.
     """
     from torch.utils.data import IterableDataset  # it is there: this is a loader of it
 

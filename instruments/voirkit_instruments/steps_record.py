@@ -1,4 +1,4 @@
-"""What the parts of the steps instrument share: where a thread is, names and arguments of phases, and the numbers of loaders and optimizers.
+"""What the parts of the steps instrument share: where a thread is, names and arguments of phases, numbers of loaders and optimizers.
 
 Must never raise, never change what it is shown, and never wait for a device.
 """

@@ -1,4 +1,4 @@
-"""Which functions of torch the steps instrument stands around: the one table of them, for all versions that it was checked with (2.1 and 2.15).
+"""Which functions of torch the steps instrument stands around: the one table of them. Checked with torch 2.1 and 2.15.
 
 Nothing here imports torch; a patch that does not fit switches itself off and is told by its name.
 """
@@ -6,13 +6,20 @@ Nothing here imports torch; a patch that does not fit switches itself off and is
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import FunctionType
 
 from voirkit.imports import when_imported
 from voirkit.probes.around import Around
 from voirkit_instruments.patching import Patches
 from voirkit_instruments.steps_compute import (
-    after_checkpoint, after_collective, after_zero_grad, around_backward, around_forward, around_step, enter_deaf,
+    after_checkpoint,
+    after_collective,
+    after_zero_grad,
+    around_backward,
+    around_forward,
+    around_step,
+    enter_deaf,
 )  # fmt: skip
 from voirkit_instruments.steps_loaders import LoaderRecording
 from voirkit_instruments.steps_record import BACKWARD, DEAF, FORWARD, STEP, Recording
@@ -24,8 +31,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer (dynamo) takes it
-# for a constant, so that it is in no graph and breaks none. Modules that have no torch among their globals have torch.distributed.
+# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
+# (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
+# torch.distributed.
 _COMPILING = tuple(
     f"{torch}.{asked}()" for torch in ("torch", "dist.torch") for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
 )
@@ -82,7 +90,7 @@ class TorchPatches:
             ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader.__iter__", self._iter),
             ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulBaseDataLoaderIter.__next__", self._next),
         ):
-            self._when(module, lambda found, path=path, around=around: self._put_around(found, path, around))
+            self._when(module, partial(self._put_around, path, around))
         self._put_methods(self.recording.torch)
         self._when("torch.distributed.distributed_c10d", self._put_collectives)
         self._when("torch.optim.optimizer", self._put_steps)
@@ -105,7 +113,7 @@ class TorchPatches:
         self.patches.table[name] = why
         self._warn(f"steps: {name} is not watched: it {why.rstrip('.')}.")
 
-    def _put_around(self, module: ModuleType, path: str, around: Around) -> None:
+    def _put_around(self, path: str, around: Around, module: ModuleType) -> None:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)

@@ -1,7 +1,7 @@
 """Copies between devices, as the steps instrument records them: ``Tensor.to``, ``.cuda``, ``.cpu``, and those of modules.
 
-What the program gets is what torch returned. ``torch.Tensor.to``, asked for from the class, stays torch's own method, so that whatever compares or looks
-up functions (``__torch_function__``, torch.fx, torch.compile) sees no other. Checked with torch 2.1 and 2.15.
+What the program gets is what torch returned. ``torch.Tensor.to``, asked for from the class, stays torch's own method, so that whatever
+compares or looks up functions (``__torch_function__``, torch.fx, torch.compile) sees no other. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit_instruments.steps_device import DeviceTimes
     from voirkit_instruments.steps_record import Recording
 
 TENSOR_METHODS = ("to", "cuda", "cpu")
@@ -48,7 +47,7 @@ class TransferRecording:
         return InC(method, self.enter, self.leave)
 
     def enter(self) -> Any:
-        """Before a method of a tensor: when it began, and the times on the device that are to be told of the end; None: it is not recorded."""
+        """Before a method of a tensor: when it began, and the times on the device that are to hear of the end; None if it is no phase."""
         recording = self._recording
         if recording.here.inside > BACKWARD:
             return None
@@ -60,7 +59,6 @@ class TransferRecording:
 
     def leave(self, began: Any, source: Any, result: Any) -> None:
         """After a method that returned another tensor; for times on a device, whatever it returned or raised."""
-        end = now()
         device = None
         if type(began) is tuple:
             began, device = began
@@ -70,7 +68,8 @@ class TransferRecording:
                 if device is not None:
                     device.drop()
                 return
-            self._recording.recorder.span(self._name, began, end, *way)
+            # With the time that it takes to look at it: where there are thousands of small copies this is a part of what they take.
+            self._recording.recorder.span(self._name, began, now(), *way)
             if device is not None:
                 device.end(self._name, *way)
         except Exception as exc:

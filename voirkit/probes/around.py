@@ -1,7 +1,7 @@
 """Something done before and after the body of a function of a library, in the function itself: for what times every call.
 
-The function keeps its identity, name, signature, lines and frame: no wrapper is seen in tracebacks, by ``warnings`` (``stacklevel``), ``pickle``,
-``inspect`` or ``is``, and who has imported it before has the new body too. Nothing here may load giving, and nothing of it knows torch.
+The function keeps its identity, name, signature, lines and frame: no wrapper is seen in tracebacks, by ``warnings`` (``stacklevel``),
+``pickle``, ``inspect`` or ``is``, and who has imported it before has the new body too. Nothing here may load giving or know torch.
 
 A body ``B`` becomes::
 
@@ -52,16 +52,19 @@ _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERAT
 
 
 class Around:
-    """What is done around the body of functions. Each call in C or in a function that is ``plain`` costs one comparison (some 40 ns).
+    """What is done around the body of functions. A call for which nothing is done costs one comparison (some 40 ns) and ``plain``.
 
     Args:
         here: Holds ``inside`` for each thread. Copying it (``copy.deepcopy``) must give itself, since torch.compile copies constants.
         most: Where ``here.inside`` is more than this, nothing is done around the body.
-        enter: Called with the passed variables; returns when the call began, anything but 0. Must not raise.
-        leave: A function, as ``enter`` (a method would be copied with its object). Called with what ``enter`` returned (0 if that was interrupted), what ``here.inside`` was, and the passed variables. Must not raise.
+        enter: A function; a method would be copied with its object. Called with the passed variables; returns when the call began, anything
+            but 0. Must not raise.
+        leave: A function. Called with what ``enter`` returned (0 if that was interrupted), what ``here.inside`` was, and the passed
+            variables. Must not raise.
         passed: Names of variables of the function, as they are before and after the body: parameters, or free variables.
         value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
-        plain: Expressions; the first that can be evaluated in the function's module is asked, and nothing is done around the body where it is true.
+        plain: Expressions; the first that can be evaluated in the function's module is asked at each call, and nothing is done around the
+            body where it is true.
     """
 
     def __init__(
@@ -73,10 +76,12 @@ class Around:
         self.passed, self.value, self.plain = passed, value, plain
         self._made: dict[int, tuple[CodeType, CodeType]] = {}  # by identity of the program's code: itself, and the new code
         origins.live.add(id(self))
+        origins.around.add(id(self))
 
     def forget(self) -> None:
         """No function runs with this any more."""
         origins.live.discard(id(self))
+        origins.around.discard(id(self))
 
     def made(self, code: CodeType) -> bool:
         """Whether some code is one that was made with this."""
@@ -137,7 +142,7 @@ class Around:
         before: list[ast.stmt] = [_set("@began", ast.Constant(0))]
         left: list[ast.expr] = [ast.Name("@began", ast.Load()), ast.Name("@was", ast.Load()), *passed]
         if self.value:
-            timed = [_Returns().visit(copy.deepcopy(statement)) for statement in body]
+            timed = _Returns().visit(ast.Module([copy.deepcopy(statement) for statement in body], [])).body
             before.append(_set("@value", absent))
             left.append(ast.Name("@value", ast.Load()))
         entering = _set("@began", ast.Call(enter, passed, []))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 made: dict[int, tuple[Any, CodeType, frozenset[int]]] = {}  # by identity of new code: itself, the program's own code, for whom
 live: set[int] = set()  # identities of those who listen
+around: set[int] = set()  # those of them that stand around whole functions, with no selector
 
 
 def forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
@@ -29,3 +30,9 @@ def original(code: CodeType) -> CodeType:
     """The program's own code for code that voirkit may have made."""
     found = made.get(id(code))
     return found[1] if found is not None else code
+
+
+def stays(code: CodeType) -> bool:
+    """Whether code is to come back when the last probe on its function goes: something still stands around the function."""
+    found = made.get(id(code))
+    return found is not None and bool(found[2] & around & live)

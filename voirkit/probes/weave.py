@@ -37,7 +37,7 @@ class Patch:
         key = id(function)
         self.function = weakref.ref(function, origins.forget(_patches, key))
         self.keep: FunctionType | None = None
-        self.original = origins.original(function.__code__)
+        self.original, self.before = origins.original(function.__code__), function.__code__
         self.wants: list[Want] = []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
 
@@ -56,7 +56,7 @@ class Patch:
         if function is None:
             return
         if not self.wants:
-            function.__code__ = self.original
+            function.__code__ = self.before if origins.stays(self.before) else self.original
             _patches.pop(id(function), None)
             return
         awake = [want for want in self.wants if want[1].is_awake]
