@@ -44,6 +44,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/rates.py
 	$(PY) benchmarks/probes.py
+	$(PY) benchmarks/trace.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

@@ -24,7 +24,7 @@
 
 #define ENGINE 1 /* as in layout.py */
 enum { OFF, ON, REFUSING };
-enum { DEEPEST = 8, TRIES = 4 };
+enum { DEEPEST = 32, TRIES = 4 };
 
 typedef struct {
     int64_t start, duration, value;
@@ -584,7 +584,7 @@ static PyObject *recorder_close(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
         w->at = w->markers = 0;
         w->announced = 0;
         if (segment != NULL) {
-            PyObject *one = Py_BuildValue("Onn", segment, end, markers);
+            PyObject *one = Py_BuildValue("OnnO", segment, end, markers, Py_True);
             if (one == NULL || PyList_Append(ends, one) < 0)
                 Py_CLEAR(ends);
             Py_XDECREF(one);
@@ -616,7 +616,7 @@ static PyMethodDef methods[] = {
     {"install", recorder_install, METH_VARARGS, "install(arrive, grow, resolve, lose, failed)"},
     {"switch", recorder_switch, METH_O, "Record (1), do not (0), or count what would be recorded as dropped (2)."},
     {"inherit", recorder_inherit, METH_O, "Arguments up to this number may not be in the files yet."},
-    {"close", recorder_close, METH_NOARGS, "Take the windows away; (segment, where it ends, records that say whose the others are)."},
+    {"close", recorder_close, METH_NOARGS, "Take the windows away; (segment, where it ends, records that say whose the others are, True)."},
     {"_nothing", FAST recorder_nothing, METH_FASTCALL, NULL},
     {NULL},
 };
@@ -637,7 +637,7 @@ static int execute(PyObject *module) {
     Py_DECREF(found);
     word_refresh = PyUnicode_InternFromString("refresh");
     nothing = PyObject_GetAttrString(module, "_nothing");
-    if (word_refresh == NULL || nothing == NULL)
+    if (word_refresh == NULL || nothing == NULL || PyType_Ready(&span_type) < 0) /* 3.12 takes what has a tp_dict for ready */
         return -1;
     if (pthread_key_create(&key, thread_ended) != 0 || pthread_atfork(NULL, NULL, child_began) != 0) {
         PyErr_SetString(PyExc_ImportError, "threads can not be watched");

@@ -9,7 +9,7 @@ import time
 from itertools import count
 
 from voirkit.trace import layout
-from voirkit.trace.names import header_line
+from voirkit.trace.names import header_line, text_of
 from voirkit.trace.segment import Segment, reserve
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class Files:
         self.resolved: set[int] = set()
         self._dropped: list[Any] = []
         perf, wall = time.perf_counter_ns(), time.time_ns()
-        argv = [str(word)[:1000] for word in getattr(sys, "argv", [])[:100]]
+        argv = [text_of(word)[:1000] for word in getattr(sys, "argv", [])[:100]]
         self.write(
             header_line(
                 {
@@ -127,7 +127,7 @@ def _process_name(argv: list[str]) -> str:
     process = sys.modules.get("multiprocessing.process")
     try:
         if process is not None and process.parent_process() is not None:
-            return str(process.current_process().name)
+            return text_of(process.current_process().name)
     except Exception:
         pass  # it is only a name
     return os.path.basename(argv[0]) if argv and argv[0] else "python"

@@ -30,13 +30,11 @@ class Names:
     """The names and arguments of this process.
 
     Args:
-        write: Takes a line; called when something new is interned. It does nothing as long as there is no file.
-
-    Attributes:
-        told_too_many: Called, once, when there are more names than are kept.
+        write: Takes a line, and whether it is a name's; called when something new is interned. Without a file it does nothing.
+        too_many: Called when there are more names than are kept.
     """
 
-    def __init__(self, write: Callable[[bytes], None], too_many: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[bytes, bool], None], too_many: Callable[[], None]) -> None:
         self._write, self._too_many = write, too_many
         self._ids: dict[Any, int] = {}
         self._names: dict[int, _Key] = {}
@@ -56,7 +54,7 @@ class Names:
             found = None
         if found is not None:
             return found
-        key: _Key = (_text(category), _text(name), _text(kind), None if value is None else _text(value))
+        key: _Key = (text_of(category), text_of(name), text_of(kind), None if value is None else text_of(value))
         found = self._ids.get(key)
         if found is not None:
             return found
@@ -65,13 +63,13 @@ class Names:
             self._too_many()
             return 0
         self._names[number] = key  # before it is looked whether there is a file: who makes one then writes what is here
-        self._write(_name_line(number, key))
+        self._write(_name_line(number, key), True)
         return self._ids.setdefault(key, number)
 
     def arguments(self, mapping: Mapping[str, Any]) -> int:
         """The number of a set of arguments; 0 of an empty one, and of what is no mapping."""
         try:
-            text = _encode({_text(k): _plain(v) for k, v in mapping.items()})
+            text = _encode({text_of(k): _plain(v) for k, v in mapping.items()})
         except (AttributeError, TypeError, ValueError, RuntimeError):
             return 0  # it is no mapping, or is being changed
         if text == "{}":
@@ -84,7 +82,7 @@ class Names:
             number = next(self._next_arguments)
             if number >= layout.THREAD:
                 return 0
-            self._write(_arguments_line(number, text))
+            self._write(_arguments_line(number, text), False)
         if len(self._young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS:
             self._old, self._young, self._characters = self._young, {}, 0
         self._young[text] = number
@@ -144,7 +142,7 @@ def _line(data: dict[str, Any]) -> bytes:
 header_line = _line
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """A text as it is, anything else as its type's name; runs no code of the program, as ``str`` of an unknown object would."""
     kind = type(value)
     if kind is str:
@@ -164,7 +162,7 @@ def _plain(value: Any) -> Any:
         return number if number.bit_length() < 8192 else {"hex": hex(number)}
     if issubclass(kind, float):
         return float.__float__(value)
-    return _text(value)
+    return text_of(value)
 
 
 def _type_name(kind: type) -> str:

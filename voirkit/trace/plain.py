@@ -10,6 +10,7 @@ import struct
 from _thread import _local as _Local
 from functools import partial
 from operator import length_hint
+from sys import is_finalizing
 from time import perf_counter_ns as now
 
 from voirkit.trace import layout
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 OFF, ON, REFUSING = 0, 1, 2
 NAME = "python"
-DEEPEST = 8  # records within records within ... that have to open files
+DEEPEST = 32  # records within records within ... that have to open files
 
 _pack = struct.Struct(layout.RECORD).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -69,12 +70,13 @@ class _Thread:
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
+_holes: list[None] = []  # one for each place that was taken and not written to
 
 
 def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
     """Record what took from one time to another."""
     if _mode:
-        if args and args <= _inherited:
+        if args and args <= _inherited and _mode == ON:
             _resolve(args)
         try:
             window, place = _local.room
@@ -86,22 +88,26 @@ def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0
         _slow(name_id, start_ns, end_ns - start_ns, value, args)
 
 
-_NO_ROOM = (AttributeError, StopIteration, ValueError, struct.error)  # none yet; used up; taken away; numbers of more than 64 bits
+# None yet; used up; taken away (ValueError or TypeError, depending on the version); numbers of more than 64 bits.
+_NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
 def _unless_the_programs(exc: Exception) -> None:
-    """Raise it if it comes out of a signal handler."""
+    """Raise it if it comes out of a signal handler; else a place may have been taken and not written to."""
+    if not isinstance(exc, (AttributeError, StopIteration)):
+        _holes.append(None)
     if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
         raise exc
 
 
 def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> None:
     raised: BaseException | None = None
-    room = None
+    stored = False
+    name_id, args = (number if 0 < number < layout.THREAD else 0 for number in (name_id, args))
     start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
-    for _ in range(4 if name_id else 0):  # a window may be taken away, or filled by who interrupts, before it is written to
-        if _mode != ON:
-            break
+    tries = 4 if name_id else 0  # a window may be taken away, or filled by who interrupts, before it is written to
+    while tries and not stored and _mode == ON:
+        tries -= 1
         try:
             room = _make_room()
         except BaseException as exc:  # of a signal handler: it goes its way when the record is written
@@ -112,15 +118,16 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
         window, place = room
         try:
             _pack(window, place(), start, duration, value, args, name_id)
-            break
-        except (StopIteration, ValueError) as exc:
+            stored = True
+        except _NO_ROOM as exc:
             _unless_the_programs(exc)
-    else:
-        room = None
-    if _mode and room is None:
+    if _mode and not stored:
         _lose(name_id)
-    if raised is not None:
+    if raised is not None and not is_finalizing():  # else it is of half empty modules
         raise raised
+
+
+_USED_UP = None, iter(()).__next__  # who gets this tries again
 
 
 def _make_room() -> tuple[Any, Callable[[], int]] | None:
@@ -151,14 +158,18 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
             segment, window, at, size, first = grown
             if local is not _local:  # the recording ended, or this is a forked child of the thread that was here before
                 drop(window)
-                return window, iter(()).__next__  # try again
+                return _USED_UP
             old, writer.segment, writer.window, writer.end = writer.window, segment, window, at + size
             writer.places = iter(range(first, size, layout.RECORD_BYTES))
             if old is not None:
                 drop(old)
         place = writer.places.__next__
         if not writer.announced:
-            _pack(writer.window, place(), now(), 0, tid, 0, layout.THREAD)
+            try:
+                _pack(writer.window, place(), now(), 0, tid, 0, layout.THREAD)
+            except _NO_ROOM as exc:
+                _unless_the_programs(exc)
+                return _USED_UP
             writer.markers += 1
             writer.announced = True
     finally:
@@ -281,18 +292,20 @@ def inherit(last: int) -> None:
     _inherited = last
 
 
-def close() -> list[tuple[Any, int, int]]:
+def close() -> list[tuple[Any, int, int, bool]]:
     """Take the windows away from all threads.
 
     Returns:
-        Each segment, where it ends, and how many of its records say only whose the others are.
+        Each segment, where it ends, how many of its places hold no event, and whether nobody writes into it for sure.
     """
-    global _local, _writers, _free, _inherited
+    global _local, _writers, _free, _inherited, _holes
     writers, _writers, _free = _writers, [], []
+    empty, _holes = len(_holes), []
     _local, _inherited = _Local(), layout.THREAD
     ends = []
     for writer in writers:
         if writer.window is not None:
-            drop(writer.window)  # before it is looked how far it goes: another thread may write until then
-            ends.append((writer.segment, writer.position(), writer.markers))
+            dropped = drop(writer.window)  # before it is looked how far it goes: another thread may write until then
+            ends.append((writer.segment, writer.position(), writer.markers + empty, dropped and not writer.busy))
+            empty = 0
     return ends

@@ -5,6 +5,7 @@ Files are read, never mapped: a segment that is cut to size at that moment would
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Collection, Iterator
@@ -104,11 +105,9 @@ def files(folder: str) -> list[Files]:
         if name.endswith(".seg"):
             segments.setdefault(name.rpartition("-")[0], []).append(f"{where}/{name}")
     result = []
-    for name in found:
-        if name.endswith(".names"):
-            stem = name[: -len(".names")]
-            own = sorted(segments.get(stem, []), key=_number)
-            result.append(Files(stem, f"{where}/{name}", own, f"{where}/{stem}.dropped" if f"{stem}.dropped" in found else None))
+    for stem in sorted(name[: -len(".names")] for name in found if name.endswith(".names")):
+        dropped = f"{where}/{stem}.dropped" if f"{stem}.dropped" in found else None
+        result.append(Files(stem, f"{where}/{stem}.names", sorted(segments.get(stem, []), key=_number), dropped))
     return result
 
 
@@ -179,11 +178,20 @@ def _records(path: str) -> Array | None:
             header = file.read(layout.HEADER_BYTES)
             if len(header) < layout.HEADER_BYTES or not header.startswith(layout.MAGIC):
                 return None  # killed before it was begun
-            raw = np.fromfile(file, np.uint8)
+            raw = _rest(file)
     except FileNotFoundError:
         return None  # it has been put to rest meanwhile
     records = raw[: len(raw) - len(raw) % layout.RECORD_BYTES].view(_RECORD)
     return records[: _written(records)]
+
+
+def _rest(file: io.FileIO) -> Array:
+    """What follows in a file, as far as it goes now; ``np.fromfile`` takes a read that was cut short for the end."""
+    raw = np.empty(max(os.fstat(file.fileno()).st_size - layout.HEADER_BYTES, 0), np.uint8)
+    view, had = memoryview(raw.data), 0
+    while had < len(raw) and (more := file.readinto(view[had:])):
+        had += more
+    return raw[:had]
 
 
 def _written(records: Array) -> int:
@@ -229,7 +237,7 @@ def _chosen(part: _Part) -> tuple[Array | None, list[tuple[int, int, int]]]:
     markers = np.flatnonzero(name == layout.THREAD)
     tids = part.records["value"][markers].tolist()
     places = markers.tolist()
-    runs = [(place + 1, end, tid) for place, end, tid in zip(places, [*places[1:], len(name)], tids, strict=True)]
+    runs = [(place + 1, end, tid) for place, end, tid in zip(places, [*places, len(name)][1:], tids, strict=True)]
     if part.keep is None and not (name == 0).any():
         return None, runs
     mask = (name != 0) & (name != layout.THREAD)

@@ -3,6 +3,13 @@
 Recording into files is done by C (``_recorder``) where it was built, by ``plain`` elsewhere or if ``$VOIRKIT_NO_EXTENSION`` is 1. While
 nothing is recorded all of this returns at once.
 
+``with Span(name(...)):`` records a span for each entry: nested, recursive, in threads, in interleaved coroutines and generators, and when
+an exception leaves it; a span holds no state of its entries. Its attributes are ``name_id``, ``enabled`` and ``args`` (a number of
+arguments). Who derives from it overrides ``refresh()``, which is called before a span is used if ``changed()`` has been since it was last:
+it brings ``args`` and ``enabled`` up to date. The arguments are those at a span's end; it is recorded if it is enabled both when it begins
+and when it ends. ``span.record(start_ns, end_ns, value=0, name_id=0)`` records one with other times (and name); ``span.is_on()`` says
+whether it would.
+
 What nothing here does: raise into the program, take a lock, start a thread, keep a file open but one, or lose a record without counting it.
 """
 
@@ -163,7 +170,7 @@ def _arrive() -> int | None:
     try:
         return recording.arrive() if recording is not None else None
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
         return None
 
 
@@ -172,7 +179,7 @@ def _grow(segment: Any) -> Any:
     try:
         return recording.grow(segment) if recording is not None else None
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
         return None
 
 
@@ -182,7 +189,7 @@ def _resolve(number: int) -> None:
         if recording is not None:
             recording.resolve(number)
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
 
 
 def _lose(number: int) -> None:
@@ -191,24 +198,24 @@ def _lose(number: int) -> None:
         if recording is not None:
             recording.lose(number)
     except Exception as exc:
-        _ours(exc)
+        _ours(exc, recording)
 
 
 def _failed(exc: Exception) -> None:
-    _ours(exc, "the arguments of a span can not be had")
+    _ours(exc, None, "the arguments of a span can not be had")
 
 
 def _too_many() -> None:
     _once(f"there are more than {MOST_NAMES} names of spans; what has another is counted as dropped.")
 
 
-def _write(line: bytes) -> None:
+def _write(line: bytes, is_name: bool) -> None:
     recording = _mine()
     if recording is not None:
-        recording.write(line)
+        recording.write(line, is_name)
 
 
-def _ours(exc: Exception, text: str = "a record could not be written") -> None:
+def _ours(exc: Exception, recording: Recording | None, text: str = "a record could not be written") -> None:
     """Hand an exception on unless it is voirkit's own: a signal handler of the program may raise, and means the program."""
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -216,7 +223,8 @@ def _ours(exc: Exception, text: str = "a record could not be written") -> None:
     where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     if type(exc).__module__ != "builtins" or not where.startswith("voirkit"):
         raise exc
-    _once(f"{text} ({type(exc).__name__}: {exc}).")
+    if recording is None or (recording is _recording and recording.stopped is None):  # else it ended meanwhile, in another thread
+        _once(f"{text} ({type(exc).__name__}: {exc}).")
 
 
 def _once(text: str) -> None:

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 from voirkit.trace import layout
 from voirkit.trace.files import Files
-from voirkit.trace.names import Names, thread_line
+from voirkit.trace.names import Names, text_of, thread_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Recording:
         self.stopped: str | None = None
         self._once: dict[str, Any] = {}
         self._dropped: dict[int, Any] = {}
-        self._dropped_seen: dict[int, int] = {}
+        self._counting = False
         self._events = 0
         self._slow_ns = 0
         # of the limit: what was left when the folder was last looked at, how much of it may be used before looking again, what has been
@@ -140,22 +140,29 @@ class Recording:
         counter = self._dropped.get(name)
         if counter is None:
             counter = self._dropped.setdefault(name, count(1))
-        self._dropped_seen[name] = dropped = next(counter)
-        files = self._files()
-        if files is not None and self._once.get("uncounted") is None:
-            try:
+        self._save_dropped(name, next(counter))
+
+    def _save_dropped(self, name: int, dropped: int) -> None:
+        if self._counting or "uncounted" in self._once:
+            return  # this was called by what is called here: by an audit hook that records
+        self._counting = True
+        try:
+            files = self._files()
+            if files is not None:
                 files.count_dropped(name, dropped, self.engine.Window)
-            except OSError as exc:
-                if exc.errno is None:
-                    raise
-                self._once["uncounted"] = True  # on a full disk they are counted in memory alone
+        except OSError as exc:
+            if exc.errno is None:
+                raise
+            self._once["uncounted"] = True  # on a full disk they are counted in memory alone
+        finally:
+            self._counting = False
 
     # files
 
-    def write(self, line: bytes) -> None:
-        """Append a line to the names, if there is a file yet."""
+    def write(self, line: bytes, is_name: bool = False) -> None:
+        """Append a line to the names, if there is a file yet. When recording has stopped names are needed still, for what is dropped."""
         files = self._once.get("files")
-        if files is None:
+        if files is None or (self.stopped and not is_name):
             return
         self._used += len(line)
         if self._used > self._share and not self._look() and not self.stopped:
@@ -186,7 +193,7 @@ class Recording:
         if not files.complete:
             # Not only whoever made it: another thread may not record before all the names are there.
             for line in self.names.lines():
-                self.write(line)
+                self.write(line, is_name=True)
             self.engine.inherit(self.names.begin_file())
             files.complete = True
             self.engine.changed()  # spans ask for their arguments again, and get such as have a line
@@ -241,20 +248,23 @@ class Recording:
             pass  # stderr is closed, or is being written to below a signal handler: the totals have it
 
     def _close(self) -> None:
-        for segment, end, markers in self.engine.close():
-            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - markers
-            segment.cut(end)
+        for segment, end, others, is_free in self.engine.close():
+            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - others
+            if is_free:
+                segment.cut(end)
 
     def finish(self) -> Totals:
         """End it; the engine is off already."""
         self._close()
+        dropped: dict[str, int] = {}
+        for number, counter in list(self._dropped.items()):
+            lost = next(counter) - 1
+            self._save_dropped(number, lost)  # of two threads the one with the smaller number may have saved it last
+            name = self.names.describe(number)
+            dropped[name] = dropped.get(name, 0) + lost
         files = self._once.get("files")
         if files is not None:
             files.close()
-        dropped: dict[str, int] = {}
-        for number, seen in list(self._dropped_seen.items()):
-            name = self.names.describe(number)
-            dropped[name] = dropped.get(name, 0) + seen
         seconds = (self._slow_ns + self._events * _cost_ns(self.engine)) / 1e9
         return Totals(self._events, dropped, seconds, self.stopped)
 
@@ -299,7 +309,7 @@ def _thread() -> tuple[int, str]:
     threading = sys.modules.get("threading")
     thread = threading._active.get(ident) if threading is not None else None
     if thread is not None:
-        return get_native_id(), str(thread._name)
+        return get_native_id(), text_of(thread._name)
     return get_native_id(), "MainThread" if get_native_id() == os.getpid() else f"thread {ident}"
 
 

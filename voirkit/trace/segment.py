@@ -30,11 +30,12 @@ class Segment:
         window: How large the next window should be.
     """
 
-    __slots__ = ("number", "path", "size", "window")
+    __slots__ = ("_file", "number", "path", "size", "window")
 
     def __init__(self, path: str, number: int) -> None:
         self.path, self.number = path, number
         self.size = 0
+        self._file: tuple[int, int] | None = None
         self.window = layout.GRANULE
 
     def grow(self, size: int, make_window: Callable[[int, int, int], Any]) -> tuple[Any, int]:
@@ -54,6 +55,7 @@ class Segment:
         # Opened anew each time: a thousand threads would hold a thousand descriptors of the program's otherwise.
         fd = os.open(self.path, _FLAGS if at else _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
         try:
+            self._check(fd)
             reserve(fd, at, size)
             if not at:
                 _write_at_0(fd, self._header())
@@ -67,9 +69,21 @@ class Segment:
     def cut(self, end: int) -> None:
         """Give back what is reserved and not used, when nothing is mapped any more."""
         try:
-            os.truncate(self.path, max(end, layout.HEADER_BYTES))
+            fd = os.open(self.path, _FLAGS)
+            try:
+                self._check(fd)
+                if os.fstat(fd).st_size > end:
+                    os.ftruncate(fd, end)
+            finally:
+                os.close(fd)
         except OSError:
             pass  # it has been removed, or can not be written to; readers skip what is not used
+
+    def _check(self, fd: int) -> None:
+        found = os.fstat(fd)
+        file = self._file = self._file or (found.st_dev, found.st_ino)
+        if file != (found.st_dev, found.st_ino):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)  # there is another in its place
 
     def _header(self) -> bytes:
         return struct.pack(layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, os.getpid(), self.number, perf_counter_ns())

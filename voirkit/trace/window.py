@@ -18,18 +18,24 @@ _kept: list[Any] = []
 os.register_at_fork(after_in_child=lambda kept=_kept: None) if hasattr(os, "register_at_fork") else None  # holds them until python is gone
 
 
+def _close(window: mmap.mmap) -> bool:
+    try:
+        window.close()
+    except BufferError:  # another thread writes into it right now
+        _kept.append(window)
+        return False
+    return True
+
+
 if sys.version_info >= (3, 13) and os.name == "posix":
 
     def Window(fd: int, at: int, size: int) -> mmap.mmap:
         """Map bytes of a file, or of memory if the descriptor is -1."""
         return mmap.mmap(fd, size, offset=at, trackfd=False) if fd >= 0 else mmap.mmap(-1, size)
 
-    def drop(window: mmap.mmap) -> None:
-        """Unmap it."""
-        try:
-            window.close()
-        except BufferError:
-            _kept.append(window)  # another thread writes into it right now
+    def drop(window: mmap.mmap) -> bool:
+        """Unmap it; whether that was possible."""
+        return _close(window)
 
 else:
 
@@ -38,12 +44,12 @@ else:
 
         copy = -1
         file: tuple[int, int] | None = None
-        memory = False
+        is_ours = os.name == "nt"  # there it holds a handle, which nobody closes by number
 
         def __new__(cls, fd: int, at: int, size: int) -> Window:
-            if fd < 0:
+            if fd < 0:  # it holds no descriptor
                 self = super().__new__(cls, -1, size)
-                self.memory = True
+                self.is_ours = True
                 return self
             copy = os.dup(fd)
             os.close(copy)
@@ -53,15 +59,12 @@ else:
                 self.copy, self.file = copy, file
             return self
 
-    def drop(window: Window) -> None:
-        """Unmap it."""
-        if not window.memory and (window.file is None or _identity(window.copy) != window.file):
+    def drop(window: Window) -> bool:
+        """Unmap it; whether that was possible."""
+        if not window.is_ours and (window.file is None or _identity(window.copy) != window.file):
             _kept.append(window)
-            return
-        try:
-            window.close()
-        except BufferError:
-            _kept.append(window)  # another thread writes into it right now
+            return False
+        return _close(window)
 
     def _identity(fd: int) -> tuple[int, int] | None:
         try:
