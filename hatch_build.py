@@ -1,4 +1,4 @@
-"""Builds the C recorder (``voirkit/trace/_recorder.c``) with the compiler that is there; without one voirkit is installed all the same.
+"""Builds what is written in C with the compiler that is there; without one voirkit is installed all the same, and does it in Python.
 
 An editable install gets it beside its source, a wheel inside. ``VOIRKIT_NO_EXTENSION=1`` leaves it out.
 """
@@ -15,40 +15,46 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "voirkit/trace/_recorder.c"
+# Each source, and the folder in a wheel that the library goes to.
+SOURCES = {
+    "voirkit/trace/_recorder.c": "voirkit/trace",
+    "instruments/voirkit_instruments/_watched.c": "voirkit_instruments",
+}
 
 
-class Recorder(BuildHookInterface):  # type: ignore[type-arg]
+class Libraries(BuildHookInterface):  # type: ignore[type-arg]
     """The build hook; hatchling finds it as the only one in this file."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and say where the result goes."""
+        """Build, and say where the results go."""
+        self._places: list[Path] = []
         if self.target_name != "wheel" or not _is_possible():
             return
+        for source, folder in SOURCES.items():
+            self._make(source, folder, version == "editable", build_data)
+
+    def _make(self, source: str, folder: str, editable: bool, build_data: dict[str, Any]) -> None:
         place = Path(tempfile.mkdtemp(prefix="voirkit-build-"))
+        self._places.append(place)
         try:
-            built = _build(Path(self.root) / SOURCE, place)
+            built = _build(Path(self.root) / source, place)
         except (Exception, SystemExit) as exc:  # whatever a compiler driver may raise
-            shutil.rmtree(place, ignore_errors=True)
-            self.app.display_warning(f"{SOURCE} could not be built ({exc}); voirkit records in Python instead.")
+            self.app.display_warning(f"{source} could not be built ({exc}); voirkit does in Python what it is for.")
             return
-        beside = Path(SOURCE).parent / built.name
-        if version == "editable":
+        if editable:
             # A new file each time: the old one may be mapped by a program that runs.
-            fresh = Path(self.root) / f"{beside}.new"
-            shutil.copyfile(built, fresh)
-            os.replace(fresh, Path(self.root) / beside)
-            shutil.rmtree(place, ignore_errors=True)
+            beside = Path(self.root) / Path(source).parent / built.name
+            shutil.copyfile(built, f"{beside}.new")
+            os.replace(f"{beside}.new", beside)
         else:
-            build_data["force_include"][str(built)] = str(beside)
-            self._place = place
+            build_data["force_include"][str(built)] = f"{folder}/{built.name}"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what is in the wheel now."""
-        if hasattr(self, "_place"):
-            shutil.rmtree(self._place, ignore_errors=True)
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _is_possible() -> bool:
@@ -64,7 +70,7 @@ def _build(source: Path, place: Path) -> Path:
     """Compile; returns the library."""
     from setuptools import Distribution, Extension
 
-    name = "_recorder"
+    name = source.stem
     # From inside its folder: a compiler is told no path of this machine, which it would write into the library.
     before = os.getcwd()
     os.chdir(source.parent)

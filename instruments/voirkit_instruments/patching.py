@@ -1,7 +1,8 @@
-"""Methods of libraries wrapped while an instrument needs them, and put back afterwards.
+"""Functions of libraries changed while an instrument needs them, and put back afterwards.
 
-Checked with wrapt 1.16 to 2.5. A wrapper must call what it wraps exactly once, let its exceptions through, and take its
-own frame out of their tracebacks.
+Three ways, the first that fits: something around the body of a function written in Python, which leaves the function itself in its place
+(``voirkit.probes.around``); another object in a class's namespace; a method wrapped with wrapt (checked with 1.16 to 2.5). A wrapper must
+call what it wraps exactly once, let its exceptions through, and take its own frame out of their tracebacks.
 """
 
 from __future__ import annotations
@@ -9,24 +10,86 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, FunctionType
     from typing import Any
+
+    from voirkit.probes.around import Around
 
     Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+_NOTHING: Any = object()
+_TAKEN = "has been changed by somebody else since"
+
+
 class Patches:
-    """The methods that one instrument has wrapped; a table that can be shown, and undone.
+    """What one instrument has changed in libraries; a table that can be shown, and undone.
 
     Attributes:
-        names: ``module.Class.method`` of each, as long as it is wrapped.
+        table: For each patch, by its full name, what is wrong with it; empty if nothing is.
     """
 
     def __init__(self) -> None:
-        self._wrapped: dict[tuple[type, str], tuple[Any, Any]] = {}
+        self._wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}
+        self._around: dict[str, tuple[FunctionType, CodeType, CodeType]] = {}
+        self._arounds: list[Around] = []
+        self.table: dict[str, str] = {}
 
     @property
     def names(self) -> list[str]:
-        return [f"{owner.__module__}.{owner.__qualname__}.{name}" for owner, name in self._wrapped]
+        """``module.Class.method`` of each, as long as it is in place."""
+        return [_name(owner, name) for owner, name in self._wrapped] + list(self._around)
+
+    def around(self, name: str, function: object, around: Around, qualname: str | None = None) -> bool:
+        """Do something around the body of a function. Its decorators are looked through, but for those that ``around`` can not do without.
+
+        Args:
+            name: What it is called in the table.
+            function: The function.
+            around: What is done.
+            qualname: As for ``Around.code``.
+
+        Returns:
+            Whether it is done; if not, the table says why.
+        """
+        from types import FunctionType
+
+        from voirkit.probes.source import NoSource
+
+        if not isinstance(function, FunctionType):
+            self.table[name] = "is not there" if function is None else "is not written in Python"
+            return False
+        try:
+            code = around.code(function, qualname)
+        except NoSource as exc:
+            self.table[name] = str(exc)
+            return False
+        except Exception as exc:  # source that is not what any version of python or torch has
+            self.table[name] = f"can not be compiled again ({type(exc).__name__})"
+            return False
+        if function.__code__ is not code:
+            self._around[name] = (function, function.__code__, code)
+            function.__code__ = code
+        if around not in self._arounds:
+            self._arounds.append(around)
+        self.table[name] = ""
+        return True
+
+    def put(self, owner: type, name: str, replacement: object) -> bool:
+        """Put something into a class's own namespace; what a class above it has there comes to light again when it is removed.
+
+        Returns:
+            Whether it is there now; if not, the table says why.
+        """
+        before = vars(owner).get(name, _NOTHING)
+        try:
+            setattr(owner, name, replacement)
+        except (TypeError, AttributeError) as exc:
+            self.table[_name(owner, name)] = str(exc)
+            return False
+        self._wrapped[owner, name] = (before, replacement)
+        self.table[_name(owner, name)] = ""
+        return True
 
     def wrap(self, owner: type, name: str, wrapper: Wrapper) -> bool:
         """Wrap a method that the class itself defines.
@@ -46,20 +109,30 @@ class Patches:
             return False
         from wrapt import FunctionWrapper  # 70 ms of CPU: only who wraps something pays
 
-        replacement = FunctionWrapper(original, wrapper)
-        try:
-            setattr(owner, name, replacement)
-        except (TypeError, AttributeError):  # a class written in C
-            return False
-        self._wrapped[owner, name] = (original, replacement)
-        return True
+        return self.put(owner, name, FunctionWrapper(original, wrapper))
 
     def remove(self) -> None:
-        """Put the methods back; one that somebody else has wrapped since stays as it is."""
+        """Put all back; what somebody else has changed since stays as it is, and the table says so."""
         while self._wrapped:
-            (owner, name), (original, replacement) = self._wrapped.popitem()
-            if vars(owner).get(name) is replacement:
-                setattr(owner, name, original)
+            (owner, name), (before, replacement) = self._wrapped.popitem()
+            if vars(owner).get(name) is not replacement:
+                self.table[_name(owner, name)] = _TAKEN
+            elif before is _NOTHING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        while self._around:
+            name, (function, old, code) = self._around.popitem()
+            if function.__code__ is code:
+                function.__code__ = old
+            else:
+                self.table[name] = _TAKEN
+        while self._arounds:
+            self._arounds.pop().forget()
+
+
+def _name(owner: Any, name: str) -> str:
+    return f"{owner.__module__}.{owner.__qualname__}.{name}"
 
 
 def without_this_frame(exc: BaseException) -> None:

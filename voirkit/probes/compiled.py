@@ -29,19 +29,27 @@ AUGMENTED = {
 
 _AUGMENTED = frozenset(map(id, AUGMENTED.values()))  # by identity: the program's constants may have an == of their own
 
-_watching = False
+_watching = _leaving_out = False
 _told: set[str] = set()
 
 
 def watch() -> None:
     """From now on dynamo, when it is imported, leaves functions with taps alone."""
     global _watching
+    leave_out()
     if not _watching:
         _watching = True
         when_imported("torch._dynamo.variables.constant", _patch)
         when_imported("torch._dynamo.symbolic_convert", _patch_before_2_2)
-        when_imported("torch._dynamo.trace_rules", _leave_out)
-        when_imported("torch._dynamo.skipfiles", _leave_out)  # its name before torch 2.2
+
+
+def leave_out() -> None:
+    """From now on dynamo, when it is imported, does not compile what taps call."""
+    global _leaving_out
+    if not _leaving_out:
+        _leaving_out = True
+        when_imported("torch._dynamo.trace_rules", _add_rules)
+        when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
 
 
 def look() -> None:
@@ -61,11 +69,10 @@ def _tell(what: str) -> None:
         streams.report(what)
 
 
-def _leave_out(rules: ModuleType) -> None:
-    """What a tap calls is not compiled either."""
+def _add_rules(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)
     if add is not None:
-        for name in ("voirkit", "giving", "reactivex"):
+        for name in ("voirkit", "voirkit_instruments", "giving", "reactivex"):
             add(name)
 
 

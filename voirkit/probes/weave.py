@@ -27,6 +27,7 @@ MANY = 8  # probes on a function
 lock = threading.RLock()  # held while functions get and lose taps
 _patches: dict[int, Patch] = {}
 _live: set[int] = set()  # identities of the listeners that are on
+_around: set[int] = set()  # identities of those who stand around whole functions (``around.py``)
 
 
 class Patch:
@@ -38,6 +39,7 @@ class Patch:
         self.keep: FunctionType | None = None
         origin = woven.origin(function.__code__)  # it may be compiled, or made by a function, with taps
         self.original = origin.old if origin is not None else function.__code__
+        self.before = function.__code__
         self.wants: list[Want] = [want for want in origin.wants if id(want[1]) in _live] if origin is not None else []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
 
@@ -77,7 +79,7 @@ class Patch:
         if function is None:
             return
         if not self.wants:
-            function.__code__ = self.original
+            function.__code__ = self.before if _stays(self.before) else self.original
             _patches.pop(id(function), None)
             return
         awake = [want for want in self.wants if want[1].is_awake]
@@ -217,6 +219,23 @@ def restore_made(listeners: Iterable[Listener]) -> None:
 def is_frozen() -> bool:
     """Whether ``gc.freeze()`` has been called: looking through all objects then finds none that was there before."""
     return gc.get_freeze_count() > FROZEN_BY_PYTHON
+
+
+def stand_around(who: object) -> None:
+    """Code that was made for somebody without a selector (``woven.note``) is there: it comes back when the last probe on its function goes."""
+    _live.add(id(who))
+    _around.add(id(who))
+
+
+def go(who: object) -> None:
+    """No more."""
+    _live.discard(id(who))
+    _around.discard(id(who))
+
+
+def _stays(code: CodeType) -> bool:
+    origin = woven.origin(code)
+    return origin is not None and bool(origin.everyone & _around & _live)
 
 
 def made_from(code: CodeType) -> list[FunctionType]:

@@ -66,6 +66,17 @@ def own_code(code: CodeType) -> CodeType:
     return known.old if known is not None else code
 
 
+def note(code: CodeType, old: CodeType, whose: frozenset[int]) -> None:
+    """Remember that code without taps stands for the program's own, as long as there is such code.
+
+    Args:
+        code: The new code.
+        old: What it was made from.
+        whose: Identities of those for whom it was made.
+    """
+    _origins[id(code)] = Origin(code, own_code(old), [], whose)
+
+
 def origins() -> list[Origin]:
     """Those of all code that there is."""
     return list(_origins.values())

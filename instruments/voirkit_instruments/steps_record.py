@@ -1,0 +1,156 @@
+"""What the parts of the steps instrument share: where a thread is, names and arguments of phases, numbers of loaders and optimizers.
+
+Must never raise, never change what it is shown, and never wait for a device.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+from voirkit_instruments.items import count_items
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from voirkit_instruments.steps_device import DeviceTimes
+
+# What a thread is inside of. The order says what may begin inside of what: forward in NOTHING and STEP (a closure), backward also in
+# FORWARD (a gradient penalty), most others also in BACKWARD (hooks), nothing in DEAF.
+NOTHING, STEP, FORWARD, BACKWARD, DEAF = 0, 1, 2, 3, 9
+UNKNOWN = -1
+
+
+class Here(threading.local):
+    """What each thread is inside of."""
+
+    inside = NOTHING
+    home: str | None = None  # where the module was that is being moved
+
+    def __deepcopy__(self, memo: object) -> Here:
+        return self  # torch.compile copies the constants of code, of which it is one
+
+
+_recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for recording in list(_recordings):
+        recording.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Recording:
+    """Writes phases into the trace plane.
+
+    Args:
+        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
+        torch: The module.
+        warn: Told, once, of a record that failed.
+
+    Attributes:
+        here: What each thread is inside of.
+        device: Times on a GPU, once there is one.
+    """
+
+    def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None]) -> None:
+        _recordings.add(self)
+        self.here = Here()
+        self.device: DeviceTimes | None = None
+        self.recorder, self.torch = recorder, torch
+        self._warn = warn
+        self._pid = os.getpid()
+        self._names: dict[int, tuple[str, str, str | None]] = {}
+        self._device_names: dict[int, int] = {}
+        self._failed: set[str] = set()
+
+    def phase(self, category: str, name: str, value: str | None = None) -> int:
+        """The interned name of a phase."""
+        found: int = self.recorder.name(category, name, kind="phase", value=value)
+        self._names[found] = (category, name, value)
+        return found
+
+    def on_device(self, name: int) -> int:
+        """The interned name of what a phase does on the GPU."""
+        found = self._device_names.get(name)
+        if found is None:
+            category, what, value = self._names[name]
+            found = self._device_names[name] = self.recorder.name(category, what, kind="device", value=value)
+        return found
+
+    def trains(self) -> None:
+        """This process makes an optimizer: it trains. One that another has forked is deaf until then, and a loader's worker for ever."""
+        if self._pid != os.getpid() and self.torch.utils.data.get_worker_info() is None:
+            self._pid = os.getpid()
+            Here.inside = self.here.inside = NOTHING
+
+    def forked(self) -> None:
+        """This process has been forked, by one that may train, to load or prepare data, most often."""
+        Here.inside = self.here.inside = DEAF
+        self.device = None
+
+    def look_for_device(self) -> None:
+        """Take times on the GPU from now on if the program has begun to use one."""
+        cuda = self.torch.cuda
+        if self.device is None and cuda.is_initialized():
+            from voirkit_instruments.steps_device import DeviceTimes
+
+            self.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.here)
+
+    def failed(self, what: str, exc: Exception) -> None:
+        """Tell, once for each kind of record, that one could not be made."""
+        if what not in self._failed:
+            self._failed.add(what)
+            self._warn(f"steps: {what} could not be recorded ({type(exc).__name__}: {exc}); this is told once.")
+
+    def items(self, batch: object) -> int:
+        """Items in a batch, or -1. Looks at no tensor through what the program may have put in its way (``__torch_function__``)."""
+        with self.torch._C.DisableTorchFunction():
+            counted = count_items(batch)
+        return UNKNOWN if counted is None else counted
+
+    def bytes_of(self, values: tuple[Any, ...]) -> int:
+        """Bytes of the first tensor or list of tensors among some values; -1 without any."""
+        tensor_type = self.torch.Tensor
+        with self.torch._C.DisableTorchFunction():
+            for value in values:
+                tensors = value if type(value) in (list, tuple) else (value,)
+                if tensors and all(isinstance(tensor, tensor_type) for tensor in tensors):
+                    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return UNKNOWN
+
+
+class Ordinals:
+    """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._next = 0
+
+    def of(self, thing: object) -> int:
+        """The number of an object.
+
+        Raises:
+            TypeError: It can not be referred to weakly.
+        """
+        key = id(thing)
+        known = self._known.get(key)
+        if known is None or known[0]() is not thing:
+            known = self._known[key] = (weakref.ref(thing, forgetting(self._known, key)), self._next)
+            self._next += 1
+        return known[1]
+
+
+def forgetting(table: dict[int, Any], key: int) -> Callable[[Any], None]:
+    """Drops an entry, whose first part refers to an object weakly, when that object is gone."""
+
+    def forget(gone: Any) -> None:
+        if key in table and table[key][0] is gone:
+            del table[key]
+
+    return forget

@@ -1,0 +1,190 @@
+"""Which functions of torch the steps instrument stands around: the one table of them. Checked with torch 2.1 and 2.15.
+
+Nothing here imports torch; a patch that does not fit switches itself off and is told by its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import FunctionType
+
+from voirkit.imports import when_imported
+from voirkit.probes.around import Around
+from voirkit_instruments.patching import Patches
+from voirkit_instruments.steps_compute import (
+    after_checkpoint,
+    after_collective,
+    after_zero_grad,
+    around_backward,
+    around_forward,
+    around_step,
+    enter_deaf,
+)  # fmt: skip
+from voirkit_instruments.steps_loaders import LoaderRecording
+from voirkit_instruments.steps_record import BACKWARD, DEAF, FORWARD, STEP, Recording
+from voirkit_instruments.steps_transfer import TENSOR_METHODS, TransferRecording
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
+# (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
+# torch.distributed.
+_COMPILING = tuple(
+    f"{torch}.{asked}()" for torch in ("torch", "dist.torch") for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
+)
+
+_NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
+
+
+class TorchPatches:
+    """The patches of the steps instrument.
+
+    Args:
+        recording: Where phases are written.
+        warn: Told, by its name, of a patch that does not fit.
+    """
+
+    def __init__(self, recording: Recording, warn: Callable[[str], None]) -> None:
+        self.patches = Patches()
+        self.recording = recording
+        self._warn = warn
+        deaf, made = enter_deaf(recording), _function(self._made_optimizer)
+        loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
+        self._transfers = transfers
+        self._forward = self._around(STEP, *around_forward(recording), ("self",))
+        self._backward = self._around(FORWARD, *around_backward(recording))
+        step = around_step(recording)
+        self._step = self._around(BACKWARD, *step, ("self",))
+        self._decorated_step = self._around(BACKWARD, *step, ("args",))
+        self._zero_grad = self._around(BACKWARD, deaf, after_zero_grad(recording))
+        self._made = self._around(DEAF, made, made, ("self",))
+        self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True)
+        self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True)
+        self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",))
+        self._load = self._around(BACKWARD, deaf, after_checkpoint(recording, "restart"), ("f",))
+        self._move = self._around(BACKWARD, _function(transfers.enter_module), _function(transfers.leave_module), ("self",))
+        self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"))
+
+    def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False) -> Around:
+        return Around(self.recording.here, most, enter, leave, passed, value, _COMPILING)
+
+    def put(self) -> None:
+        """Put the patches in place, each as soon as its module is there. torch has been imported."""
+        for module, path, around in (
+            ("torch.utils.data.dataloader", "DataLoader.__iter__", self._iter),
+            ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", self._next),
+            ("torch.nn.modules.module", "Module._wrapped_call_impl", self._forward),
+            ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
+            *(("torch.nn.modules.module", f"Module.{name}", self._move) for name in TENSOR_METHODS),
+            ("torch.autograd", "backward", self._backward),
+            ("torch.autograd", "grad", self._backward),
+            ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grad),
+            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
+            ("torch.serialization", "save", self._save),
+            ("torch.serialization", "load", self._load),
+            ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader.__iter__", self._iter),
+            ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulBaseDataLoaderIter.__next__", self._next),
+        ):
+            self._when(module, partial(self._put_around, path, around))
+        self._put_methods(self.recording.torch)
+        self._when("torch.distributed.distributed_c10d", self._put_collectives)
+        self._when("torch.optim.optimizer", self._put_steps)
+
+    def remove(self) -> None:
+        """Put all back as it was."""
+        self.recording.here.__dict__.clear()
+        self.patches.remove()
+
+    def _when(self, module: str, put: Callable[[ModuleType], None]) -> None:
+        def imported(found: ModuleType) -> None:
+            try:
+                put(found)
+            except Exception as exc:
+                self._off(module, f"{type(exc).__name__}: {exc}")
+
+        when_imported(module, imported)
+
+    def _off(self, name: str, why: str) -> None:
+        self.patches.table[name] = why
+        self._warn(f"steps: {name} is not watched: it {why.rstrip('.')}.")
+
+    def _put_around(self, path: str, around: Around, module: ModuleType) -> None:
+        found: Any = module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        self._put_function(f"{module.__name__}.{path}", _innermost(found), around)
+
+    def _put_methods(self, torch: ModuleType) -> None:
+        for name in TENSOR_METHODS:
+            if name in vars(torch.Tensor) or not self.patches.put(torch.Tensor, name, self._transfers.method(name)):
+                self._off(f"torch.Tensor.{name}", "is not the method of torch that is known")
+
+    def _put_collectives(self, module: ModuleType) -> None:
+        """All functions that torch logs the errors of: these are the collectives, and what makes groups of processes."""
+        logger = getattr(sys.modules.get("torch.distributed.c10d_logger"), "_exception_logger", None)
+        if logger is None:
+            self._off("torch.distributed.c10d_logger._exception_logger", "is not there")
+            return
+        code = logger(len).__code__
+        for name, function in list(vars(module).items()):
+            if type(function) is FunctionType and function.__code__ is code and name not in _NO_COLLECTIVES:
+                self._put_function(f"torch.distributed.{name}", function, self._collective, "_exception_logger.<locals>.wrapper")
+
+    # optimizers: the step of a class is decorated anew when its first optimizer is made
+
+    def _put_steps(self, module: ModuleType) -> None:
+        stack = [module.Optimizer]
+        while stack:
+            kind = stack.pop()
+            stack += kind.__subclasses__()
+            if hasattr(vars(kind).get("step"), "hooked"):
+                self._put_step(kind)
+
+    def _made_optimizer(self, *arguments: Any) -> int:
+        """Called before and after ``Optimizer._patch_step_function``: an optimizer is being made, or unpickled."""
+        if len(arguments) == 1:
+            return 1
+        _, was, optimizer = arguments
+        self.recording.here.inside = was
+        try:
+            self.recording.trains()
+            self._put_step(type(optimizer))
+        except Exception as exc:
+            self.recording.failed("an optimizer", exc)
+        return 0
+
+    def _put_step(self, kind: type) -> None:
+        step: Any = getattr(kind, "step", None)
+        owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
+        name = f"{owner.__module__}.{owner.__qualname__}.step"
+        if type(step) is not FunctionType:
+            self._off(name, "is not written in Python")
+        elif step.__code__.co_name == "wrapper":
+            self._put_function(name, step, self._decorated_step, "Optimizer.profile_hook_step.<locals>.wrapper")
+        else:  # torch 2.1, where torch.compile has been imported before, decorates its own optimizers no more
+            self._put_function(name, _innermost(step), self._step)
+
+    def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
+        if not self.patches.around(name, function, around, qualname):
+            self._off(name, self.patches.table[name])
+
+
+def _function(method: Any) -> Any:
+    """A function that calls a method; see ``steps_compute.py``."""
+
+    def call(*arguments: Any) -> Any:
+        return method(*arguments)
+
+    return call
+
+
+def _innermost(function: Any) -> Any:
+    """The function that decorators stand around, such as the one that keeps torch.compile off."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function

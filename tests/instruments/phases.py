@@ -1,0 +1,91 @@
+"""A recorder that keeps what it is told, for tests of the steps instrument, and torch under that instrument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from voirkit_instruments.steps import Steps
+
+
+class Kept:
+    """Stands for ``voirkit.trace.recorder``.
+
+    Attributes:
+        spans: Name, begin, end, arguments and value of each span, as they came.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[tuple[str, str, str, str | None]] = []
+        self._arguments: list[dict[str, Any]] = [{}]
+        self.spans: list[tuple[int, int, int, int, int]] = []
+
+    def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
+        """As the recorder's."""
+        entry = (category, name, kind, value)
+        if entry not in self._names:
+            self._names.append(entry)
+        return self._names.index(entry) + 1
+
+    def arguments(self, mapping: Mapping[str, Any]) -> int:
+        """As the recorder's."""
+        if dict(mapping) not in self._arguments:
+            self._arguments.append(dict(mapping))
+        return self._arguments.index(dict(mapping))
+
+    def span(self, name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
+        """As the recorder's."""
+        self.spans.append((name_id, start_ns, end_ns, args, value))
+
+    def kinds(self) -> list[str]:
+        """``category.name`` of each span."""
+        return [".".join(self._names[name - 1][:2]) for name, *_ in self.spans]
+
+    def seen(self, what: str) -> list[dict[str, Any]]:
+        """Arguments, and value if the name has one, of each span of a name."""
+        found = []
+        for (name, _, _, args, value), kind in zip(self.spans, self.kinds(), strict=True):
+            key = self._names[name - 1][3]
+            if kind == what:
+                found.append({**self._arguments[args], **({key: value} if key is not None else {})})
+        return found
+
+    def times(self, what: str) -> list[tuple[int, int]]:
+        """Begin and end of each span of a name."""
+        return [(begin, end) for (_, begin, end, _, _), kind in zip(self.spans, self.kinds(), strict=True) if kind == what]
+
+
+class _Overseer:
+    def __init__(self) -> None:
+        self.summary: dict[str, Any] = {"dropped": {}}
+        self.warned: list[str] = []
+        self.warn = self.warned.append
+
+
+class Watched:
+    """torch under the steps instrument."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.overseer: Any = _Overseer()
+        self.steps = Steps(self.overseer, self.kept)
+
+    @property
+    def patches(self) -> dict[str, str | None]:
+        """The table of patches, after the end."""
+        return {row["name"]: row["why_not"] for row in self.overseer.summary["patches"]}
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """torch under the steps instrument, with nothing to warn of."""
+    watch = Watched()
+    watch.steps.begin(torch)
+    try:
+        yield watch
+    finally:
+        watch.steps.end()
+    assert watch.overseer.warned == []
