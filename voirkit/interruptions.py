@@ -31,8 +31,7 @@ def _is_handler(frame: FrameType, caller: FrameType) -> bool:
     values = [there.get(name) for name in names]
     if rest and isinstance(values[-1], tuple):
         values[-1:] = values[-1]
-    pairs = zip(values, values[1:], strict=False)
-    return any(second is caller and isinstance(first, int) for first, second in pairs) or _is_installed(code)
+    return any(values[n] is caller and isinstance(values[n - 1], int) for n in range(1, len(values))) or _is_installed(code)
 
 
 def _is_installed(code: object) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class quiet:  # noqa: N801 -- used as a function is
+class quiet:
     """Leave out the compiler's warnings about a file; in a ``with`` statement."""
 
     def __init__(self, filename: str) -> None:
@@ -24,7 +24,7 @@ class quiet:  # noqa: N801 -- used as a function is
 
     def __enter__(self) -> None:
         self._filters: Any = warnings.filters  # another thread may put another list there meanwhile
-        self._filters.insert(0, self._mine)
+        self._filters.insert(0, self._mine)  # type: ignore[attr-defined]  # it is a list
 
     def __exit__(self, *raised: object) -> None:
         self._filters.remove(self._mine)

@@ -147,7 +147,8 @@ class Calls:
             seeing = next((name for name in uses if name in SEE_LOCALS), None)
             if seeing is not None:
                 captured = ", ".join(tap.reads)
-                raise CanNot(f"can not be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it.")
+                why = f"before Python 3.13 its {seeing} would show it."
+                raise CanNot(f"can not be probed for '{site.name}' together with {captured}: {why}")
         return tap.slow()
 
     def set_names(self, set_here: Sequence[str], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:

@@ -102,7 +102,8 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
     module = ast.Module(statements, [])
     with weave.lock:
         chosen = [s for s in statements if any(woven.definitions(ast.Module([s], []), order.path) for order in orders)]
-        chosen = [s for s in statements if any(s.lineno <= (c.end_lineno or c.lineno) and c.lineno <= (s.end_lineno or s.lineno) for c in chosen)]
+        lines = [(c.lineno, c.end_lineno or c.lineno) for c in chosen]
+        chosen = [s for s in statements if any(s.lineno <= last and first <= (s.end_lineno or s.lineno) for first, last in lines)]
         if not chosen:
             return code
         part = source.part_of(module, chosen)

@@ -90,6 +90,7 @@ class Tapper(Calls):
 
         It numbers them as it meets them, and ``locals()`` and their destructors come in that order.
         """
+        assert not isinstance(self.node, ast.Lambda)
         own = bound_in(self.node)
         met: list[ast.stmt] = []
         for name in [n for n in self.order if n not in {p.arg for p in self.parameters}]:

@@ -102,9 +102,11 @@ def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
     """
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
-    woven.woven(
-        patch.original, function.__qualname__, function.__globals__, [(path, listener)]
-    )  # not with those of others: n probes take n**2
+    wants = [(path, listener)]
+    if _with(patch.wants, wants[0]) == wants:
+        patch.made(wants)
+    else:  # not with those of the others, which is done once, by who puts it in place
+        woven.woven(patch.original, function.__qualname__, function.__globals__, wants)
     return patch
 
 
