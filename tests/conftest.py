@@ -93,6 +93,16 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.fixture(params=["c", "python"])
+def traced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Programs that record, with the recorder in C and with the one in Python."""
+    from tracing import Traced  # beside the tests that use it
+
+    if request.param == "c" and importlib.util.find_spec("voirkit.trace._recorder") is None:
+        pytest.skip("the C recorder is not built here")
+    return Traced(tmp_path, request.param)
+
+
 @pytest.fixture
 def voirkit(place: Place) -> Callable[..., Ended]:
     """Run voirkit in an empty folder."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Traced
+from tracing import Traced
 
 COUNTED = """
 recorder.begin(FOLDER)

@@ -10,7 +10,7 @@ import struct
 import time
 from pathlib import Path
 
-from conftest import Traced, ended
+from tracing import Traced, ended
 
 # The program counts, in memory that survives it, what it has recorded: after each span.
 COUNTING = """

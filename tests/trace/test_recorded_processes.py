@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import Traced
+from tracing import Traced
 
 
 def by_process(traced: Traced) -> dict[int, list[tuple[str, dict[str, object]]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from conftest import Traced
+from tracing import Traced
 
 
 def rows(traced: Traced) -> list[tuple[object, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Traced
+from tracing import Traced
 
 
 def test_daemon_threads_atexit_handlers_and_late_destructors_may_record(traced: Traced) -> None:

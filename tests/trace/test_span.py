@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Traced
+from tracing import Traced
 
 
 def names_and_arguments(traced: Traced) -> list[tuple[str, object]]:

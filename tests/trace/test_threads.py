@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Traced
+from tracing import Traced
 
 
 def test_threads_by_the_thousand_reuse_segments(traced: Traced) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Traced
+from tracing import Traced
 
 GOES_ON = """
 n, more = name("a", "b"), name("a", "more")

@@ -1,8 +1,7 @@
-"""What the tests of the trace plane share: each program is run with the recorder in C and with the one in Python."""
+"""Runs programs that record, and reads what they recorded; the fixture ``traced`` has each run with both recorders."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -11,11 +10,7 @@ from collections import Counter
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
-
 from voirkit.trace.reader import Columns, read
-
-HAS_C = importlib.util.find_spec("voirkit.trace._recorder") is not None
 
 # What programs begin with. Windows are small, so that they are changed often.
 BEGIN = """
@@ -80,10 +75,3 @@ def ended(process: subprocess.Popen[str], timeout: float = 120) -> tuple[str, st
         process.kill()
         process.communicate()
         raise
-
-
-@pytest.fixture(params=["c", "python"])
-def traced(request: pytest.FixtureRequest, tmp_path: Path) -> Traced:
-    if request.param == "c" and not HAS_C:
-        pytest.skip("the C recorder is not built here")
-    return Traced(tmp_path, request.param)
