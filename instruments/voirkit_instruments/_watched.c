@@ -161,6 +161,7 @@ static PyType_Spec bound_spec = {"voirkit_instruments._watched.Bound", sizeof(Bo
 
 static PyObject *watched_get(PyObject *self, PyObject *object, PyObject *type)
 {
+    (void)type;
     if (object == NULL || object == Py_None)
         return Py_NewRef(((Watched *)self)->method);
     Bound *bound = PyObject_GC_New(Bound, bound_type);
@@ -175,6 +176,7 @@ static PyObject *watched_get(PyObject *self, PyObject *object, PyObject *type)
 
 static PyObject *watched_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    (void)kwargs;
     PyObject *method, *enter, *leave;
     if (!PyArg_ParseTuple(args, "OOO", &method, &enter, &leave))
         return NULL;

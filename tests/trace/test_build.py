@@ -1,4 +1,4 @@
-"""The C recorder: it compiles without a warning, is built where that is possible, and is missed where it is not."""
+"""What is written in C: it compiles without a warning, is built where that is possible, and is missed where it is not."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from voirkit.trace import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "voirkit" / "trace" / "_recorder.c"
+SOURCES = [SOURCE, ROOT / "instruments" / "voirkit_instruments" / "_watched.c"]
 INCLUDE = sysconfig.get_paths()["include"]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="voirkit is installed without its sources")
@@ -29,11 +30,12 @@ can_compile = pytest.mark.skipif(
 
 
 @can_compile
-def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_it_compiles_without_a_warning(tmp_path: Path, source: Path) -> None:
     assert COMPILER is not None
     done = subprocess.run(
         [COMPILER, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-fPIC", "-shared", f"-I{INCLUDE}",
-         str(SOURCE), "-o", str(tmp_path / "it.so")],
+         str(source), "-o", str(tmp_path / "it.so")],
         capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -60,10 +62,11 @@ class Build:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        (root / "voirkit" / "trace").mkdir(parents=True)
-        shutil.copy(SOURCE, root / "voirkit" / "trace")
+        for source in SOURCES:
+            (root / source.relative_to(ROOT).parent).mkdir(parents=True)
+            shutil.copy(source, root / source.relative_to(ROOT))
         self.warnings: list[str] = []
-        self.hook = module.Recorder()
+        self.hook = module.Libraries()
         self.hook.root, self.hook.target_name = str(root), "wheel"
         self.hook.app = types.SimpleNamespace(display_warning=self.warnings.append)
         self.data: dict[str, Any] = {"force_include": {}}
@@ -78,19 +81,18 @@ def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytes
     build.hook.initialize(version, build.data)
     assert build.warnings == []
     assert (build.data["pure_python"], build.data["infer_tag"]) == (False, True)
-    name = "voirkit/trace/_recorder" + sysconfig.get_config_var("EXT_SUFFIX")
+    ending = sysconfig.get_config_var("EXT_SUFFIX")
     if version == "editable":
-        library = tmp_path / name
+        libraries = [source.parent / (source.stem + ending) for source in (tmp_path / source.relative_to(ROOT) for source in SOURCES)]
     else:
-        [(built, inside)] = build.data["force_include"].items()
-        assert inside == name
-        library = Path(built)
-    assert library.exists()
+        inside = list(build.data["force_include"].values())
+        assert inside == ["voirkit/trace/_recorder" + ending, "voirkit_instruments/_watched" + ending]
+        libraries = [Path(built) for built in build.data["force_include"]]
+    assert all(library.exists() for library in libraries)
     build.hook.finalize(version, build.data, "")
-    assert library.exists() == (version == "editable")
-    assert sorted(path.name for path in (tmp_path / "voirkit" / "trace").iterdir()) == sorted(
-        {SOURCE.name, *([library.name] if version == "editable" else [])}
-    )
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    sources = [tmp_path / source.relative_to(ROOT) for source in SOURCES]
+    assert sorted(left) == sorted([*sources, *(libraries if version == "editable" else [])])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -102,8 +104,8 @@ def test_a_missing_compiler_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPa
     build = Build(monkeypatch, tmp_path)
     build.hook.initialize("standard", build.data)
     assert build.data == {"force_include": {}}
-    assert len(build.warnings) == 1
-    assert "voirkit records in Python instead" in build.warnings[0]
+    assert len(build.warnings) == len(SOURCES)
+    assert all("voirkit does in Python what it is for" in warning for warning in build.warnings)
 
 
 def test_it_is_not_built_when_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
