@@ -224,7 +224,7 @@ def is_frozen() -> bool:
 
 
 def stand_around(who: object) -> None:
-    """Code that was made for somebody without a selector (``woven.note``) is there: it comes back when the last probe on its function goes."""
+    """Code that was made for somebody without a selector (``woven.note``) comes back when the last probe on its function goes."""
     _live.add(id(who))
     _around.add(id(who))
 
