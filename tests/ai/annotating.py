@@ -1,4 +1,4 @@
-"""What a folder holds of what was recorded, as plain Python."""
+"""What a folder holds of what was annotated, as plain Python; not what voirkit records of torch by itself."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def events(folder: Path | str) -> list[Event]:
     result = []
     for name, args, value, start, duration, pid, tid in rows:
         known = found.names[name]
+        if known.kind == "phase":
+            continue
         all_args = {**found.arguments[args], **({known.value_key: value} if known.value_key else {})}
         result.append(Event(known.category, known.name, known.kind, all_args, start, duration, pid, tid))
     return sorted(result, key=lambda e: (e.start_ns, -e.duration_ns))
@@ -45,7 +47,8 @@ def rows(folder: Path | str) -> list[Event]:
 
     with open_run(folder) as run:
         found = [row for batch in run.rows(EVERYTHING) for row in batch]
-    return [Event(category, name, kind, a, start, dur, pid, tid) for kind, category, name, start, dur, _, _, pid, tid, a in found]
+    annotated = [row for row in found if row[0] != "phase"]
+    return [Event(category, name, kind, a, start, dur, pid, tid) for kind, category, name, start, dur, _, _, pid, tid, a in annotated]
 
 
 def names(found: list[Event]) -> list[str]:

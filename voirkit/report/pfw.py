@@ -4,7 +4,8 @@ This is the dialect that DFAnalyzer (0.0.9 with dftracer-utils 0.0.12, 0.0.9.pos
 read. Times are whole microseconds, ``ts`` on the wall clock. A span lasts from the microsecond in which it began to that in which it ended,
 so that spans that lie in one another still do, and sums are right on average.
 
-The dialect has neither instants nor counters: a mark is an event that lasts 0 µs, a counter is left out.
+The dialect has neither instants nor counters: a mark is an event that lasts 0 µs, a counter is left out. What voirkit records of torch's steps
+by itself has the names of annotations: it is left out of a run whose script has annotations of its own, where all would count twice.
 """
 
 from __future__ import annotations
@@ -99,9 +100,13 @@ def _query(run: Run, selection: Selection, places: list[tuple[Process, int]]) ->
     if places:
         rows = [[one.host, one.rank, one.pid, file, digest(one.host)] for one, file in places]
         connection.executemany("INSERT INTO pfw_places VALUES (?, ?, ?, ?, ?)", rows)
+    left_out = ["counter"]
+    if connection.execute("SELECT 1 FROM spans WHERE kind = 'span' LIMIT 1").fetchall():
+        left_out += ["phase", "device"]
+    kinds = ", ".join(f"'{kind}'" for kind in left_out)
     return (
         f"SELECT file, CASE WHEN kind = 'meta' THEN {_METADATA} ELSE {_EVENT} END FROM ("
-        f"SELECT *, {ARGUMENTS} AS arguments FROM ({run.events(selection)}) JOIN pfw_places USING (host, rank, pid) WHERE kind <> 'counter'"
+        f"SELECT *, {ARGUMENTS} AS arguments FROM ({run.events(selection)}) JOIN pfw_places USING (host, rank, pid) WHERE kind NOT IN ({kinds})"
         f") ORDER BY file, wall_ns, duration_ns DESC"
     )
 
