@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib import _bootstrap, _bootstrap_external  # type: ignore[attr-defined]  # what `import` itself runs
+from importlib import _bootstrap, _bootstrap_external
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Watcher:
         """The module has been executed: imported, or reloaded."""
 
 
+_run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]  # as python's own loaders do
 _watchers: dict[str, list[Watcher]] = {}
 
 
@@ -88,7 +89,7 @@ class _Loader:
         if code is None:
             self._loader.exec_module(module)
         else:
-            _bootstrap._call_with_frames_removed(exec, code, module.__dict__)
+            _run(exec, code, module.__dict__)
         for watcher in list(_watchers.get(module.__name__, ())):
             watcher.ran(module)
 
@@ -100,7 +101,7 @@ def _code(loader: Any, name: str) -> CodeType | None:
 
 def _as_importlib(code: CodeType) -> CodeType:
     """Code that stands in tracebacks as python's own loader does: python leaves that out of most, and shows it in the others."""
-    own = _bootstrap_external._LoaderBasics.exec_module.__code__
+    own = _bootstrap_external._LoaderBasics.exec_module.__code__  # type: ignore[attr-defined]
     line, size = max(line for _, _, line in own.co_lines() if line is not None), len(code.co_code)
     if sys.version_info >= (3, 11):  # for each 8 instructions "no columns" (13), and as many lines further: none
         table = b"".join(bytes((0x80 | 13 << 3 | min(8, size // 2 - n) - 1, 0)) for n in range(0, size // 2, 8))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class quiet:  # noqa: N801 -- used as a function is
+class quiet:
     """Leave out the compiler's warnings about a file; in a ``with`` statement."""
 
     def __init__(self, filename: str) -> None:
@@ -23,7 +23,8 @@ class quiet:  # noqa: N801 -- used as a function is
         self._mine: Any = ("ignore", None, Warning, module, 0)
 
     def __enter__(self) -> None:
-        self._filters: Any = warnings.filters  # another thread may put another list there meanwhile
+        filters: Any = warnings.filters
+        self._filters = filters  # another thread may put another list there meanwhile
         self._filters.insert(0, self._mine)
 
     def __exit__(self, *raised: object) -> None:

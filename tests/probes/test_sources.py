@@ -1,4 +1,3 @@
-# ruff: noqa: E731, F841 -- programs to watch
 """What is woven is the source that was compiled, whatever stands in the file now; and compiling it again is heard of by nobody."""
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def test_a_file_that_is_edited_before_the_first_probe_is_not_woven(load: Import,
     edit(module, EDITS[change])
     if change == "spaces" and sys.version_info < (3, 11):
         pytest.skip("code has no columns")
-    with pytest.raises(SelectorError, match="not what its source says|not there to read|no function"), probing("f > y", env=vars(module)):
+    with pytest.raises(SelectorError, match=r"not what its source says|not there to read|no function"), probing("f > y", env=vars(module)):
         pass
     assert module.f(10) == 20
 

@@ -36,7 +36,7 @@ def watch(own_code: Callable[[CodeType], CodeType]) -> None:
     def patch_cloudpickle(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)
         table = table if table is not None else getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
-        maps = getattr(table, "maps", None)
+        maps: Any = getattr(table, "maps", None)
         reduce = maps[0].get(CodeType) if maps else None
         if reduce is not None:  # else another cloudpickle than those that were checked
             maps[0][CodeType] = lambda code: reduce(own_code(code))
