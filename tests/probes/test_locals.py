@@ -1,4 +1,4 @@
-# ruff: noqa: F841 -- programs to watch: their variables are what matters
+# ruff: noqa: F841, PT017 -- programs to watch: their variables are what matters
 """A function sees its variables as it would without a probe: ``locals()``, what ``exec`` has made, the order in which they go."""
 
 from __future__ import annotations
@@ -49,6 +49,23 @@ def test_variables_keep_their_order(selector: str) -> None:
     except SelectorError as error:
         refused = str(error)
     assert not refused or selector == "f > inner"
+
+
+def shares(ns: list[int]) -> Any:
+    last = 0
+    for shared in ns:
+        squares = [shared * shared for shared in ns]
+        last = (lambda: shared)()
+    end = [last, squares]
+    return list(locals()), end
+
+
+def test_a_comprehension_s_variable_keeps_its_place_though_it_is_shared_outside() -> None:
+    plain, names = shares([1, 2]), shares.__code__.co_varnames
+    with probing("shares(end) > last") as probe:
+        probe.subscribe(lambda event: None)
+        assert shares.__code__.co_varnames == names
+        assert shares([1, 2]) == plain
 
 
 class Private:
