@@ -218,9 +218,10 @@ def asker(name: str) -> Callable[[], bool]:
 
     def is_there() -> bool:
         frame = sys._getframe(1)
-        if name in frame.f_code.co_freevars:
-            return bool(locals_of(frame, (name,)))
-        return name in frame.f_globals or name in frame.f_builtins
+        key = mangled(name, frame.f_code)
+        if key in frame.f_code.co_freevars:
+            return bool(locals_of(frame, (key,)))
+        return key in frame.f_globals or key in frame.f_builtins
 
     return is_there
 
