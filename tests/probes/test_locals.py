@@ -1,4 +1,4 @@
-# ruff: noqa: F841, PT017 -- programs to watch: their variables are what matters
+# ruff: noqa: F841 -- programs to watch: their variables are what matters
 """A function sees its variables as it would without a probe: ``locals()``, what ``exec`` has made, the order in which they go."""
 
 from __future__ import annotations
