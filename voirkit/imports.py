@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib import _bootstrap, _bootstrap_external  # what `import` itself runs
+from importlib import _bootstrap, _bootstrap_external
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Watcher:
         """The module has been executed: imported, or reloaded."""
 
 
+_run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]  # as python's own loaders do
 _watchers: dict[str, list[Watcher]] = {}
 
 
@@ -100,7 +101,7 @@ class _Loader:
         if code is None:
             self._loader.exec_module(module)
         else:
-            _bootstrap._call_with_frames_removed(exec, code, module.__dict__)  # type: ignore[attr-defined]
+            _run(exec, code, module.__dict__)
         for watcher in list(_watchers.get(module.__name__, ())):
             watcher.ran(module)
 

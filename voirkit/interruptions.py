@@ -7,6 +7,7 @@ Python runs a handler in the middle of whatever the main thread does, also of a 
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def _is_handler(frame: FrameType, caller: FrameType) -> bool:
     values = [there.get(name) for name in names]
     if rest and isinstance(values[-1], tuple):
         values[-1:] = values[-1]
-    return any(values[n] is caller and isinstance(values[n - 1], int) for n in range(1, len(values))) or _is_installed(code)
+    given = any(second is caller and isinstance(first, int) for first, second in pairwise(values))
+    return given or _is_installed(code)
 
 
 def _is_installed(code: object) -> bool:

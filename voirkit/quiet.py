@@ -23,8 +23,9 @@ class quiet:
         self._mine: Any = ("ignore", None, Warning, module, 0)
 
     def __enter__(self) -> None:
-        self._filters: Any = warnings.filters  # another thread may put another list there meanwhile
-        self._filters.insert(0, self._mine)  # type: ignore[attr-defined]  # it is a list
+        filters: Any = warnings.filters
+        self._filters = filters  # another thread may put another list there meanwhile
+        self._filters.insert(0, self._mine)
 
     def __exit__(self, *raised: object) -> None:
         self._filters.remove(self._mine)

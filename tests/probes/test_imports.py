@@ -125,6 +125,17 @@ def test_who_looks_for_a_module_finds_python_s_own_loader(place: Place) -> None:
     assert ended.out.count("event") == 1
 
 
+def test_a_module_with_a_name_of_its_own_for_super_is_seen(place: Place) -> None:
+    place.write(
+        main='print("start")\nimport mod\nmod.C().f(5)\n',
+        mod="keep = super\nclass B:\n    def f(self, x): return x\nclass C(B):\n    def f(self, x):\n        y = super().f(x)\n        return y\n",
+        voirfile=voirfile("/mod/C/f > y"),
+    )
+    plain, ended = both(place, "main.py")
+    assert without_events(plain) == without_events(ended)
+    assert "event {'y': 5}" in ended.out
+
+
 def test_a_module_that_another_hook_finds_through_python_s_own_is_seen(place: Place) -> None:
     place.write(
         main="""

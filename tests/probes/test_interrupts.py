@@ -40,7 +40,7 @@ def _handlers() -> Iterator[None]:
 
 
 def f(n: int) -> str:
-    for i in range(n):  # noqa: B007 -- the variable to watch
+    for i in range(n):  # noqa: B007 -- it is watched
         pass
     return "finished"
 

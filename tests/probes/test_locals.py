@@ -51,6 +51,23 @@ def test_variables_keep_their_order(selector: str) -> None:
     assert not refused or selector == "f > inner"
 
 
+def shares(ns: list[int]) -> Any:
+    last = 0
+    for shared in ns:
+        squares = [shared * shared for shared in ns]
+        last = (lambda: shared)()
+    end = [last, squares]
+    return list(locals()), end
+
+
+def test_a_comprehension_s_variable_keeps_its_place_though_it_is_shared_outside() -> None:
+    plain, names = shares([1, 2]), shares.__code__.co_varnames
+    with probing("shares(end) > last") as probe:
+        probe.subscribe(lambda event: None)
+        assert shares.__code__.co_varnames == names
+        assert shares([1, 2]) == plain
+
+
 class Private:
     def method(self) -> list[str]:
         first = 1

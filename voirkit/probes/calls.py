@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from voirkit.probes.attributes import NotStored, reader
 from voirkit.probes.names import FunctionNode, bound, deleted_in, leaves, mangled
 from voirkit.probes.rewritten import OWN
+from voirkit.probes.scope import locals_of
 from voirkit.probes.sites import CanNot, Listener, Site, Tap
 
 if TYPE_CHECKING:
@@ -147,8 +148,9 @@ class Calls:
             seeing = next((name for name in uses if name in SEE_LOCALS), None)
             if seeing is not None:
                 captured = ", ".join(tap.reads)
-                why = f"before Python 3.13 its {seeing} would show it."
-                raise CanNot(f"can not be probed for '{site.name}' together with {captured}: {why}")
+                raise CanNot(
+                    f"can not be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it."
+                )
         return tap.slow()
 
     def set_names(self, set_here: Sequence[str], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
@@ -218,7 +220,7 @@ def asker(name: str) -> Callable[[], bool]:
         frame = sys._getframe(1)
         key = mangled(name, frame.f_code)
         if key in frame.f_code.co_freevars:
-            return key in frame.f_locals
+            return bool(locals_of(frame, (key,)))
         return key in frame.f_globals or key in frame.f_builtins
 
     return is_there

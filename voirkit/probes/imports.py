@@ -86,7 +86,8 @@ def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes 
         if is_from_handler(exc):
             raise
         for order in orders:
-            _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+            if statements is None or woven.definitions(ast.Module(statements, []), order.path):
+                _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return code
 
 
@@ -99,16 +100,15 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
         NoSource, RecursionError: None can.
     """
     table: dict[str, Any] = {}
-    module = ast.Module(statements, [])
     with weave.lock:
         chosen = [s for s in statements if any(woven.definitions(ast.Module([s], []), order.path) for order in orders)]
-        lines = [(c.lineno, c.end_lineno or c.lineno) for c in chosen]
-        chosen = [s for s in statements if any(s.lineno <= last and first <= (s.end_lineno or s.lineno) for first, last in lines)]
+        chosen = [
+            s for s in statements if any(s.lineno <= (c.end_lineno or c.lineno) and c.lineno <= (s.end_lineno or s.lineno) for c in chosen)
+        ]
         if not chosen:
             return code
-        part = source.part_of(module, chosen)
-        plain = source.compiled(part, code)
-        part.body[-len(chosen) :] = [source.copied(s) for s in chosen]  # they are the program's, or are asked for again
+        part, places = _enough(statements, chosen, code)
+        part.body[:] = [source.copied(s) if s in chosen else s for s in part.body]  # they are the program's, or are asked for again
         made: list[Order] = []
         where = woven.placed(part, [(order.path, order.listener) for order in orders])
         for path in dict.fromkeys(order.path for order in orders):
@@ -123,12 +123,26 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
         if not table:
             return code
         try:
-            new = woven.grafted(source.compiled(part, code), code, plain, table, where)
+            new = woven.grafted(source.compiled(part, code), code, places, table, where)
         except SyntaxError as exc:
             raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
         for order in made:
             order.made = True
         return new
+
+
+def _enough(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) -> tuple[ast.Module, list[CodeType]]:
+    """As little of a module as compiles to the same, and where its functions and classes stand in the module's code.
+
+    Raises:
+        NoSource: The code does not come from these statements.
+    """
+    whole = ast.Module(statements, [])
+    part = source.part_of(whole, chosen)
+    try:
+        return part, woven.matches(source.compiled(part, code), code)
+    except source.NoSource:  # such as where `super` is also a name of the module's
+        return ast.Module([*statements], []), woven.matches(source.compiled(whole, code), code)
 
 
 def _can(node: FunctionNode, order: Order, tell: bool) -> bool:

@@ -189,11 +189,12 @@ def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, F
                 found.append(node)
         for node in found:
             yield part_of(tree, [statement]), node
+            yield tree, node  # where the rest counts, such as where `super` is also a name of the module's
 
 
 def copied(node: Any) -> Any:
     """A copy of a tree, however deep: ``copy.deepcopy`` takes seven calls a level."""
-    made = ast.AST.__new__(type(node))
+    made: Any = ast.AST.__new__(type(node))
     stack = [(node, made)]
     while stack:
         old, new = stack.pop()
@@ -201,7 +202,7 @@ def copied(node: Any) -> Any:
         def copy(value: Any) -> Any:
             if not isinstance(value, ast.AST):
                 return value
-            twin: ast.AST = ast.AST.__new__(type(value))
+            twin = ast.AST.__new__(type(value))
             stack.append((value, twin))
             return twin
 
@@ -225,9 +226,9 @@ def _imported(tree: ast.Module) -> list[ast.stmt]:
         at = stack.pop()
         if isinstance(at, ast.Import) or (isinstance(at, ast.ImportFrom) and all(a.name != "*" for a in at.names)):
             found.append(at)
-        elif isinstance(at, (*_DEFINITIONS, ast.ClassDef)):
-            continue
-        elif isinstance(at, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):
+        elif isinstance(at, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case) and not isinstance(
+            at, (*_DEFINITIONS, ast.ClassDef)
+        ):
             stack += ast.iter_child_nodes(at)
     is_future = [isinstance(at, ast.ImportFrom) and at.module == "__future__" for at in found]
     return [at for at, future in zip(found, is_future, strict=True) if not future]  # whose flags the compiler is given

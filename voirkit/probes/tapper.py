@@ -16,6 +16,7 @@ from voirkit.probes.tags import tags_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from types import CodeType
 
 
 class Tapper(Calls):
@@ -27,7 +28,7 @@ class Tapper(Calls):
         outside: Names from outside that the function only reads.
         globals: What annotations can mean: the function's globals; None if the module has not run.
         table: Gets each marker's function.
-        order: The function's local variables, in the order that its code has them.
+        own: The function's code without taps, which has the order of its variables; None: unknown.
 
     Attributes:
         unseen: What happens in the function, by name, and no tap can see; and why.
@@ -36,10 +37,10 @@ class Tapper(Calls):
 
     def __init__(
         self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any],
-        order: Sequence[str] = (),
+        own: CodeType | None = None,
     ) -> None:  # fmt: skip
         super().__init__(node, listeners, table)
-        self.outside, self.globals, self.order = outside, globals, order
+        self.outside, self.globals, self.own = outside, globals, own
         self.unseen: dict[str, str] = {}
         self.fixed: dict[str, str] = {}
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
@@ -59,7 +60,7 @@ class Tapper(Calls):
             self.unseen |= {"#exit": why, "#error": why}
             return
         body = self.node.body
-        in_order = self.in_order()
+        in_order = self.in_order(body[0])
         docstring = body[:1] if is_text(body[0]) else []
         body = self.block(body[len(docstring) :])
         last = self.node.body[-1]
@@ -85,21 +86,20 @@ class Tapper(Calls):
             calls += self.statements(site, parameter.arg, first, {parameter.arg})
         return calls
 
-    def in_order(self) -> list[ast.stmt]:
+    def in_order(self, first: ast.stmt) -> list[ast.stmt]:
         """A statement that is never reached, for which the compiler makes no code: it only meets the names of the variables in their order.
 
         It numbers them as it meets them, and ``locals()`` and their destructors come in that order.
         """
-        assert not isinstance(self.node, ast.Lambda)
-        own = bound_in(self.node)
-        met: list[ast.stmt] = []
-        for name in [n for n in self.order if n not in {p.arg for p in self.parameters}]:
+        own, met = self.own, list[ast.stmt]()
+        bound = bound_in(self.node)
+        for name in own.co_varnames[len(self.parameters) :] if own is not None else ():
             meet: ast.expr = ast.Name(name, ast.Load())
-            private = any(n.startswith("__") and name.endswith(n) for n in own)
-            if name not in own and not private:  # a comprehension's, which since 3.12 is compiled into the function
+            is_local = name in bound or any(n.startswith("__") and name.endswith(n) for n in bound)
+            if own is None or not is_local or name in own.co_cellvars:  # a comprehension's, since 3.12 compiled into the function
                 meet = ast.ListComp(meet, [ast.comprehension(ast.Name(name, ast.Store()), ast.Tuple([], ast.Load()), [], 0)])
             met.append(ast.Expr(meet))
-        return [at_place(ast.If(ast.Constant(False), met, []), self.node.body[0])] if met else []
+        return [at_place(ast.If(ast.Constant(False), met, []), first)] if met else []
 
     def declarations(self) -> list[ast.stmt]:
         """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that use the names."""

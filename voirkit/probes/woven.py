@@ -152,8 +152,7 @@ def put(
     wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside = seen.outside_of(node) if wanted else ()
     own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
-    order = own.co_varnames if own is not None else ()
-    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table, order)
+    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table, own)
     tapper.put()
     seen.check(tapper)
 
@@ -197,33 +196,40 @@ def _marks(code: CodeType) -> int:
     return sum(isinstance(k, str) and k.startswith(MARK) for c in all_codes(code) for k in c.co_consts)
 
 
-def grafted(new: CodeType, old: CodeType, plain: CodeType, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
+def matches(plain: CodeType, old: CodeType) -> list[CodeType]:
+    """Where the functions and classes of a few statements of a module stand in the module's code.
+
+    Raises:
+        NoSource: The module's code does not come from these statements.
+    """
+    alike: dict[tuple[str, int], list[CodeType]] = {}
+    for code in inner_codes(old):
+        alike.setdefault((code.co_name, code.co_firstlineno), []).append(code)
+    found = []
+    for code in inner_codes(plain):
+        same = alike.get((code.co_name, code.co_firstlineno))
+        if not same or not is_same(same[0], code):
+            raise NoSource(source.CHANGED)
+        found.append(same.pop(0))
+    return found
+
+
+def grafted(new: CodeType, old: CodeType, places: Sequence[CodeType], table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
     """A module's old code, in which the functions and classes that also stand in the new code have its taps.
 
     Args:
         new: Code of some of the module's statements, with taps.
         old: The module's.
-        plain: That of those statements without taps.
+        places: Where they stand in it.
         table: Each marker's function.
         where: Whose taps come into which functions.
-
-    Raises:
-        NoSource: The old code does not come from these statements.
     """
-    pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
-    for made, as_it_was in zip(inner_codes(new), inner_codes(plain), strict=True):
-        pairs.setdefault((made.co_name, made.co_firstlineno), []).append((made, as_it_was))
-    consts = list(old.co_consts)
-    for n, const in enumerate(consts):
-        found = pairs.get((const.co_name, const.co_firstlineno)) if isinstance(const, CodeType) else None
-        if found:
-            made, as_it_was = found.pop(0)
-            if not is_same(as_it_was, const):
-                raise NoSource(source.CHANGED)
-            consts[n] = patched(made, const, table, where)
-    if any(pairs.values()):
+    inner = inner_codes(new)
+    if len(inner) != len(places):  # python 3.10 makes one of two equal lambdas of a line
         raise NoSource(source.CHANGED)
-    return old if all(map(operator.is_, consts, old.co_consts)) else old.replace(co_consts=tuple(consts))
+    instead = {id(place): patched(made, place, table, where) for made, place in zip(inner, places, strict=True)}
+    consts = tuple(instead.get(id(const), const) for const in old.co_consts)
+    return old if all(map(operator.is_, consts, old.co_consts)) else old.replace(co_consts=consts)
 
 
 def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
