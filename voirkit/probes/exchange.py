@@ -28,6 +28,7 @@ FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a sub
 END_S = 10.0  # how long the end of a probe waits for it
 GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
+HUSHED_S = 0.5  # from before a fork to when python has, or has not, warned
 
 Take = Callable[[int, int, Any], None]  # process id, probe, data
 
@@ -130,6 +131,7 @@ class Exchange:
         self._thread: _Reader | None = None  # one that has been started
         self._alone = 0  # how many threads want to read alone
         self._is_closed = False
+        self._hushed_until: float | None = None
         self._complained = False
 
     def uplink(self, slots: int) -> Uplink:
@@ -163,7 +165,12 @@ class Exchange:
 
     def before_fork(self) -> None:
         """Let the thread come to rest."""
-        if WARNS and _tasks() == 2:  # python warns of forks with threads, and there would be no other: starting anew takes a millisecond
+        self._unhush(by_all_means=True)
+        tasks, own = _tasks() if WARNS else 0, self._thread is not None
+        if WARNS and tasks - own <= 1:  # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is done
+            _hush()
+            self._hushed_until = time.monotonic() + HUSHED_S
+        if own and tasks == 2:  # starting anew takes a millisecond
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
             self._forking = threading.get_ident()
@@ -174,6 +181,18 @@ class Exchange:
             self._forking = 0
             self._handing.release()
         self.go()
+
+    def _unhush(self, by_all_means: bool) -> float | None:
+        """Let python warn again, when it has had the time to; how long that is still, in milliseconds."""
+        until = self._hushed_until
+        if until is None:
+            return None
+        left_s = until - time.monotonic()
+        if left_s > 0 and not by_all_means:
+            return left_s * 1000 + 1
+        self._hushed_until = None
+        _unhush()
+        return None
 
     # the thread
 
@@ -222,7 +241,7 @@ class Exchange:
                 self._deliver(lambda: thread.is_to_stop)
                 if thread.is_to_stop:
                     break
-                for fd, _ in self._poll.poll():
+                for fd, _ in self._poll.poll(self._unhush(by_all_means=False)):
                     self._look(fd)
 
     # reading
@@ -382,6 +401,7 @@ class Exchange:
 
     def release(self) -> None:
         """Close what is open; in a forked child it is the parent's."""
+        self._unhush(by_all_means=True)
         for child in self._children.values():
             try:
                 child.close()
@@ -397,6 +417,38 @@ class Exchange:
             self._listener.detach()
         self._children.clear()
         self._waiting.clear()
+
+
+class _AboutForks:
+    """Where a filter of warnings has a regular expression."""
+
+    def match(self, text: str) -> bool:
+        return "is multi-threaded, use of fork" in text
+
+
+_HUSHED: Any = ("ignore", _AboutForks(), DeprecationWarning, None, 0)
+
+
+def _hush() -> None:
+    """Keep python from warning of the one thread that the program does not know of."""
+    import warnings
+
+    warnings.filters.insert(0, _HUSHED)  # type: ignore[attr-defined]  # a list
+    _changed(warnings)
+
+
+def _unhush() -> None:
+    warnings = sys.modules.get("warnings")
+    if warnings is not None and _HUSHED in warnings.filters:
+        try:
+            warnings.filters.remove(_HUSHED)
+        except ValueError:  # another thread was quicker
+            return
+        _changed(warnings)
+
+
+def _changed(warnings: Any) -> None:
+    getattr(warnings, "_filters_mutated", int)()
 
 
 def _tasks() -> int:
