@@ -28,7 +28,7 @@ FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a sub
 END_S = 10.0  # how long the end of a probe waits for it
 GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
-WARNS_LATE = sys.version_info >= (3, 13)  # when the functions that are called after a fork have been
+HUSHED_S = 0.5  # from before a fork to when python has, or has not, warned
 
 Take = Callable[[int, int, Any], None]  # process id, probe, data
 
@@ -166,7 +166,11 @@ class Exchange:
     def before_fork(self) -> None:
         """Let the thread come to rest."""
         self._unhush(by_all_means=True)
-        if WARNS and _tasks() == 2:  # python warns of forks with threads, and there would be no other: starting anew takes a millisecond
+        tasks, own = _tasks() if WARNS else 0, self._thread is not None
+        if WARNS and tasks - own <= 1:  # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is done
+            _hush()
+            self._hushed_until = time.monotonic() + HUSHED_S
+        if own and tasks == 2:  # starting anew takes a millisecond
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
             self._forking = threading.get_ident()
@@ -176,9 +180,6 @@ class Exchange:
         if self._forking == threading.get_ident():  # of two threads that fork at once one holds it
             self._forking = 0
             self._handing.release()
-        if WARNS_LATE and _tasks() == 1:
-            _hush()
-            self._hushed_until = time.monotonic() + GONE_S
         self.go()
 
     def _unhush(self, by_all_means: bool) -> float | None:
