@@ -18,7 +18,7 @@ demo: $(DEMO_STAMP)
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not slow and not readers"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers"
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow

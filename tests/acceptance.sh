@@ -7,8 +7,8 @@ folder=$PWD/../shared/acceptance
 python=$PWD/${VENV:-.venv}/bin/python
 failed=0
 # Subcommands, run directories to be damaged, and the flags of instruments that do not exist yet come with those.
-later=directory-,command-report,command-compare,command-export,command-watch,command-misspelt-subcommand
-later=$later,command-misspelt-option,command-monitor,command-what-if,command-trace-limit,command-calls,config-unknown-key
+later=directory-,command-report,command-compare,command-watch,command-misspelt-subcommand
+later=$later,command-misspelt-option,command-monitor,command-what-if,command-calls,config-unknown-key
 "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later" || failed=1
 for part in selectors preserve stdlib; do
   (cd "$folder/probes" && "$python" "$part.py") || failed=1
