@@ -2,9 +2,9 @@
 
     python benchmarks/steps.py [--rounds 7] [--epochs 10] [--calls-only | --runs-only]
 
-Calls: the median over rounds of the quickest of several batches of calls, without and with the instrument in turn, in one process. Runs: CPU
-time (user and system) of the mlp example, without (``--no-steps``) and with the instrument in turn; the ratio is the median over the rounds
-of the ratio of a round, and the microseconds a step are what a long run takes beyond a short one, so that start-up is not in them.
+Calls: the median over rounds of the quickest of several batches of calls, without and with the instrument in turn, in one process. Runs:
+CPU time (user and system) of the mlp example, without (``--no-steps``) and with the instrument in turn; the ratio is the median over the
+rounds of the ratio of a round, and the microseconds a step are what a long run takes beyond a short one, so that start-up is not in them.
 """
 
 from __future__ import annotations

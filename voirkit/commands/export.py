@@ -104,6 +104,11 @@ def _prepare(format: Format, target: str, force: bool) -> None:
     suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
     names = [] if is_file or not os.path.isdir(folder) else sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
     there = [os.path.join(folder, name) for name in names] or [target] * (is_file and os.path.lexists(target))
+    special = next((path for path in there if os.path.islink(path) or not os.path.isfile(path)), None)
+    if special is not None:
+        raise CommandLineError(
+            "this is a link, a device or the like, and is left as it is.", where=special, next="Give another name with -o."
+        )
     if there and not force:
         raise CommandLineError("it is there already.", where=there[0], next="Give another name with -o, or overwrite it with --force.")
     try:

@@ -4,8 +4,8 @@ This is the dialect that DFAnalyzer (0.0.9 with dftracer-utils 0.0.12, 0.0.9.pos
 read. Times are whole microseconds, ``ts`` on the wall clock. A span lasts from the microsecond in which it began to that in which it ended,
 so that spans that lie in one another still do, and sums are right on average.
 
-The dialect has neither instants nor counters: a mark is an event that lasts 0 µs, a counter is left out. What voirkit records of torch's steps
-by itself has the names of annotations: it is left out of a run whose script has annotations of its own, where all would count twice.
+The dialect has neither instants nor counters: a mark is an event that lasts 0 µs, a counter is left out. What voirkit records of torch's
+steps by itself has the names of annotations: it is left out of a run whose script has annotations of its own, where all would count twice.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def _query(run: Run, selection: Selection, places: list[tuple[Process, int]]) ->
     kinds = ", ".join(f"'{kind}'" for kind in left_out)
     return (
         f"SELECT file, CASE WHEN kind = 'meta' THEN {_METADATA} ELSE {_EVENT} END FROM ("
-        f"SELECT *, {ARGUMENTS} AS arguments FROM ({run.events(selection)}) JOIN pfw_places USING (host, rank, pid) WHERE kind NOT IN ({kinds})"
+        f"SELECT *, {ARGUMENTS} AS arguments FROM ({run.events(selection)}) JOIN pfw_places USING (host, rank, pid) "
+        f"WHERE kind NOT IN ({kinds})"
         f") ORDER BY file, wall_ns, duration_ns DESC"
     )
 

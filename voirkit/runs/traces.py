@@ -62,23 +62,37 @@ def export(path: str, target: str) -> str:
 
 def _run(module: str, *words: str) -> tuple[str, str]:
     """Run the main function of one of voirkit's modules in another process; why it failed, or nothing, and what it printed."""
-    import subprocess
-
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
     command = [sys.executable, "-c", _PYTHON.format(module), _PACKAGE, *words]
+    try:
+        import signal
+        import subprocess
+        import threading
+
+        # A handler of the program's would be called for a child that is not its own.
+        handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+        is_ours = callable(handler) and threading.current_thread() is threading.main_thread()
+        if is_ours:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except Exception as exc:  # the program has taken away what this needs
+        return f"{type(exc).__name__}: {exc}", ""
     try:
         # A session of its own: Ctrl-C in the terminal is for the program.
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True,
             start_new_session=True, env=environment, encoding="utf-8", errors="replace", check=False,
         )  # fmt: skip
-    except (OSError, ValueError, subprocess.SubprocessError) as exc:
+        code, out, err = done.returncode, done.stdout, done.stderr
+    except Exception as exc:  # an audit hook of the program's, a function of its own in place of subprocess.run
         return f"{type(exc).__name__}: {exc}", ""
     except KeyboardInterrupt:  # the user will not wait; the program has ended as it has
         return "interrupted", ""
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1], ""
-    return "", done.stdout
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGCHLD, handler)
+    if code:
+        return (err.strip().splitlines() or [f"exit code {code}"])[-1], ""
+    return "", out
 
 
 def discard(path: str) -> None:
