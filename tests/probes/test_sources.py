@@ -125,6 +125,28 @@ def test_a_script_may_be_edited_while_it_runs(place: Place) -> None:
 f, g, same = lambda x: x + 1, lambda x: x + 2, lambda x: (lambda y: x + y)(x)
 
 
+CASES = {
+    "lambda n: n if n else 0": [3],
+    "lambda n: (lambda n: n + 1)(n + 1)": [3],
+    "(lambda *fs: fs[1])(lambda n: n, lambda n: n)": [3],
+    "(lambda k: lambda n: n + k)(1)": [3],
+    "(lambda n: (lambda n: n + n))(1)": [3],
+    "lambda n: [n for n in [n]]": [3],
+    "lambda n: (\n    n\n    + 1)": [3],
+    "lambda n: None": [3],
+    "lambda n, k=(lambda n: 1): k(n)": [3],
+}
+
+
+@pytest.mark.parametrize("source", CASES)
+def test_lambdas_in_lambdas_are_told_apart(load: Import, source: str) -> None:
+    module = load(f"f, other = {source}, lambda n: 5\n")
+    plain = repr(module.f(3))[:9]
+    with probing("f > n", env=vars(module)).values() as seen:
+        assert (repr(module.f(3))[:9], module.other(3)) == (plain, 5)
+    assert [event["n"] for event in seen] == CASES[source]
+
+
 @pytest.mark.parametrize("name", ["f", "g", "same"])
 def test_lambdas_of_a_line_are_told_apart(name: str) -> None:
     plain = f(1), g(1), same(1)

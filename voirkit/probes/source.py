@@ -245,13 +245,21 @@ def is_code_of(code: CodeType, node: FunctionNode) -> bool:
 
 def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
     body = node.body
-    if hasattr(code, "co_positions"):
-        return (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset) in set(code.co_positions())
+    # What stands at column 0 and is 0 wide is the compiler's own.
+    places = [p for p in code.co_positions() if None not in p and p[2:] != (0, 0)] if hasattr(code, "co_positions") else []
+    if places:
+        around = [n for n in ast.walk(node) if isinstance(n, ast.Lambda) and all(_is_within(place, n.body) for place in places)]
+        return around[-1:] == [node]  # the innermost
     used = {n.id for n in ast.walk(body) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
     a = node.args
     arguments = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
     others = [name for name in (*code.co_names, *code.co_freevars) if name not in used and "__" not in name]  # private ones are mangled
     return tuple(arguments) == code.co_varnames[: len(arguments)] and not others
+
+
+def _is_within(place: tuple[Any, ...], node: ast.expr) -> bool:
+    line, end, column, last = place
+    return (node.lineno, node.col_offset) <= (line, column) and (end, last) <= (node.end_lineno or 0, node.end_col_offset or 0)
 
 
 def first_line(node: ast.AST) -> int:
