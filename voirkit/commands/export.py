@@ -10,7 +10,7 @@ from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.formats import FORMATS, load
-from voirkit.runs.find import LATEST
+from voirkit.runs.find import LATEST, find
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
 
@@ -30,11 +30,12 @@ def main(argv: Sequence[str]) -> int:
         RunDirectoryError: RUN is none.
     """
     options = read_words(_parser(), argv)
+    path = find(LATEST if options.RUN is None else options.RUN)
     if options.format is None:
         raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(FORMATS)}")
     format = load(options.format)
     chosen = selection(options.steps, options.ranks)
-    with open_run(LATEST if options.RUN is None else options.RUN) as run:
+    with open_run(path) as run:
         target = _target(format, options.output, run)
         if not target.startswith(("http://", "https://")):
             _prepare(format, target, options.force)
