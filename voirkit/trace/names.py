@@ -44,7 +44,7 @@ class Names:
         self._young: dict[str, int] = {}
         self._old: dict[str, int] = {}
         self._characters = 0
-        self._before: dict[str, int] = {}  # from before there was a file
+        self._before: tuple[dict[str, int], ...] = ()  # tables from before there was a file
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
         """The number of a name; 0, whose records are counted as dropped, if there are too many."""
@@ -83,8 +83,9 @@ class Names:
             if number >= layout.THREAD:
                 return 0
             self._write(_arguments_line(number, text), False)
-        if len(self._young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS:
-            self._old, self._young, self._characters = self._young, {}, 0
+        young = self._young
+        if (len(young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS) and self._young is young:
+            self._old, self._young, self._characters = young, {}, 0
         self._young[text] = number
         self._characters += len(text)
         return number
@@ -95,14 +96,16 @@ class Names:
         Returns:
             A number above those of all arguments so far.
         """
-        before = {**self._before, **self._old, **self._young}
-        self._before = dict(list(before.items())[-4 * MOST_ARGUMENTS :])
-        self._old, self._young, self._characters = {}, {}, 0
+        # The tables themselves are kept, no copies: another thread may be adding to one of them, and at each moment all are to be found.
+        old, young = self._old, self._young
+        self._before = (young, *[table for table in (old, *self._before) if table][:4])
+        if self._young is young:
+            self._old, self._young, self._characters = {}, {}, 0
         return next(self._next_arguments)
 
     def line_of_arguments(self, number: int) -> bytes | None:
         """The line of a set that was interned before there was a file, if it is still kept."""
-        for table in (self._before, self._old, self._young):
+        for table in (self._young, self._old, *self._before):
             for text, other in list(table.items()):
                 if other == number:
                     return _arguments_line(number, text)

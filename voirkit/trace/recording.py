@@ -133,7 +133,7 @@ class Recording:
         line = self.names.line_of_arguments(number) or _line_in(self.ancestors, number)
         if line is not None:
             self.write(line)
-        files.resolved.add(number)
+            files.resolved.add(number)
 
     def lose(self, name: int) -> None:
         """A record could not be written."""
