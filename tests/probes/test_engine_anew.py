@@ -86,11 +86,12 @@ def test_a_new_version_without_the_variable_is_told(home: ModuleType, cell: Cell
 def test_a_new_version_without_source_is_told(home: ModuleType, cell: Cell, told: list[str]) -> None:
     cell(plus(1))
     with probing("f > y", env=vars(home)).values() as seen:
-        exec("def f(x):\n    y = x\n    return y\n", vars(home))
+        # not "<string>": python 3.13 keeps the text of ``python -c`` under that name
+        exec(compile("def f(x):\n    y = x\n    return y\n", "<made>", "exec"), vars(home))
         home.f(1)
     assert seen == []
     assert len(told) == 1
-    assert "f (<string>:1) was defined while the probe was on, and is not watched: it can not be probed: its source is not there" in told[0]
+    assert "f (<made>:1) was defined while the probe was on, and is not watched: it can not be probed: its source is not there" in told[0]
 
 
 def test_a_function_that_somebody_still_holds_is_found_out_at_the_end(home: ModuleType, cell: Cell, told: list[str]) -> None:
