@@ -86,9 +86,9 @@ class Names:
         young = self._young
         if (len(young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS) and self._young is young:
             self._old, self._young, self._characters = young, {}, 0
-        self._young[text] = number
         self._characters += len(text)
-        return number
+        # Of two threads that intern the same at once the first has the entry: before there is a file it is where a number's line is found.
+        return self._young.setdefault(text, number)
 
     def begin_file(self) -> int:
         """There is a file now, or another one: what was interned before gets its line when it is used, and what is asked for a new number.
