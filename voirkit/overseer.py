@@ -452,7 +452,11 @@ def _load_streams(_: object) -> None:
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
-    parser.epilog = "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it."
+    parser.epilog = (
+        "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it; "
+        "voirkit watch [RUN] shows a run as it goes on, voirkit report [RUN] what one came to, "
+        "voirkit export [RUN] writes its trace for other tools."
+    )
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
     parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
     parser.add_argument("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE",
