@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from .dash_board import Bar, Board
-from .dash_frame import Header, Look, frame, plain_line
-from .dash_terminal import BottomRows
+from voirkit.report.bottom_rows import BottomRows
+from voirkit.report.cells import Bar, Look, can_show
+
+from .dash_board import Board
+from .dash_frame import Header, frame, plain_line
 
 FRAMES_PER_S = 4.0
 LINES_PER_S = 1.0
@@ -161,15 +163,6 @@ def view_for(board: Board, title: str, complain: Callable[[str], None]) -> View:
     except (AttributeError, OSError, ValueError):  # no stream, or one that is no file
         terminal = False
     return TerminalView(board, title, fd, stream.encoding, complain) if terminal else PlainView(board, complain)
-
-
-def can_show(text: str, encoding: str) -> bool:
-    """Whether an encoding has these characters."""
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def write_line(line: str) -> None:

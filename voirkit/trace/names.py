@@ -90,17 +90,16 @@ class Names:
         # Of two threads that intern the same at once the first has the entry: before there is a file it is where a number's line is found.
         return self._young.setdefault(text, number)
 
-    def begin_file(self) -> int:
-        """There is a file now, or another one: what was interned before gets its line when it is used, and what is asked for a new number.
-
-        Returns:
-            A number above those of all arguments so far.
-        """
+    def begin_file(self) -> None:
+        """There is a file now: what was interned before gets its line when it is used, and what is asked for again a new number."""
         # The tables themselves are kept, no copies: another thread may be adding to one of them, and at each moment all are to be found.
         old, young = self._old, self._young
         self._before = (young, *[table for table in (old, *self._before) if table][:4])
         if self._young is young:
             self._old, self._young, self._characters = {}, {}, 0
+
+    def above_arguments(self) -> int:
+        """A number above those of all arguments so far."""
         return next(self._next_arguments)
 
     def line_of_arguments(self, number: int) -> bytes | None:

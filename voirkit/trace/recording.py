@@ -194,7 +194,9 @@ class Recording:
             # Not only whoever made it: another thread may not record before all the names are there.
             for line in self.names.lines():
                 self.write(line, is_name=True)
-            self.engine.inherit(self.names.begin_file())
+            if self._once.setdefault("begun", mine := object()) is mine:
+                self.names.begin_file()  # once: the tables of earlier files that are kept are few
+            self.engine.inherit(self.names.above_arguments())
             files.complete = True
             self.engine.changed()  # spans ask for their arguments again, and get such as have a line
         return files
