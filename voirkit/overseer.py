@@ -419,7 +419,9 @@ class Overseer(GivenOverseer):
             self.warn(line)
 
     def _check(self) -> None:
-        """Hold the conditions of ``--require`` against the summary."""
+        """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""
+        if rank_and_world_size()[0] > 0:
+            return
         self.failures += [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
 
     def _summarise(self) -> None:
@@ -466,6 +468,6 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
     parser.add_argument(
         "--require", action="append", default=[], metavar="CONDITION",
-        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "wait_share<0.2", any figure of summary.json (repeatable)',
+        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "memory<2GB", any figure of summary.json (repeatable)',
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")

@@ -27,7 +27,8 @@ def of_run(run: Run) -> list[Rank]:
     A rank's rollup is used if it is there: it holds the same figures at a thousandth of the size.
     """
     rolled = {rank.rank: rank for rank in _rolled_up(run)}
-    traced = {rank.rank: rank for rank in ranks(records(run))} if _is_traced(run, set(rolled)) else {}
+    cpus = run.manifest.get("cpus")
+    traced = {rank.rank: rank for rank in ranks(records(run), cpus)} if _is_traced(run, set(rolled)) else {}
     return [rank for _, rank in sorted({**traced, **rolled}.items())]
 
 
