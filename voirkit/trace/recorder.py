@@ -94,6 +94,7 @@ def begin(folder: str, rank: int = 0, host: str | None = None, limit: int = LIMI
     global _recording
     if _recording is not None:
         end()
+    _names.begin_recording()
     _recording = Recording(engine, _names, Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit), tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files
