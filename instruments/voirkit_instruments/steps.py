@@ -55,7 +55,7 @@ class Steps:
         self._over = True
         if self._torch is None:
             return
-        device = self._torch.recording.device
+        device = self._torch.recording.hot.device
         self._torch.remove()
         self._ov.summary["patches"] = [{"name": name, "why_not": why or None} for name, why in self._torch.patches.table.items()]
         lost = device.finish() if device is not None else 0
