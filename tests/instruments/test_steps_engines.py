@@ -209,8 +209,11 @@ def test_what_says_where_a_thread_is_is_not_copied(watch: Watched) -> None:
 def test_what_the_records_took_is_counted_as_they_are_made(watch: Watched) -> None:
     for _ in range(10):
         nn.Identity()(torch.zeros(1))
-    assert hot(watch).spans == 10
-    assert hot(watch).own_ns > 0
+    spans, own_ns = hot(watch).spans, hot(watch).own_ns
+    assert spans == 10
+    watch.steps.end()
+    assert watch.kept.took == (spans, own_ns)
+    assert own_ns > 0
 
 
 def test_two_recordings_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
