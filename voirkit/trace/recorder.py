@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Span", "Totals", "adopt", "arguments", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
-    "mark", "name", "now", "span",
+    "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
 LIMIT = 4 << 30
@@ -74,6 +74,17 @@ def mark(name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
 def counter(name_id: int, at_ns: int, value: float) -> None:
     """Record a number, as a double."""
     span(name_id, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
+
+
+def timed(events: int, took_ns: int) -> None:
+    """Say what records cost that were timed while they were made: no estimate is made for them.
+
+    Args:
+        events: How many.
+        took_ns: What all that was done for them took, their own recording in it.
+    """
+    if _recording is not None:
+        _recording.timed(events, took_ns)
 
 
 def is_recording() -> bool:

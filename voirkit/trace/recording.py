@@ -43,7 +43,8 @@ class Totals:
     Attributes:
         events: Records that are in files.
         dropped: Records that are not, by ``category.name``.
-        seconds: An estimate of what the recording itself took: a measured cost of one record, and the time spent on files.
+        seconds: What the recording itself took: as it was timed by who records (``timed``), and for other records an estimate, the
+            measured cost of one record and the time spent on files.
         stopped: Why recording ended early; None if it did not.
     """
 
@@ -76,6 +77,7 @@ class Recording:
         self._counting = False
         self._events = 0
         self._slow_ns = 0
+        self._timed_events = self._timed_ns = 0
         # of the limit: what was left when the folder was last looked at, how much of it may be used before looking again, what has been
         self._left = self._share = self._used = 0
 
@@ -156,6 +158,11 @@ class Recording:
             self._once["uncounted"] = True  # on a full disk they are counted in memory alone
         finally:
             self._counting = False
+
+    def timed(self, events: int, took_ns: int) -> None:
+        """Some records were timed while they were made; see ``recorder.timed``."""
+        self._timed_events += events
+        self._timed_ns += took_ns
 
     # files
 
@@ -264,8 +271,14 @@ class Recording:
         files = self._once.setdefault("files", None)  # None: there will be none
         if files is not None:
             files.close()
-        seconds = (self._slow_ns + self._events * _cost_ns(self.engine)) / 1e9
-        return Totals(self._events, dropped, seconds, self.stopped)
+        return Totals(self._events, dropped, self._took_ns() / 1e9, self.stopped)
+
+    def _took_ns(self) -> float:
+        """Those that were timed once, with their part of the time spent on files; the others by what one costs."""
+        others = max(self._events - self._timed_events, 0)
+        if not others:
+            return self._timed_ns if self._timed_events else self._slow_ns
+        return self._timed_ns + self._slow_ns * others / self._events + others * _cost_ns(self.engine)
 
     def in_child(self) -> Recording:
         """The part of a forked child: files of its own, made when it records."""
