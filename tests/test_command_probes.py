@@ -286,10 +286,9 @@ def test_what_a_run_would_refuse_is_not_offered_and_the_reason_is_said_once(plac
     }
     refused = {v["name"]: v["refused"] for v in found["f"]["variables"] if v["refused"]}
     assert refused == {
-        "i": "it belongs to a comprehension (line 7), which has variables of its own",
         "self.x": "'self' is set in the same statement (line 8), where no tap can see it",
     }
-    assert [v["name"] for v in found["f"]["variables"] if v["selector"]] == ["k", "self"]
+    assert [v["name"] for v in found["f"]["variables"] if v["selector"]] == ["k", "self", "i"]
 
 
 def test_all_that_is_offered_of_a_module_can_be_probed_there() -> None:

@@ -48,6 +48,21 @@ PROGRAMS = {
         def g(x=f()): return x
         print("three", g())
         """,
+    "a hook for exceptions that fails itself": """
+        import sys
+        def hook(kind, value, tb):
+            try:
+                [][1]
+            except IndexError:
+                raise KeyError("in the hook")
+        sys.excepthook = hook
+        int("x")
+        """,
+    "a hook for exceptions that exits": """
+        import sys
+        sys.excepthook = lambda *args: sys.exit(7)
+        int("x")
+        """,
     "functions that are defined after the main block": """
         def main():
             try:

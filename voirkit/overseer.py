@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterable, Sequence
 
 from voirkit import __version__, alias, configuration, helpers, recording
-from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError, tell
+from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, tell
+from voirkit.failures import as_error, described, do_all, how_it_ended, shown, text_of
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
-from voirkit.phases import GivenOverseer, NotAPhase, Phase, StopProgram
+from voirkit.phases import GivenOverseer, Phase, StopProgram
 from voirkit.runs import summary, traces
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, current_folder, module, script
 from voirkit.sizes import size
-from voirkit.voirfile import name_of, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Overseer(GivenOverseer):
 
         frame = sys._getframe(1)
         options.setdefault("env", Scope(frame))
-        probe = Probe(*selectors, where=f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}", **options)
+        probe = Probe(*selectors, where=f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}", **options)
         self.probes.append(probe)
         if self.program is not None:
             probe.check(self.program)
@@ -150,7 +150,7 @@ class Overseer(GivenOverseer):
     @current.setter
     def current(self, instrument: Instrument | None) -> None:
         self._current = instrument
-        self.argparser.definer = None if instrument is None else _described(instrument)
+        self.argparser.definer = None if instrument is None else described(instrument)
 
     @property
     def exit_code(self) -> int:
@@ -235,8 +235,7 @@ class Overseer(GivenOverseer):
 
     def _deactivate(self) -> None:
         if os.getpid() == self._pid:
-            for probe in reversed(self.probes):
-                probe.switch_off()
+            do_all([probe.switch_off for probe in reversed(self.probes)], self.warn)
 
     # the log
 
@@ -321,9 +320,10 @@ class Overseer(GivenOverseer):
 
     def _on_instrument_error(self, exc: BaseException) -> None:
         instrument = self.current
-        self.log({"$event": "overseer_error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})
-        error = _as_error(exc, instrument)
-        if self.phases.load_script.pending or (isinstance(exc, VoirkitError) and self.phases.run_script.pending):
+        self.log({"$event": "overseer_error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
+        error = as_error(exc, instrument)
+        not_begun = self.phases.load_script.pending or (isinstance(exc, VoirkitError) and self.phases.run_script.pending)
+        if not_begun and self.status == "running":
             self._wrong.append(error)  # the script has not started: the user had better know now
         else:
             self.warn(f"{error}\n  It is switched off; the program goes on.")
@@ -340,26 +340,21 @@ class Overseer(GivenOverseer):
         self._plan[self.phases.finalize] = waiting
 
     def _on_error(self, exc: BaseException) -> None:
-        self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": _text(exc)}})
-        self._ended, self._exit_code = _how_it_ended(exc)
+        self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
+        self._ended, self._exit_code = how_it_ended(exc)
         self._refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a child that the script forked came this far; the run is its parent's
         try:
+            self.status = "ended"
             if self._refused:
-                self._close_instruments()
-                self._end_streams()
+                do_all([self._close, self._end_streams], self.warn)
             else:
-                with self.run_phase(self.phases.finalize):
-                    self._deactivate()
-                    for probe in self.probes:
-                        probe.end()
-                    self._end_streams()
-                    self._end_trace()
+                do_all([self._finalize, self._close], self.warn)
         except BaseException as exc:
-            self._ended, self._exit_code = _how_it_ended(exc)
+            self._ended, self._exit_code = how_it_ended(exc)
             raise
         finally:
             self._hand_back()
@@ -370,6 +365,11 @@ class Overseer(GivenOverseer):
             if getattr(self, "_descriptor", None) is not None:
                 self._descriptor.close()  # type: ignore[union-attr]  # just tested
             helpers.set_current_overseer(None)
+
+    def _finalize(self) -> None:
+        with self.run_phase(self.phases.finalize):
+            ends = [probe.end for probe in self.probes]
+            do_all([self._deactivate, *ends, self._end_streams, self._end_trace], self.warn)
 
     def _hand_back(self) -> None:
         recording.end()
@@ -383,16 +383,6 @@ class Overseer(GivenOverseer):
         self._duration_s = self._record.duration_s  # what follows is no part of the run
         summary.add_trace(self.summary, totals, self._duration_s)
         self._traced = True
-
-    def _close_instruments(self) -> None:
-        """Let go of the instruments of a run that never started: they have nothing to tell."""
-        for waiting in self._plan.values():
-            for _, _, generator in waiting:
-                try:
-                    generator.close()
-                except Exception as exc:
-                    self.warn(f"an instrument could not be closed ({type(exc).__name__}: {_text(exc)}).")
-            waiting.clear()
 
     def _step(self, generator: Any, phase: Phase) -> Any:
         try:
@@ -413,7 +403,7 @@ class Overseer(GivenOverseer):
             self._check()
             self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
         except Exception as exc:  # an instrument may have put anything into the summary
-            self.warn(f"the summary can not be written ({type(exc).__name__}: {_text(exc)}).")
+            self.warn(f"the summary can not be written ({type(exc).__name__}: {text_of(exc)}).")
 
     def _complete(self, record: Record) -> None:
         """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""
@@ -478,53 +468,3 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
         help='exit with 3 if the run does not fulfil it: "train_rate>=500", "wait_share<0.2", any figure of summary.json (repeatable)',
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")
-
-
-def _described(instrument: Any) -> str:
-    place = place_of(instrument)
-    return f"{name_of(instrument)} ({_shown(place)})" if place else name_of(instrument)
-
-
-def _shown(path: str) -> str:
-    """A path as short as it is clear: relative if it is below the current folder."""
-    return path.removeprefix(current_folder() + os.sep)
-
-
-def _text(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:
-        return ""
-
-
-def _as_error(exc: BaseException, instrument: Any) -> VoirkitError:
-    """What an instrument raised, in words for its author."""
-    if isinstance(exc, VoirkitError):
-        return exc
-    name, place = name_of(instrument), place_of(instrument)
-    if isinstance(exc, NotAPhase):
-        wanted = "yield ov.phases.init, parse_args, load_script, run_script or finalize"
-        return InstrumentError(f"instrument {name} yielded {type(exc.args[0]).__name__}, which is not a phase.",
-                               where=_shown(place), next=f"Write: {wanted}")  # fmt: skip
-    tb, at = exc.__traceback__, place
-    while tb is not None:
-        if not tb.tb_frame.f_code.co_filename.startswith(os.path.dirname(os.path.abspath(__file__))):
-            at = f"{tb.tb_frame.f_code.co_filename}:{tb.tb_lineno}"
-            if place and tb.tb_frame.f_code.co_filename == place.rpartition(":")[0]:
-                place = at
-        tb = tb.tb_next
-    text = f"{type(exc).__name__}: {_text(exc)}".rstrip(": ")
-    deeper = f"It was raised at {at}." if at != place else ""
-    return InstrumentError(f"instrument {name} raised {text}.", where=_shown(place), next=deeper)
-
-
-def _how_it_ended(exc: BaseException) -> tuple[str, int]:
-    """(``ended``, exit code as the shell sees it) of a program that an exception ended."""
-    if isinstance(exc, SystemExit):
-        code = exc.code
-        if code is None:
-            return "exit", 0
-        return "exit", code & 0xFF if isinstance(code, int) else 1
-    if isinstance(exc, KeyboardInterrupt):
-        return "signal", 130  # 128 + SIGINT
-    return "exception", exc.exit_code if isinstance(exc, VoirkitError) else 1

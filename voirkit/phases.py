@@ -293,6 +293,21 @@ class BaseOverseer:
                 self._on_instrument_error(exc)
             return None
 
+    def _close(self) -> None:
+        """Close all who wait for what does not come any more."""
+        for waiting in self._plan.values():
+            for _, order, generator in sorted(waiting):
+                outer, self.current = self.current, self._names[order]
+                try:
+                    generator.close()
+                except (StopProgram, OverseerAbort):
+                    pass  # there is nothing left to end
+                except Exception as exc:
+                    self._on_instrument_error(exc)
+                finally:
+                    self.current = outer
+            waiting.clear()
+
     def _on_stop(self, value: object = None) -> None:
         """Throw StopProgram into all who wait."""
         self.status = "stopped"

@@ -227,6 +227,9 @@ ELSE = [
         "def f(n):\n    return asyncio.run(h(n))",
         [3],
     ),
+    ("f", "k", "def f(n):\n    return [k for k in (n, 4)]", [3, 4]),
+    ("f", "k", "def f(n):\n    class C:\n        pass\n    return sum({k for k in (n, 4)})", [3, 4]),
+    ("f", "k", "f = lambda n: {k: 1 for k in (n, 4)}", [3, 4]),
     ("f", "#value", "def f(n):\n    v = n", [None]),
     ("f", "#value", "def f(n):\n    if n:\n        return\n    return 2", [None]),
     ("f", "#value", "def f(n):\n    if not n:\n        return 2", [None]),
@@ -288,11 +291,10 @@ def test_hash_variables_attributes_and_all_variables_are_seen(
 # What is still refused, and how
 
 
-def test_a_comprehension_variable_is_refused() -> None:
-    assert message("//silent > k") == (
-        "voirfile.py:7: selector '//silent > k': silent (main.py:20) can not be probed for 'k': "
-        "it belongs to a comprehension (line 21), which has variables of its own.\n"
-        "  Probe what the comprehension makes."
+def test_a_comprehension_s_variable_is_refused_where_it_has_no_value() -> None:
+    assert message("//silent(k) > seen") == (
+        "voirfile.py:7: selector '//silent(k) > seen': silent (main.py:20) can not be probed for 'seen' together with 'k': "
+        "that is a variable of a comprehension (line 21), and has no value there."
     )
 
 

@@ -131,9 +131,23 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
         with contextlib.suppress(AttributeError):
             sys.last_traceback = tb
         sys.excepthook = hook
-        hook(kind, value, tb)
+        try:
+            hook(kind, value, tb)
+        except SystemExit:
+            raise
+        except BaseException as failed:  # as python tells it, without the frame of this function
+            _write("Error in sys.excepthook:\n")
+            failed.__traceback__ = failed.__traceback__ and failed.__traceback__.tb_next
+            sys.__excepthook__(type(failed), failed, failed.__traceback__)
+            _write("\nOriginal exception was:\n")
+            sys.__excepthook__(kind, value, tb)
 
     sys.excepthook = excepthook
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stderr, or none that takes it
+        sys.stderr.write(text)
 
 
 def _after_own(tb: TracebackType | None) -> TracebackType | None:

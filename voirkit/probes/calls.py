@@ -39,6 +39,10 @@ class Calls:
         sure: Names that are always bound.
         loops: Names of the loops around the statement that is being made.
         deep: How many comprehensions are around it.
+        each: Names that only comprehensions of the function bind, and the line of the first.
+        around: What the comprehensions around it bind.
+        inner_at: For each name of a site those variables of comprehensions that can be read at all its sites.
+        hidden_at: For each name of a site those variables of the function that a comprehension hides at one of its sites.
     """
 
     def __init__(self, node: FunctionNode, listeners: Iterable[Listener], table: dict[str, Any]) -> None:
@@ -51,13 +55,20 @@ class Calls:
         self.sure = frozenset(p.arg for p in self.parameters) - self.deleted
         self.loops: list[str] = []
         self.deep = 0
+        self.each: dict[str, int] = {}
+        self.around: frozenset[str] = frozenset()
+        self.inner_at: dict[str, frozenset[str]] = {}
+        self.hidden_at: dict[str, frozenset[str]] = {}
 
     def taps(self, site: Site) -> list[Tap]:
         """All that the listeners want at a site."""
         if site.name.startswith(OWN):
             return []
         site.loops = frozenset(self.loops) | site.loops
-        site.is_deep = site.is_deep or bool(self.deep)
+        inner = self.around & self.each.keys()
+        site.is_deep, site.inner = site.is_deep or bool(self.deep), inner
+        self.inner_at[site.name] = self.inner_at.get(site.name, inner) & inner
+        self.hidden_at[site.name] = self.hidden_at.get(site.name, frozenset()) | self.around - inner
         return [tap for listener in self.listeners for tap in listener.taps(site)]
 
     def mark(self, value: Any) -> ast.expr:

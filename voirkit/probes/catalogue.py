@@ -68,7 +68,7 @@ class Function:
         decorators: The dotted names of its decorators, arguments left out; ``""`` for other expressions.
         parameters: In order of the signature.
         variables: Every other name that the body binds, in order of the first binding; also if declared global.
-        comprehension_variables: Targets of its comprehensions, which are no variables of the function.
+        comprehension_variables: Targets of its comprehensions, which mean only something in those.
         attributes: Attribute targets such as ``self.x``, by that text.
         declared: Names with a bare annotation (``x: int``), and its line.
         loops: Its ``for`` loops, in source order.

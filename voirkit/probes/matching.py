@@ -223,6 +223,7 @@ class MemoryListener:
         self.is_awake = False
         self.names: Sequence[str] = plain_names(node)
         self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
+        self.foci: Sequence[str] = [] if memory.rule.total else [e.name or "" for e in node.elements if e.focus]
         self.is_total = memory.rule.total and node.parent is None
 
     def taps(self, site: Site) -> Sequence[MemoryTap]:

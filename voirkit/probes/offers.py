@@ -103,9 +103,10 @@ def _checked(offer: Offer, refused: str, function: Function, catalogue: Catalogu
 
 def _wanted(function: Function, name: str) -> Iterator[Offer]:
     """Everything in the function, with the selectors that one would like to use."""
+    inner = {name: variable for name, variable in function.comprehension_variables.items() if not function.knows(name)}
     for kind, found in (
         ("parameter", function.parameters),
-        ("variable", function.variables | function.attributes | function.comprehension_variables),
+        ("variable", function.variables | function.attributes | inner),
     ):
         for variable in found.values():
             yield Offer(kind, (variable.name,), (variable.line,), (f"{name} > {variable.name}",), "")  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import ast
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from voirkit.probes.comprehensions import apart
 from voirkit.probes.names import FunctionNode, bound_in, outer_expressions, used_in
 from voirkit.probes.sites import CanNot, Site
 from voirkit.probes.tapper import Tapper
@@ -27,6 +28,7 @@ class Looker:
     overridable = is_awake = is_total = False
     names: Sequence[str] = ()
     wanted: Sequence[str] = ()
+    foci: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.kinds: dict[str, set[str]] = {}
@@ -42,15 +44,14 @@ class Seen:
 
     Attributes:
         kinds: The kinds of sites (``sites.Site``) of each name.
-        unseen: What happens and can not be seen, and why.
-        fixed: What can be seen and not replaced, and why.
+        sights: What no tap can see, and what none can replace.
     """
 
     def __init__(self, node: FunctionNode) -> None:
         looker = Looker()
-        tapper = Tapper(node, [looker], outside_of(node), None, {})
-        tapper.put()
-        self.kinds, self.unseen, self.fixed = looker.kinds, tapper.unseen, tapper.fixed
+        self.sights = Tapper(node, [looker], outside_of(node), None, {})
+        self.sights.put()
+        self.kinds = looker.kinds
 
     def happens(self, name: str) -> bool:
         """Whether it ever has a value."""
@@ -79,16 +80,24 @@ def outside_of(node: FunctionNode) -> list[str]:
     return [name for name in dict.fromkeys(name for part in body for name in used_in(part)) if name not in own]
 
 
-def refusal(unseen: dict[str, str], fixed: dict[str, str], wanted: Iterable[str], is_total: bool) -> str:
-    """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can."""
+def refusal(tapper: Tapper, wanted: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
+    """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can.
+
+    Args:
+        tapper: That has put in taps.
+        wanted: The names of captures.
+        foci: Those of them that make an event.
+        is_total: Whether the event comes at the end of the call.
+        is_replaced: Whether the foci are to be replaced.
+    """
     for name in wanted:
-        if name in unseen:
-            return f"can not be probed for '{name}': {unseen[name]}"
-        if name in fixed:
-            return f"can not be probed for '{name}' to replace it: {fixed[name]}"
-    if is_total and "#exit" in unseen:
-        return f"can not be probed without a focus: that is an event at the end of the call, and {unseen['#exit']}"
-    return ""
+        if name in tapper.unseen:
+            return f"can not be probed for '{name}': {tapper.unseen[name]}"
+        if is_replaced and name in tapper.fixed:
+            return f"can not be probed for '{name}' to replace it: {tapper.fixed[name]}"
+    if is_total and "#exit" in tapper.unseen:
+        return f"can not be probed without a focus: that is an event at the end of the call, and {tapper.unseen['#exit']}"
+    return apart(tapper, wanted, foci)
 
 
 def check(tapper: Tapper) -> None:
@@ -98,7 +107,7 @@ def check(tapper: Tapper) -> None:
         CanNot: They do not.
     """
     for listener in tapper.listeners:
-        problem = refusal(tapper.unseen, tapper.fixed if listener.overridable else {}, listener.wanted, listener.is_total)
+        problem = refusal(tapper, listener.wanted, listener.foci, listener.is_total, listener.overridable)
         if problem:
             raise CanNot(problem)
 

@@ -209,15 +209,12 @@ def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorEr
     from voirkit.probes.seen import refusal, seen_in
 
     seen = seen_in(found.node)
-    fixed = seen.fixed if function.is_replaced else {}
-    problem = refusal(seen.unseen, fixed, [capture.name for capture in function.captures], function.is_total)
+    wanted = [capture.name for capture in function.captures if capture.name]
+    foci = [] if function.is_total else [capture.name for capture in function.captures if capture.focus]
+    problem = refusal(seen.sights, wanted, foci, function.is_total, function.is_replaced)
     if problem:
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
-        if name in found.comprehension_variables and not found.knows(name):
-            line = found.comprehension_variables[name].line
-            what = f"it belongs to a comprehension (line {line}), which has variables of its own."
-            return function.wrong(f"{label} can not be probed for '{name}': {what}", "Probe what the comprehension makes.")
         if not seen.happens(name):
             inner = name in found.globals_read or name in found.free_read
             what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"

@@ -17,17 +17,18 @@ class Site:
 
     Attributes:
         kind: ``set`` (a variable), ``declared`` (``x: int``; nothing happens), ``read`` (a name from outside, at entry), ``attribute``,
-            ``stored`` (an attribute, set by what shows no value: it is read afterwards), ``unset``, ``enter``, ``exit``, ``value``,
-            ``error``, ``yield``, ``receive``, ``loop``, ``endloop``.
+            ``stored`` (an attribute, set by what shows no value: it is read afterwards), ``each`` (a comprehension's variable gets its
+            next value), ``unset``, ``enter``, ``exit``, ``value``, ``error``, ``yield``, ``receive``, ``loop``, ``endloop``.
         name: The variable, or the hash variable such as ``#loop_i``.
         tags: Names of the tags that the assignment has.
         unset: Names that count as not set yet, whatever their variables hold.
         is_expression: The tap is called with the value, and returns it.
         loops: Names of the loops around it.
-        is_deep: It is in the code of a comprehension, where the function's variables can not be named.
+        is_deep: It is in a comprehension, before python 3.12 code of its own, where the function's variables can not be named.
+        inner: Variables of the comprehensions around it.
     """
 
-    __slots__ = ("is_deep", "is_expression", "kind", "loops", "name", "tags", "unset")
+    __slots__ = ("inner", "is_deep", "is_expression", "kind", "loops", "name", "tags", "unset")
 
     def __init__(
         self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool
@@ -36,11 +37,12 @@ class Site:
     ) -> None:  # fmt: skip
         self.kind, self.name, self.tags, self.is_expression, self.is_deep = kind, name, tags, is_expression, is_deep
         self.unset, self.loops = frozenset(unset), frozenset(loops)
+        self.inner: frozenset[str] = frozenset()
 
     @property
     def has_value(self) -> bool:
         """Whether the tap is called with a value first."""
-        return self.is_expression or self.kind in ("set", "read", "stored")
+        return self.is_expression or self.kind in ("set", "read", "stored", "each")
 
 
 class CanNot(Exception):
@@ -79,6 +81,7 @@ class Listener(Protocol):
         is_awake: Whether it wants them now; they can wait until somebody listens.
         names: The variables that it is about.
         wanted: All that it captures by name.
+        foci: Those whose setting makes an event; ``""`` for any variable.
         is_total: Whether its event comes at the end of a call of this function.
     """
 
@@ -86,6 +89,7 @@ class Listener(Protocol):
     is_awake: bool
     names: Sequence[str]
     wanted: Sequence[str]
+    foci: Sequence[str]
     is_total: bool
 
     def taps(self, site: Site) -> Sequence[Tap]:

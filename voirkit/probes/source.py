@@ -282,8 +282,10 @@ def sets(code: CodeType, name: str) -> bool:
     import dis  # only who asks this needs it
 
     codes = [code, *(c for inner in inner_codes(code) for c in all_codes(inner) if name in c.co_freevars)]
-    changes = (i for c in codes for i in dis.get_instructions(c) if i.opname.startswith(("STORE_", "DELETE_")))
-    return any(name == i.argval or (type(i.argval) is tuple and name in i.argval) for i in changes if "ATTR" not in i.opname)
+    changes = [i for c in codes for i in dis.get_instructions(c) if i.opname.startswith(("STORE_", "DELETE_")) and "ATTR" not in i.opname]
+    # Since 3.13 an instruction may store one variable, and store or load another.
+    pairs = [i.argval[:1] if i.opname.endswith("_LOAD_FAST") else i.argval for i in changes if type(i.argval) is tuple]
+    return any(name == i.argval for i in changes) or any(name in pair for pair in pairs)
 
 
 def inner_codes(code: CodeType) -> list[CodeType]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from voirkit.probes import comprehensions
 from voirkit.probes.calls import Calls, at_place, one_of
 from voirkit.probes.compiled import AUGMENTED
 from voirkit.probes.names import COMPREHENSIONS, SCOPES, FunctionNode, bound, bound_in, captures, dotted, inside, outer_fields
@@ -17,6 +18,9 @@ from voirkit.probes.tags import tags_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import CodeType
+
+
+PLACES = (ast.NamedExpr, ast.Yield, ast.YieldFrom, *COMPREHENSIONS)
 
 
 class Tapper(Calls):
@@ -41,8 +45,9 @@ class Tapper(Calls):
     ) -> None:  # fmt: skip
         super().__init__(node, listeners, table)
         self.outside, self.globals, self.own = outside, globals, own
+        self.each = comprehensions.only_in_comprehensions(node, outside)
         self.unseen: dict[str, str] = {}
-        self.fixed: dict[str, str] = {}
+        self.fixed = {name: comprehensions.FIXED.format(line=line) for name, line in self.each.items()}
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body for n in inside(part, also=True))
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
@@ -330,10 +335,10 @@ class Tapper(Calls):
                 setattr(node, field, [self.expression(v) for v in value])
 
     def expression(self, node: ast.expr) -> ast.expr:
-        """The expression with taps at ``:=`` and ``yield``."""
+        """The expression with taps at ``:=`` and ``yield``, and in comprehensions."""
         if isinstance(node, ast.Name | ast.Constant):
             return node
-        if not any(isinstance(n, ast.NamedExpr | ast.Yield | ast.YieldFrom) for n in inside(node, also=True)):
+        if not any(isinstance(n, PLACES) for n in inside(node, also=True)):
             return node
         return self.inner(node)  # type: ignore[no-any-return]  # an expression, as it got one
 
@@ -341,14 +346,13 @@ class Tapper(Calls):
         if isinstance(node, SCOPES):
             self.outer(node, self.inner)
             return node
-        deep = isinstance(node, COMPREHENSIONS)
-        self.deep += deep
+        if isinstance(node, COMPREHENSIONS):
+            return comprehensions.put(self, node)
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.AST):
                 setattr(node, field, self.inner(value))
             elif isinstance(value, list):
                 setattr(node, field, [self.inner(v) if isinstance(v, ast.AST) else v for v in value])
-        self.deep -= deep
         if isinstance(node, ast.NamedExpr):
             node.value = self.wrap(Site("set", node.target.id, is_expression=True), node.value)
         elif isinstance(node, ast.YieldFrom):

@@ -64,6 +64,7 @@ class LocalListener:
         self.is_awake = False
         self.names: Sequence[str] = plain_names(node)
         self.wanted: Sequence[str] = [e.name for e in node.elements if e.name is not None]
+        self.foci: Sequence[str] = [e.name or "" for e in node.elements if e.focus]
         self.is_total = False
         if node.rule.total or len(node.rule.nodes) > 1:
             raise NeedsMemory
@@ -141,13 +142,13 @@ class LocalTap:
             len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, listener.always_ends,
             listener.node.rule.wrap, raw,
             tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
-            tuple(places[s] for e, s in sources if e.check is not None), depth,
+            tuple(places[s] for e, s in sources if e.check is not None), depth, site.is_deep,
         )  # fmt: skip
         names = {
             "__builtins__": builtins,
             "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
             "passes": listener.outlet.passes, "ask": listener.outlet.ask, "Capture": Capture,
-            "threads": threads, "MEANT": MEANT,
+            "threads": threads, "MEANT": MEANT, "owner_of": owner_of,
             "in_turn": in_turn,
         }  # fmt: skip
         if raw:
@@ -156,11 +157,11 @@ class LocalTap:
 
     def slow(self) -> Callable[..., Any]:
         """See ``sites.Tap``."""
-        reads, deep = self.reads, self.site.is_deep
+        reads, deep, inner = self.reads, self.site.is_deep, self.site.inner
         made: dict[tuple[str, ...], Callable[..., Any]] = {}
 
         def tap(*value: Any) -> Any:
-            found = values_of(sys._getframe(1), reads, deep)
+            found = values_of(sys._getframe(1), reads, deep, inner)
             key = tuple(found)
             function = made.get(key)
             if function is None:
@@ -236,7 +237,7 @@ class Shape(tuple[Any, ...]):
 @cache
 def _code(shape: Shape) -> CodeType:
     """The code of a tap."""
-    reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked, depth = shape
+    reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked, depth, is_deep = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
     made = [f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place for n, (_, place) in enumerate(items)]
     shown = [f"{alias!r}: {value}" for (alias, _), value in zip(items, made, strict=True)]
@@ -246,6 +247,7 @@ def _code(shape: Shape) -> CodeType:
     back = f"return {VALUE}" if returns else "return"
     body = [f"if not passes(checks, ({', '.join(checked)},)):", f"    {back}"] if checked else []
     frame = f"_getframe({depth})"
+    frame = f"(owner_of({frame}) or {frame})" if is_deep else frame
     key = frame if always_ends else f"id({frame})"  # a frame whose pair may stay open must not be kept
     send = [f"in_turn(emit, {event}) if threads() else emit({event})"]
     if step == "begin":
@@ -303,39 +305,50 @@ def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionTy
 
 
 def owner_of(frame: Any) -> Any:
-    """The frame of the function around a comprehension's; None if it can not be told which that is.
+    """The frame of the function around a comprehension's; None if it can not be told which that is."""
+    while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
+        frame = _around(frame)
+    return frame
+
+
+def _around(frame: Any) -> Any:
+    """The frame around a comprehension's; None if it can not be told.
 
     Who consumes a generator expression may be another function, or another call of the same one.
     """
-    while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
-        code, at = frame.f_code, frame.f_back
-        if at is None or not _makes(at.f_code, code):
-            callers = []
-            while at is not None:
-                callers += [at] if _makes(at.f_code, code) else []
-                at = at.f_back
-            at = callers[0] if len(callers) == 1 else None
-        frame = at
-    return frame
+    code, at = frame.f_code, frame.f_back
+    if at is None or not _makes(at.f_code, code):
+        callers = []
+        while at is not None:
+            callers += [at] if _makes(at.f_code, code) else []
+            at = at.f_back
+        at = callers[0] if len(callers) == 1 else None
+    return at
 
 
 def _makes(code: CodeType, inner: CodeType) -> bool:
     return any(const is inner for const in code.co_consts)
 
 
-def values_of(frame: Any, names: Sequence[str], deep: bool) -> dict[str, Any]:
-    """Those of a frame's variables that are bound.
+def values_of(frame: Any, names: Sequence[str], deep: bool, inner: frozenset[str]) -> dict[str, Any]:
+    """Those of a function's variables, and of its comprehensions' (``inner``), that are bound.
 
-    ``deep``: the frame is that of a comprehension, and the function's is around it (python before 3.12).
+    ``deep``: the frame may be that of a comprehension, and the function's is around it (python before 3.12, generator expressions).
     """
-    if deep:
-        frame = owner_of(frame)
-    if frame is None:
-        return {}
+    found: dict[str, Any] = {}
+    while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
+        found = _own_values(frame, [name for name in names if name in inner and name not in found], False) | found
+        frame = _around(frame)
+    if frame is not None:
+        found |= _own_values(frame, [name for name in names if name not in found], True)
+    return {name: found[name] for name in names if name in found}
+
+
+def _own_values(frame: Any, names: Sequence[str], also_global: bool) -> dict[str, Any]:
     code = frame.f_code
     own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     known = {name: mangled(name, code) for name in names}
-    found = locals_of(frame, [name for name in known.values() if name in own])
-    # One of its own that is not set is not the module's of that name.
-    found |= {name: frame.f_globals[name] for name in known.values() if name not in own and name in frame.f_globals}
+    found = locals_of(frame, [key for key in known.values() if key in own])
+    if also_global:  # one of its own that is not set is not the module's of that name
+        found |= {key: frame.f_globals[key] for key in known.values() if key not in own and key in frame.f_globals}
     return {name: found[key] for name, key in known.items() if key in found}
