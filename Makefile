@@ -53,6 +53,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/annotations.py
 	$(PY) benchmarks/at_rest.py
 	$(PY) benchmarks/trace.py
+	$(PY) benchmarks/live.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)
