@@ -6,8 +6,10 @@ Pure functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from voirkit.analysis.live_picture import Picture
 from voirkit.report.cells import (
     BOLD,
     CYAN,
@@ -25,6 +27,7 @@ from voirkit.report.cells import (
     styled,
     width,
 )
+from voirkit.report.live_frame import header_line, picture_lines
 
 from .dash_board import Row
 
@@ -41,7 +44,13 @@ class Header(NamedTuple):
 
 
 def frame(
-    header: Header, bars: Sequence[Bar], rows: Sequence[Row], left_s: Sequence[float | None], size: tuple[int, int], look: Look
+    header: Header,
+    bars: Sequence[Bar],
+    rows: Sequence[Row],
+    left_s: Sequence[float | None],
+    size: tuple[int, int],
+    look: Look,
+    picture: Picture | None = None,
 ) -> list[str]:
     """The lines of the view.
 
@@ -52,6 +61,7 @@ def frame(
         left_s: For each bar, the seconds that it will still take, or None.
         size: Columns and lines of the terminal; the view leaves eleven lines to the script's output, in a low terminal half of them.
         look: What the terminal can show.
+        picture: Steps, rates and progress that were recorded, if there are any.
 
     Returns:
         Lines with colours in them, none wider than the terminal less one column; none at all if it is too small for anything.
@@ -59,8 +69,11 @@ def frame(
     columns, height = size[0] - 1, min(MOST_LINES, max(size[1] - KEPT_FOR_OUTPUT, size[1] // 2))
     if columns < 10 or height < 2:
         return []
-    lines = [header_line(header, columns, look)]
-    shown_bars = min(len(bars), max(1, (height - 1) // 2))
+    lines = [header_line(header.title, f"{clock(header.elapsed_s)}  {header.events} events", columns, look)]
+    if picture is not None:
+        lines += steps_lines(picture, bars, rows, columns, height - 1, look)
+        height = max(height, len(lines))
+    shown_bars = min(len(bars), max(1, (height - len(lines)) // 2))
     lines += bar_lines(bars[-shown_bars:] if bars else [], left_s[-shown_bars:] if bars else [], columns, look)
     room = height - len(lines)
     if len(rows) > room > 0:
@@ -73,15 +86,11 @@ def frame(
     return lines
 
 
-def header_line(header: Header, columns: int, look: Look) -> str:
-    """``-- main.py  0:01:23  2400 events ------``."""
-    dash = "─" if look.blocks else "-"
-    right = f" {clock(header.elapsed_s)}  {header.events} events "
-    if width(right) + 4 > columns:
-        return fitted(clock(header.elapsed_s), columns)
-    title = fitted(f" {printable(header.title)} ", max(0, columns - width(right) - 3), keep_end=True)
-    rest = dash * max(0, columns - width(title) - width(right) - 3)
-    return "".join([styled(dash * 2, DIM, look), styled(title, BOLD, look), styled(dash, DIM, look), right, styled(rest, DIM, look)])
+def steps_lines(picture: Picture, bars: Sequence[Bar], rows: Sequence[Row], columns: int, room: int, look: Look) -> list[str]:
+    """What was recorded, in what room the given values leave, which have half of it at most."""
+    given = {row.key for row in rows}
+    shown = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
+    return picture_lines(shown, columns, room - min(len(bars) + len(rows), room // 2), look)
 
 
 def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
@@ -107,8 +116,9 @@ def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
     return lines
 
 
-def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row]) -> str:
-    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its task if it has one."""
-    parts = [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.is_number]
+def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps: str = "") -> str:
+    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its task if it has one; steps first."""
+    parts = [steps] if steps else []
+    parts += [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.is_number]
     parts += [" ".join(word for word in (bar.task, bar.label, f"{number_text(bar.done)}/{number_text(bar.total)}") if word) for bar in bars]
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)

@@ -38,7 +38,7 @@ class LiveSteps:
         at_once: Records that are read at once of what was there before the first look.
     """
 
-    def __init__(self, path: str, most: int = 1 << 13, pid: int | None = None, at_once: int = CHUNK) -> None:
+    def __init__(self, path: str, most: int = 1 << 12, pid: int | None = None, at_once: int = CHUNK) -> None:
         self._following = Following(path, at_once, pid, _is_wanted)
         self.window = Window(self._following, most)
         self._ranks: dict[int, Rank] = {}

@@ -24,11 +24,11 @@ CLEAR_BELOW = "\033[J"
 HEAL_AFTER = 8
 
 # Runs beside the program: if that dies without a word (kill -9, out of memory, os._exit), the terminal would stay divided.
-GUARD = r"""exec 3<&0 </dev/null
+GUARD = r"""exec 3<&0 4<&1 </dev/null
 ( read -r line <&3
 [ "$line" = done ] && exit
 printf '\0337\033[r\0338\033[J'
-stty -a <&1 | grep -q 'eol2 = q' && stty eol2 undef <&1 ) &"""
+stty -a <&4 | grep -q 'eol2 = q' && stty eol2 undef <&4 ) &"""
 
 
 class BottomRows:

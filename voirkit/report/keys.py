@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import struct
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 QUIT = "q"
+LEFT_S = 0.02
 
 
 class Keys:
@@ -28,39 +30,60 @@ class Keys:
 
     def __init__(self, fd: int, is_shared: bool) -> None:
         self._fd, self._is_shared, self._pid = fd, is_shared, os.getpid()
-        self._is_set = False
+        self._is_set, self._can_read = False, True
+        self._keys = -1  # the same terminal, opened anew: reading from it waits for nothing, which must not hold for the script's
 
     def __enter__(self) -> Keys:
-        self._set(b"\0", QUIT.encode())
+        self.begin()
         return self
+
+    def begin(self) -> None:
+        """From now on q can be read."""
+        try:
+            self._keys = os.open(os.ttyname(self._fd), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (OSError, AttributeError):  # no terminal, or none that has a name
+            return
+        self._set(b"\0", QUIT.encode())
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.end()
 
     def end(self) -> None:
         """The terminal is as it was."""
-        if self._is_set and os.getpid() == self._pid:
+        if os.getpid() != self._pid or self._keys < 0:
+            return
+        if self._is_set:
             self._set(QUIT.encode(), b"\0")
-            self._is_set = False
+        self._is_set = False
+        os.close(self._keys)
+        self._keys = -1
 
     def pressed(self, seconds: float = 0.0) -> bool:
         """Whether q was pressed; waits so long for it."""
-        if not self._is_set or os.getpid() != self._pid:
+        if not self._can_read or not self._is_set or os.getpid() != self._pid:
             if seconds:
                 select.select([], [], [], seconds)
             return False
         try:
-            if not select.select([self._fd], [], [], seconds)[0] or not is_in_foreground(self._fd):
+            if not select.select([self._keys], [], [], seconds)[0] or not is_in_foreground(self._fd):
                 return False
-            if self._is_shared and _waiting(self._fd) != 1:
+            if self._is_shared and not self._is_left():
                 return False
-            text = os.read(self._fd, 1 if self._is_shared else 4096)
-        except (OSError, ValueError):  # the terminal is gone
-            self._is_set = False
+            text = os.read(self._keys, 1 if self._is_shared else 4096)
+        except BlockingIOError:  # somebody else has read it
             return False
-        if not text:  # the end of input: Ctrl-D, or a terminal that was hung up
-            self._is_set = self._is_shared
+        except (OSError, ValueError):  # the terminal is gone
+            self._can_read = False
+            return False
+        self._can_read = bool(text)  # else it is hung up
         return QUIT.encode() in text.lower()
+
+    def _is_left(self) -> bool:
+        """Whether there is one character that nobody is waiting for: who waits has it at once."""
+        if _waiting(self._keys) != 1:
+            return False
+        time.sleep(LEFT_S)
+        return _waiting(self._keys) == 1
 
     def _set(self, before: bytes, after: bytes) -> None:
         try:
