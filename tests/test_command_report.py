@@ -13,6 +13,24 @@ from live_training import TRAINING
 
 FINISHED = TRAINING + "Training().epoch()\n"
 KILLED = TRAINING + "import signal\nTraining().epoch()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+ON_GPU = (
+    TRAINING
+    + """
+import signal
+
+class OnGpu(Training):
+    free_at = 0
+    def span(self, category, name, share, value=None, number=0, **arguments):
+        begun = max(self.now, self.free_at)
+        super().span(category, name, share, value, number, **arguments)
+        if category == "compute":
+            self.free_at = max(begun + 8 * MS, self.now)
+            recorder.span(recorder.name(category, name, kind="device", value=value), begun, self.free_at, recorder.arguments(arguments))
+
+OnGpu().epoch()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
 
 
 def report(place: Place, *words: str) -> Ended:
@@ -49,6 +67,17 @@ def test_a_killed_run_is_read_from_its_segments(place: Place) -> None:
     assert "input-bound" in shown.out
     told = json.loads(report(place, "run", "--json").out)
     assert (told["ended"], told["exit_code"], told["steps"]["n"]) == ("killed", None, 10)
+
+
+def test_a_run_on_a_gpu_has_the_shares_of_the_device(place: Place) -> None:
+    place.write(main=ON_GPU)
+    place.voirkit("main.py")
+    first, shown = json.loads(report(place, "run", "--json").out), report(place, "run").out
+    assert first["steps"]["time_of"] == "device"
+    assert first["verdict"]["kind"] == "compute-bound"
+    assert 20e-3 < first["steps"]["time_s"]["median"] < 30e-3
+    assert first["steps"]["host_time_s"]["median"] == pytest.approx(10e-3, rel=0.01)
+    assert "step on the device" in shown
 
 
 def test_a_run_that_goes_on_is_read_as_it_is(place: Place) -> None:
