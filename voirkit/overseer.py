@@ -17,7 +17,7 @@ from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, Phase, StopProgram
-from voirkit.runs import alerts, summary, traces
+from voirkit.runs import summary, traces
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, current_folder, module, script
 from voirkit.sizes import size
@@ -425,6 +425,10 @@ class Overseer(GivenOverseer):
         self.failures += [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
 
     def _summarise(self) -> None:
+        if self.summary.get("loss"):
+            from voirkit.runs.alerts import alerts
+
+            self.summary["alerts"] = alerts(self.summary)
         given = self._given
         for key, value in summary.empty(__version__).items():
             self.summary.setdefault(key, value)
@@ -437,7 +441,6 @@ class Overseer(GivenOverseer):
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
             ],
-            alerts=alerts.alerts(self.summary),
             dropped={**self.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in self.probes if p.dropped}},
         )  # fmt: skip
 
