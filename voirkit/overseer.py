@@ -17,7 +17,7 @@ from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, Phase, StopProgram
-from voirkit.runs import alerts, summary, traces
+from voirkit.runs import summary, traces
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, current_folder, module, script
 from voirkit.sizes import size
@@ -419,10 +419,16 @@ class Overseer(GivenOverseer):
             self.warn(line)
 
     def _check(self) -> None:
-        """Hold the conditions of ``--require`` against the summary."""
+        """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""
+        if rank_and_world_size()[0] > 0:
+            return
         self.failures += [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
 
     def _summarise(self) -> None:
+        if self.summary.get("loss"):
+            from voirkit.runs.alerts import alerts
+
+            self.summary["alerts"] = alerts(self.summary)
         given = self._given
         for key, value in summary.empty(__version__).items():
             self.summary.setdefault(key, value)
@@ -435,7 +441,6 @@ class Overseer(GivenOverseer):
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
             ],
-            alerts=alerts.alerts(self.summary),
             dropped={**self.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in self.probes if p.dropped}},
         )  # fmt: skip
 
@@ -466,6 +471,6 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
     parser.add_argument(
         "--require", action="append", default=[], metavar="CONDITION",
-        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "wait_share<0.2", any figure of summary.json (repeatable)',
+        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "memory<2GB", any figure of summary.json (repeatable)',
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")

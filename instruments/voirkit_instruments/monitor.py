@@ -1,4 +1,4 @@
-"""``--monitor[=SECONDS]``: processor, memory, storage, network and GPUs while the run goes on, once a second.
+"""``--monitor[=SECONDS]``: processor, memory, storage, network and GPUs while the run goes on, once a second; and ``--prometheus``.
 
 Every sample is in the trace, as counters, and is given as ``cpudata``, ``iodata``, ``netdata`` and ``gpudata``. What needs psutil is
 loaded only when the flag is on.
@@ -77,7 +77,7 @@ def gpu_monitor(ov: Overseer, poll_interval: float = 10, arch: str | None = None
 
 
 def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
-    """Adds ``--monitor``."""
+    """Adds ``--monitor`` and ``--prometheus``."""
     yield ov.phases.init
     ov.argparser.add_argument(
         "--monitor",
@@ -88,7 +88,19 @@ def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
         metavar="SECONDS",
         help="sample processor, memory, storage, network and GPUs, every second or as often as --monitor=SECONDS says",
     )
+    ov.argparser.add_argument(
+        "--prometheus",
+        metavar="[HOST:]PORT",
+        dest="--prometheus",
+        type=address,
+        help="serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
+    )
     yield ov.phases.parse_args
+    served = getattr(ov.options, "--prometheus")
+    if served is not None:
+        from voirkit_instruments.prometheus import prometheus
+
+        ov.require(prometheus(*served))
     interval_s = getattr(ov.options, "--monitor")
     if interval_s is not None:
         ov.require(monitor_all(interval_s))
@@ -98,3 +110,15 @@ def _interval(text: str) -> float:
     from voirkit_instruments.durations import seconds
 
     return seconds(text)
+
+
+def address(text: str) -> tuple[str, int]:
+    """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
+        raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
+    return host.strip("[]") or "127.0.0.1", int(port)
