@@ -17,7 +17,7 @@ from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, Phase, StopProgram
-from voirkit.runs import summary, traces
+from voirkit.runs import alerts, summary, traces
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, current_folder, module, script
 from voirkit.sizes import size
@@ -435,6 +435,7 @@ class Overseer(GivenOverseer):
             probes=[
                 {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
             ],
+            alerts=alerts.alerts(self.summary),
             dropped={**self.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in self.probes if p.dropped}},
         )  # fmt: skip
 

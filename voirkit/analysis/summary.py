@@ -7,9 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.creep import memory_creep
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.verdict import verdict
+from voirkit.runs.alerts import alerts
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -18,7 +20,8 @@ SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "overhead": None, "dropped": {}, "warnings": [],
+    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
+    "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
 }  # fmt: skip
 
 
@@ -31,6 +34,8 @@ def summary_of(run: Run) -> dict[str, Any]:
     ranks = of_run(run)
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
+    creep = memory_creep(run)
+    found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:
         found["dropped"] = _dropped(run)
     found["warnings"] = [*found["warnings"], *(w for w in run.warnings if w not in found["warnings"])]

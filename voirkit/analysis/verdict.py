@@ -1,4 +1,4 @@
-"""What a run is bound by, why that is said, and what to try first: rules over the figures, with every threshold in one table.
+"""What a run is bound by, why that is said, and what to try first: rules over the figures; the thresholds are in ``runs.thresholds``.
 
 The same figures always give the same verdict.
 """
@@ -9,11 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voirkit.runs.summary import NO_STEPS
-
-# Shares of step time.
-BOUND = 0.45  # what takes that much is what the run is bound by
-STRAGGLES = 0.15  # a rank that makes the others wait that long in every step
-FEW = 3  # steps, under which nothing is said
+from voirkit.runs.thresholds import BOUND, FEW, STRAGGLES
 
 _COMPUTE = ("forward", "backward", "optimizer")
 _PARTS_OF_OTHER = {"checkpoint": "checkpoint-bound", "communication": "host-bound"}
