@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from live_training import TRAINING
 
+from voirkit.analysis.live_picture import of_summary
 from voirkit.analysis.live_run import LiveRun
 from voirkit.trace import recorder
 
@@ -103,3 +104,10 @@ def test_a_manifest_that_is_damaged_is_no_trouble(begin: Begin) -> None:
     (path / "run.json").write_text('{"command"')
     Training(length=9).epoch()
     assert LiveRun(str(path)).look().done == 9
+
+
+def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None:
+    alert = {"kind": "loss", "because": "The loss is nan from step 3 on.", "next": "", "evidence": {}}
+    picture = of_summary({"ended": "normal", "alerts": [alert], "warnings": ["careful"], "memory": {"peak": 2e9}, "dropped": {"a.b": 2}})
+    assert picture.warnings == ["2 records were dropped", "The loss is nan from step 3 on.", "careful"]
+    assert [(one.name, one.value) for one in picture.devices] == [("memory peak", 2e9)]
