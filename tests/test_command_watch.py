@@ -231,6 +231,16 @@ def test_what_is_logged_is_shown(place: Place, begin: Begin) -> None:
     assert any(line.startswith("train loss") and "0.25" in line for line in watch(place, "run"))
 
 
+def test_counters_of_the_monitor_are_shown(place: Place, begin: Begin) -> None:
+    begin(
+        "import sys\nfrom voirkit.trace import recorder\n"
+        "for name, value, units in (('cpu', 1.75, 'cores'), ('rss', 2.5e9, 'bytes'), ('read', 5, 'bytes'), ('gpu0_load', 0.5, 'share')):\n"
+        "    recorder.counter(recorder.name('monitor', name, kind='counter', value=units), recorder.now(), value)\n"
+        "print('ready', flush=True)\nsys.stdin.readline()"
+    )
+    assert "cpu 1.75 cores   rss 2.5 GB   gpu0 load 50%" in watch(place, "run")
+
+
 def test_a_run_of_another_host_is_shown_by_its_own_clock(place: Place, begin: Begin) -> None:
     process = begin()
     train(process)

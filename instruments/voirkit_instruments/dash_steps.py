@@ -10,6 +10,7 @@ import time
 
 from voirkit.imports import when_imported
 from voirkit.recording import RECORDER
+from voirkit.runs.ranks import rank_and_world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class OwnSteps:
     """
 
     def __init__(self, ov: Overseer) -> None:
-        self._ov = ov
+        self._ov, self._rank = ov, rank_and_world_size()[0]
         self._steps: Any = None
         self._workers: Any = None
         self._picture: Picture | None = None
@@ -57,10 +58,12 @@ class OwnSteps:
         return self._picture
 
     def _made(self) -> Picture | None:
+        from voirkit.analysis.live_devices import devices
         from voirkit.analysis.live_picture import Picture
 
         picture = Picture()
         self._steps.fill(picture)
+        picture.devices = list(devices(self._steps.window.counters, self._rank))
         if picture.workers:
             picture.worker_shares = self._workers.look()
         return picture if picture.steps is not None or picture.progress or picture.devices else None

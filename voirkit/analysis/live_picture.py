@@ -81,7 +81,8 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
     steps = summary.get("steps")
     loss = summary.get("loss")
     given = [Number("loss", loss["last"], f"(from {loss['first']:.4g})", ())] if loss and loss.get("last") is not None else []
-    said = [*(summary.get("warnings") or [])]
+    said = [*(alert["because"] for alert in summary.get("alerts") or []), *(summary.get("warnings") or [])]
+    peak = (summary.get("memory") or {}).get("peak")
     dropped = sum((summary.get("dropped") or {}).values())
     return Picture(
         title=title_of(summary.get("command") or []),
@@ -93,6 +94,7 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
         rates=[Number(name, rate["median"], rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
         numbers=given,
         workers=(summary.get("loader") or {}).get("workers"),
+        devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
         ranks=summary.get("ranks") or (),
         verdict=summary.get("verdict"),
         warnings=[*([f"{dropped:,} records were dropped"] if dropped else []), *(str(text).split("\n")[0] for text in said)],

@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from voirkit.analysis.live_devices import devices
 from voirkit.analysis.live_log import Log
 from voirkit.analysis.live_picture import Number, Picture, ended, of_summary, title_of
 from voirkit.analysis.live_steps import LiveSteps
@@ -28,10 +29,14 @@ class LiveRun:
 
     def __init__(self, path: str, now: Any = time.monotonic) -> None:
         self.path, self._now = path, now
-        self._steps, self._log = LiveSteps(path), Log(path)
-        self._manifest: dict[str, Any] = {}
+        self._begin({})
+
+    def _begin(self, manifest: dict[str, Any]) -> None:
+        """Nothing has been seen of the run."""
+        self._manifest = manifest
+        self._steps, self._log = LiveSteps(self.path), Log(self.path)
         self._workers: Workers | None = None
-        self._seen_s = now()  # when something new was seen last
+        self._seen_s = self._now()  # when something new was seen last
         self._over_s: float | None = None
 
     def look(self) -> Picture:
@@ -42,6 +47,8 @@ class LiveRun:
         """
         os.stat(self.path)
         manifest = _document(os.path.join(self.path, directory.MANIFEST))
+        if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):
+            self._begin(manifest)  # another run has taken its place (--force)
         self._manifest = manifest or self._manifest
         if self._is_complete():
             return of_summary(_document(os.path.join(self.path, directory.SUMMARY)) or {})
@@ -79,11 +86,7 @@ class LiveRun:
             if row.key not in {one.name for one in picture.rates}
         ]
         picture.progress = [*picture.progress, *self._log.bars()]
-        picture.devices = [
-            Number(name if category == "monitor" else f"{category}.{name}", counter.value, counter.units, ())
-            for (rank, category, name), counter in self._steps.window.counters.items()
-            if rank == 0
-        ]
+        picture.devices = list(devices(self._steps.window.counters))
         if is_running and here and picture.workers:
             self._workers = self._workers or Workers(int(manifest["pid"]))
             picture.worker_shares = self._workers.look()

@@ -10,18 +10,18 @@ import numpy as np
 
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.live_picture import HISTORY, Number, Picture, Progress
-from voirkit.analysis.live_window import Counts, Window
+from voirkit.analysis.live_window import Counts, Window, arguments_of
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import Records, ranks
 from voirkit.analysis.steps import Steps, Table
 from voirkit.analysis.verdict import verdict
 from voirkit.trace.following import CHUNK, Following
-from voirkit.trace.reader import Process
+from voirkit.trace.reader import Name, Process
 
 LAST_S = 10.0  # the steps that are shown are those of so many seconds ...
 LAST = 20  # ... or so many, if they take longer
 KEPT = 2000  # steps, of each rank, that the verdict and the rates' history are from
-_ARGUMENTS = (b'"loader":', b'"which":', b'"module":')  # what the steps are made from
+_ARGUMENTS = (b'"loader":', b'"which":', b'"module":', b'"to":')  # what the steps are made from
 
 
 def _is_wanted(arguments: bytes) -> bool:
@@ -79,7 +79,7 @@ class LiveSteps:
         known = [self._ranks[number] for number in sorted(self._ranks)]
         counts = self._leading()
         picture.done = counts_of_training(counts, known) if counts else 0
-        picture.is_counted = not self._following.is_behind
+        picture.is_counted = not self.is_behind
         trained = [rank for rank in known if len(rank.steps.train)]
         if trained:
             last = [replace(rank, steps=replace(rank.steps, train=_last(rank.steps.train))) for rank in trained]
@@ -94,6 +94,19 @@ class LiveSteps:
             picture.progress = list(progress(counts, self.window.records()))
             if picture.workers is None:
                 picture.workers = next((loader["workers"] for loader in counts.loaders.values() if "workers" in loader), None)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what was there before the first look has not been counted yet."""
+        return self._following.is_behind
+
+    def names(self) -> Iterable[Name]:
+        """All names that records have."""
+        return (name for followed in self._following.processes.values() for name in followed.tables.names.values())
+
+    def arguments(self) -> Iterable[Mapping[str, Any]]:
+        """The arguments that phases have, in the order in which they came up."""
+        return (arguments_of(text) for followed in self._following.processes.values() for text in followed.tables.arguments.values())
 
     def last_ns(self, host: str) -> int | None:
         """When the last record of a host ended, on its clock."""

@@ -99,7 +99,7 @@ def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
         yield 2, first
         for lines in more:
             yield 10, lines
-    for text in list(picture.warnings)[-_MOST_WARNINGS:]:
+    for text in list(picture.warnings)[:_MOST_WARNINGS]:
         yield 6, [styled("warning ", BOLD + ";" + YELLOW, look) + fitted(printable(text), max(columns - 8, 2))]
 
 
