@@ -35,8 +35,10 @@ def memory() -> dict[str, Any]:
 
 
 def _max_rss(whose: str) -> int:
-    import resource
-
+    try:
+        import resource
+    except ImportError:  # Windows has none; and a script may have emptied sys.path
+        return 0
     return int(resource.getrusage(getattr(resource, whose)).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -194,11 +194,11 @@ def made_at(patch: Patch, path: Path, listener: Listener) -> Iterator[FunctionTy
         return
     _, node = woven.tree_of(patch.original, host.__qualname__, host.__globals__)
     nodes = woven.definitions(node, path)
-    for code in (c for c in all_codes(patch.original) if any(is_code_of(c, n) for n in nodes)):
-        for runs in [code, *(origin.code() for origin in woven.origins() if origin.old is code)]:
-            for function in made_from(runs) if runs is not None else ():
-                if not has_taps(function, listener):
-                    yield function
+    own = [code for code in all_codes(patch.original) if any(is_code_of(code, n) for n in nodes)]
+    runs = [*own, *(origin.code() for origin in woven.origins() if any(origin.old is code for code in own))]
+    for function in made_from([code for code in runs if code is not None]):
+        if not has_taps(function, listener):
+            yield function
 
 
 def restore_made(listeners: Iterable[Listener]) -> None:
@@ -210,12 +210,10 @@ def restore_made(listeners: Iterable[Listener]) -> None:
             if any(id(listener) in gone for _, listener in patch.wants):
                 patch.wants = [want for want in patch.wants if id(want[1]) not in gone]
                 patch.apply()
-        for origin in woven.origins():
-            code = origin.code()
-            if code is not None and not origin.everyone & _live:
-                for function in made_from(code):
-                    if id(function) not in _patches:
-                        function.__code__ = origin.old
+        codes = (origin.code() for origin in woven.origins() if not origin.everyone & _live)
+        for function in made_from([code for code in codes if code is not None]):
+            if id(function) not in _patches:
+                function.__code__ = woven.own_code(function.__code__)
 
 
 def is_frozen() -> bool:
@@ -240,6 +238,8 @@ def _stays(code: CodeType) -> bool:
     return origin is not None and bool(origin.everyone & _around & _live)
 
 
-def made_from(code: CodeType) -> list[FunctionType]:
-    """The live functions that run some code: looks through all objects, 10 ms beside torch."""
-    return [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
+def made_from(codes: Iterable[CodeType]) -> list[FunctionType]:
+    """The live functions that run some codes: looks through all objects once, however many codes there are; 10 ms beside torch."""
+    wanted = set(map(id, codes))
+    # their type itself is asked for: an object of the program may run code when it is asked for its class
+    return [found for found in gc.get_objects() if type(found) is FunctionType and id(found.__code__) in wanted] if wanted else []
