@@ -7,7 +7,7 @@ UV = $(shell command -v uv || echo $(VENV)/bin/uv)
 STAMP := $(VENV)/.installed-dev
 DEMO_STAMP := $(VENV)/.installed-demo
 READERS := .cache/readers
-RECORDER := hatch_build.py voirkit/trace/_recorder.c
+RECORDER := hatch_build.py $(wildcard voirkit/trace/*.c instruments/voirkit_instruments/_steps*.[ch])
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 
@@ -53,6 +53,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/annotations.py
 	$(PY) benchmarks/at_rest.py
 	$(PY) benchmarks/trace.py
+	$(PY) benchmarks/live.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

@@ -1,22 +1,26 @@
 """What the steps instrument costs: each call that it stands around, and whole runs of the mlp example.
 
-    python benchmarks/steps.py [--rounds 7] [--epochs 10] [--calls-only | --runs-only]
+    python benchmarks/steps.py [--rounds 7] [--epochs 10] [--only step|calls|runs]
 
-Calls: the median over rounds of the quickest of several batches of calls, without and with the instrument in turn, in one process. Runs:
-CPU time (user and system) of the mlp example, without (``--no-steps``) and with the instrument in turn; the ratio is the median over the
-rounds of the ratio of a round, and the microseconds a step are what a long run takes beyond a short one, so that start-up is not in them.
+A step: the training step of the mlp example, blocks of 50 without and with the instrument by turns in one process; medians over the
+pairs of blocks. Calls: the median over rounds of the quickest of several batches of calls, without and with the instrument in turn, in one
+process. Runs: CPU time (user and system) of the mlp example, without (``--no-steps``) and with the instrument in turn; the ratio is the
+median over the rounds of the ratio of a round, and the microseconds a step are what a long run takes beyond a short one, so that start-up
+is not in them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import statistics
 import sys
 import tempfile
 import timeit
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time_ns
 from typing import Any
 
 from startup import cpu_ms
@@ -41,13 +45,70 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--calls-only", action="store_true")
-    parser.add_argument("--runs-only", action="store_true")
+    parser.add_argument("--only", choices=["step", "calls", "runs"])
     options = parser.parse_args()
-    if not options.runs_only:
+    if options.only in (None, "step"):
+        step(options.rounds * 10)
+    if options.only in (None, "calls"):
         calls(options.rounds)
-    if not options.calls_only:
+    if options.only in (None, "runs"):
         runs(options.rounds, options.epochs)
+
+
+class Overseer:
+    """What the instrument needs of one."""
+
+    def __init__(self) -> None:
+        self.summary: dict[str, Any] = {"dropped": {}}
+
+    def warn(self, text: str) -> None:
+        """Nothing is to be warned of."""
+        raise SystemExit(text)
+
+
+def step(pairs: int) -> None:
+    """Print what the instrument adds to a step of the mlp example."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from voirkit.trace import recorder
+    from voirkit_instruments.steps import Steps
+
+    torch.set_num_threads(1)
+    mlp = runpy.run_path(SCRIPT)
+    dataset = mlp["make_dataset"](12800, 0)
+    model, criterion = mlp["make_model"](128), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = 50
+
+    def block() -> float:
+        chosen = torch.utils.data.Subset(dataset, range(batches * 64))
+        began = process_time_ns()
+        mlp["train_epoch"](model, criterion, optimizer, DataLoader(chosen, batch_size=64), torch.device("cpu"))
+        return (process_time_ns() - began) / 1e3 / batches
+
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        recorder.begin(place)
+        overseer: Any = Overseer()
+        for i in range(pairs + 2):
+            row = {}
+            for on in (False, True) if i % 2 else (True, False):
+                steps = Steps(overseer)
+                if on:
+                    steps.begin(torch)
+                row[on] = block()
+                own = steps._torch.recording.hot if steps._torch is not None else None
+                if own is not None:
+                    row["own"] = own.own_ns / 1e3 / batches
+                steps.end()
+            rows.append(row)
+        recorder.end()
+    del rows[:2]
+    middle = statistics.median
+    print(f"a step of mlp, CPU: {middle(r[False] for r in rows):.0f} us without, ", end="")
+    print(f"{middle(r[True] - r[False] for r in rows):.1f} us more with, ratio {middle(r[True] / r[False] for r in rows):.4f}; ", end="")
+    print(f"its own count says {middle(r['own'] for r in rows):.1f} us")
 
 
 def kinds() -> dict[str, tuple[Callable[[], Any], int]]:
@@ -82,12 +143,6 @@ def calls(rounds: int) -> None:
 
     from voirkit.trace import recorder
     from voirkit_instruments.steps import Steps
-
-    class Overseer:
-        summary: dict[str, Any] = {"dropped": {}}  # noqa: RUF012  (made once)
-
-        def warn(self, text: str) -> None:
-            raise SystemExit(text)
 
     overseer: Any = Overseer()
     torch.set_num_threads(1)

@@ -20,9 +20,9 @@ import pytest
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")}
 
 
-def _hear_interrupts() -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would what is run from the tests."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell's background jobs ignore Ctrl-C, and so would all that is run from the tests
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Place:
         """Run a command in the folder."""
         done = subprocess.run(
             command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True,
-            stdin=options.pop("stdin", subprocess.DEVNULL), timeout=timeout, text=True, errors="replace", preexec_fn=_hear_interrupts, **options,
+            stdin=options.pop("stdin", subprocess.DEVNULL), timeout=timeout, text=True, errors="replace", **options,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr, self.folder)
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests that need no torch on every Python from 3.10 to 3.13 that this machine has, each in an environment of its own.
 # With torch and all: make test PYTHON=python3.12 VENV=.venv-3.12
+# $WITHOUT (such as 3.11) is left out: the one whose tests have just been run with torch and all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 uv=$(command -v uv || echo "$PWD/.venv/bin/uv")
 failed=0 found=0
 for minor in 10 11 12 13; do
+  [ "3.$minor" != "${WITHOUT:-}" ] || { echo "== python 3.$minor: left out"; continue; }
   python=$(command -v "python3.$minor" 2>/dev/null)
   if ! "${python:-false}" -c '' 2>/dev/null; then
     python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python3 2>/dev/null | tail -n 1)

@@ -116,7 +116,7 @@ def test_values_given_by_a_probe_are_given(place: Place) -> None:
     place.write(main=TRAIN, voirfile=probing("//train_epoch > loss", ".give()"))
     summary = place.voirkit("main.py").summary
     assert summary["given"] == {"loss": 3}
-    assert summary["loss"] == {"first": 6.0, "last": 2.0, "n": 3}
+    assert summary["loss"] == {"first": 6.0, "last": 2.0, "n": 3, "not_finite": None, "curve": [[0, 6.0], [1, 3.0], [2, 2.0]]}
 
 
 def test_reductions_of_a_probe_come_out_before_finalize_ends(place: Place) -> None:

@@ -1,6 +1,7 @@
 """``--require``: a run that does not fulfil a condition ends with 3 and says the figure."""
 
 import json
+import sys
 
 import pytest
 from conftest import Place
@@ -49,3 +50,15 @@ def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) 
 def test_the_script_s_own_failure_wins(place: Place) -> None:
     place.write(main="import sys; sys.exit(4)")
     assert place.voirkit("--require", "train_rate>=1", "main.py").code == 4
+
+
+def test_units_and_any_figure_and_only_the_first_rank_checks(place: Place) -> None:
+    place.write(main="print('hello')")
+    conditions = ("--require", "memory.peak<1TB", "--require", "duration<1h", "--require", "duration>=10min", "--require", "memory.paek>1")
+    first = place.voirkit(*conditions, "main.py", env={"RANK": "0", "WORLD_SIZE": "2"})
+    assert first.code == 3
+    assert "check failed: duration>=10min: it is " in first.err
+    assert "check failed: memory.paek>1: this run has no memory.paek. Did you mean 'peak'" in first.err
+    assert first.err.count("check failed") == 2
+    second = place.run(sys.executable, "-m", "voirkit", "--run-dir", "other", *conditions, "main.py", env={"RANK": "1", "WORLD_SIZE": "2"})
+    assert (second.code, second.err) == (0, "")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report")}
+_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "watch")}
 # Words that are no scripts, so that scripts written today keep running when the subcommands are there.
-_RESERVED = ("compare", "watch")
+_RESERVED = ("compare",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

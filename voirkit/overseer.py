@@ -419,10 +419,16 @@ class Overseer(GivenOverseer):
             self.warn(line)
 
     def _check(self) -> None:
-        """Hold the conditions of ``--require`` against the summary."""
+        """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""
+        if rank_and_world_size()[0] > 0:
+            return
         self.failures += [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
 
     def _summarise(self) -> None:
+        if self.summary.get("loss"):
+            from voirkit.runs.alerts import alerts
+
+            self.summary["alerts"] = alerts(self.summary)
         given = self._given
         for key, value in summary.empty(__version__).items():
             self.summary.setdefault(key, value)
@@ -452,7 +458,11 @@ def _load_streams(_: object) -> None:
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
-    parser.epilog = "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it."
+    parser.epilog = (
+        "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it; "
+        "voirkit watch [RUN] shows a run as it goes on, voirkit report [RUN] what one came to, "
+        "voirkit export [RUN] writes its trace for other tools."
+    )
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
     parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
     parser.add_argument("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE",
@@ -461,6 +471,6 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
     parser.add_argument(
         "--require", action="append", default=[], metavar="CONDITION",
-        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "wait_share<0.2", any figure of summary.json (repeatable)',
+        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "memory<2GB", any figure of summary.json (repeatable)',
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 
 def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
-    """Show the last value, units and count of every given key, progress bars and the elapsed time while the script runs.
+    """Show what the last steps spend their time on, and the last value, units and count of every given key, while the script runs.
+
+    Time by phase, rates, the epoch's progress, loader workers and what the run is bound by are there without any probe: they are from what
+    the steps instrument records.
 
     Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i, total=n`` with an optional ``descr``, is a bar.
     ``task`` groups the rows, ``units`` follows the numbers of the same event. Of tensors with one element the number is shown (read from an
     accelerator at most once a redraw, without waiting for it), of all else the type and shape.
 
     In a terminal the view takes its lowest rows and the script's output goes on above it, as it would without; ``input()`` and pdb work.
-    The last values stay below the output. A script that draws on the whole screen (curses) disturbs the view and is disturbed by it.
+    The last values stay below the output. The key q ends the view, and the run goes on; a script that waits for input gets what is typed.
+    A script that draws on the whole screen (curses) disturbs the view and is disturbed by it.
     With several ranks only rank 0 shows a view.
 
     For ``ov.require(dash)`` in a voirfile, or ``--dash``.
@@ -37,12 +41,13 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
         return
     from .dash_board import Board
     from .dash_live import view_for
+    from .dash_steps import OwnSteps
 
-    board = Board()
+    board, steps = Board(), OwnSteps(ov)
     ov.given.subscribe(board.update)
     # Last of those that wait for the load, so that what they find wrong is printed on a terminal as it was.
     yield ov.phases.load_script(priority=-1000)
-    view = view_for(board, ov.script or "voirkit", ov.warn)
+    view = view_for(board, ov.script or "voirkit", ov.warn, steps.picture)
     view.start()
     try:
         # First of those that wait for the end of the script: what they print comes after the view.
@@ -71,4 +76,4 @@ def flush() -> None:
             continue
 
 
-instrument_dash = gated("--dash", dash, help="show a live view of the given values, rates and progress")
+instrument_dash = gated("--dash", dash, help="show a live view of the steps, rates, progress and given values; the key q ends the view")

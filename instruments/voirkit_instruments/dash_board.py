@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from voirkit.report.cells import Bar, printable
+
 PLAIN = frozenset({float, int, bool, str, type(None)})
 CONTEXT = frozenset({"task", "units"})
 PROGRESS = frozenset({"progress", "total", "descr"})
@@ -26,15 +28,6 @@ class Row(NamedTuple):
     text: str
     is_number: bool
     given: int
-
-
-class Bar(NamedTuple):
-    """How far a task is; ``done`` and ``total`` as given."""
-
-    task: str
-    label: str
-    done: float
-    total: float
 
 
 class Cell:
@@ -268,8 +261,3 @@ def text_of(value: object) -> tuple[str, bool]:
     if isinstance(value, float) and not (abs(value) >= 1000 and abs(value) < 1e15):
         return f"{value:.4g}", True
     return (f"{value:.0f}" if isinstance(value, float) else str(value)), True
-
-
-def printable(text: str, limit: int = 200) -> str:
-    """The beginning of a text with what would move the cursor replaced by blanks."""
-    return "".join(c if c.isprintable() else " " for c in text[:limit])

@@ -1,26 +1,38 @@
 """From what was given to the lines of the view: the frame for a terminal of some size, and the plain line for anything else.
 
-Pure functions. Built by hand on rich's cell widths, because a rich table costs 2 ms a frame of ten rows (measured, rich 15): at four
-frames a second alone nearly the whole 1 % of a core that the view may use. This costs a tenth of it.
+Pure functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from .dash_board import Bar, Row, printable
+from voirkit.analysis.live_picture import Picture
+from voirkit.report.cells import (
+    BOLD,
+    CYAN,
+    DIM,
+    PLAIN,
+    YELLOW,
+    Bar,
+    Look,
+    bar_lines,
+    clock,
+    fitted,
+    number_text,
+    padded,
+    printable,
+    styled,
+    width,
+)
+from voirkit.report.live_frame import header_line, picture_lines
 
-BOLD, DIM, GREEN, YELLOW, CYAN, PLAIN = "1", "2", "32", "33", "36", ""
+from .dash_board import Row
+
 KEPT_FOR_OUTPUT = 11  # lines of the terminal that stay the script's: its last ten lines and the one with the cursor
 MOST_LINES = 40
-
-
-class Look(NamedTuple):
-    """What the terminal can show."""
-
-    color: bool = True
-    blocks: bool = True  # line drawing characters, that is: its encoding is a Unicode one
 
 
 class Header(NamedTuple):
@@ -32,7 +44,13 @@ class Header(NamedTuple):
 
 
 def frame(
-    header: Header, bars: Sequence[Bar], rows: Sequence[Row], left_s: Sequence[float | None], size: tuple[int, int], look: Look
+    header: Header,
+    bars: Sequence[Bar],
+    rows: Sequence[Row],
+    left_s: Sequence[float | None],
+    size: tuple[int, int],
+    look: Look,
+    picture: Picture | None = None,
 ) -> list[str]:
     """The lines of the view.
 
@@ -43,6 +61,7 @@ def frame(
         left_s: For each bar, the seconds that it will still take, or None.
         size: Columns and lines of the terminal; the view leaves eleven lines to the script's output, in a low terminal half of them.
         look: What the terminal can show.
+        picture: Steps, rates and progress that were recorded, if there are any.
 
     Returns:
         Lines with colours in them, none wider than the terminal less one column; none at all if it is too small for anything.
@@ -50,8 +69,11 @@ def frame(
     columns, height = size[0] - 1, min(MOST_LINES, max(size[1] - KEPT_FOR_OUTPUT, size[1] // 2))
     if columns < 10 or height < 2:
         return []
-    lines = [header_line(header, columns, look)]
-    shown_bars = min(len(bars), max(1, (height - 1) // 2))
+    lines = [header_line(header.title, f"{clock(header.elapsed_s)}  {header.events} events", columns, look)]
+    if picture is not None:
+        lines += steps_lines(picture, bars, rows, columns, height - 1, look)
+        height = max(height, len(lines))
+    shown_bars = min(len(bars), max(1, (height - len(lines)) // 2))
     lines += bar_lines(bars[-shown_bars:] if bars else [], left_s[-shown_bars:] if bars else [], columns, look)
     room = height - len(lines)
     if len(rows) > room > 0:
@@ -64,41 +86,11 @@ def frame(
     return lines
 
 
-def header_line(header: Header, columns: int, look: Look) -> str:
-    """``-- main.py  0:01:23  2400 events ------``."""
-    dash = "─" if look.blocks else "-"
-    right = f" {clock(header.elapsed_s)}  {header.events} events "
-    if width(right) + 4 > columns:
-        return fitted(clock(header.elapsed_s), columns)
-    title = fitted(f" {printable(header.title)} ", max(0, columns - width(right) - 3), keep_end=True)
-    rest = dash * max(0, columns - width(title) - width(right) - 3)
-    return "".join([styled(dash * 2, DIM, look), styled(title, BOLD, look), styled(dash, DIM, look), right, styled(rest, DIM, look)])
-
-
-def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, look: Look) -> list[str]:
-    """``train  ━━━━━━━────  120/400  30%  0:00:42 left``; what does not fit is left out from the right, the bar last."""
-    names = [printable(" ".join(word for word in (bar.task, bar.label) if word)) for bar in bars]
-    name_width = min(max(map(width, names), default=0), columns // 3)
-    full_block, empty_block = ("━", "─") if look.blocks else ("#", "-")
-    lines = []
-    for bar, name, left in zip(bars, names, left_s, strict=True):
-        share = min(1.0, max(0.0, bar.done / bar.total)) if bar.total > 0 else 0.0
-        words = [f"{number_text(bar.done)}/{number_text(bar.total)}", f"{share:.0%}"]
-        if left is not None:
-            words.append(f"{clock(left)} left")
-        head = padded(name, name_width) + "  " if name_width else ""
-        room = columns - width(head) - 2
-        while len(words) > 1 and room - len("  ".join(words)) < 10:
-            words.pop()
-        tail = "  ".join(words)
-        length = min(40, room - len(tail))
-        if length < 5:
-            lines.append(fitted(head + tail, columns))
-            continue
-        full = round(share * length)
-        drawn = styled(full_block * full, GREEN, look) + styled(empty_block * (length - full), DIM, look)
-        lines.append(f"{head}{drawn}  {tail}")
-    return lines
+def steps_lines(picture: Picture, bars: Sequence[Bar], rows: Sequence[Row], columns: int, room: int, look: Look) -> list[str]:
+    """What was recorded, in what room the given values leave, which have half of it at most."""
+    given = {row.key for row in rows}
+    shown = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
+    return picture_lines(shown, columns, room - min(len(bars) + len(rows), room // 2), look)
 
 
 def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
@@ -124,51 +116,9 @@ def row_lines(rows: Sequence[Row], columns: int, look: Look) -> list[str]:
     return lines
 
 
-def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row]) -> str:
-    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its task if it has one."""
-    parts = [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.is_number]
+def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps: str = "") -> str:
+    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its task if it has one; steps first."""
+    parts = [steps] if steps else []
+    parts += [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.is_number]
     parts += [" ".join(word for word in (bar.task, bar.label, f"{number_text(bar.done)}/{number_text(bar.total)}") if word) for bar in bars]
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)
-
-
-def number_text(number: float) -> str:
-    """``400``, ``2.5``."""
-    return str(number) if isinstance(number, int) else f"{number:g}"
-
-
-def clock(seconds: float) -> str:
-    """``0:01:23``."""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def width(text: str) -> int:
-    """Columns that a text takes: two for most CJK characters and emoji."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len  # 13 ms, and most runs give ASCII only
-
-    return cell_len(text)
-
-
-def fitted(text: str, columns: int, keep_end: bool = False) -> str:
-    """The text cut to at most that many columns, with dots where something was cut off."""
-    if width(text) <= columns:
-        return text
-    if columns <= 2:
-        return "." * max(0, columns)
-    part = text[::-1] if keep_end else text
-    while width(part) > columns - 2:
-        part = part[: max(1, len(part) - max(1, (width(part) - columns) // 2))] if len(part) > 1 else ""
-    return ".." + part[::-1] if keep_end else part + ".."
-
-
-def padded(text: str, columns: int) -> str:
-    """The text at exactly that many columns."""
-    text = fitted(text, columns)
-    return text + " " * (columns - width(text))
-
-
-def styled(text: str, style: str, look: Look) -> str:
-    """The text in a style, if the terminal has colours."""
-    return f"\033[{style}m{text}\033[0m" if look.color and style and text else text

@@ -1,6 +1,6 @@
-"""Always on: the first and the last given ``loss``, for the summary.
+"""Always on: the given ``loss`` from first to last, for the summary: its curve in a bounded number of points, and where it is no number.
 
-Keeps no graph alive and never waits for a device while the script runs: the numbers are read at the end.
+Keeps no graph alive and never waits for a device while the script runs: what lies on one is read at the end, and only for the curve.
 """
 
 from __future__ import annotations
@@ -13,37 +13,81 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
 
+MOST_POINTS = 256
+
 
 class Losses:
-    """The first and the last loss, and how many there were."""
+    """The first and the last loss, how many there were, and some between.
+
+    Every loss is kept at first; when there are 256, every second, then every fourth ...: a long run costs no more than a short one.
+    """
 
     def __init__(self) -> None:
         self.n = 0
         self._first: Any = None
         self._last: Any = None
+        self._every = 1
+        self._kept: list[tuple[int, Any]] = []
+        self._read = self._bad = 0
+        self._first_bad: tuple[int, float] | None = None
 
     def add(self, event: dict[str, Any]) -> None:
         """Look at a given event."""
         if "loss" not in event:
             return
         loss = event["loss"]
-        if hasattr(loss, "detach"):
+        plain = number(loss, wait=False)
+        if plain is not None:
+            loss = float(plain)
+            self._look(self.n, loss)
+        elif hasattr(loss, "detach"):
             loss = loss.detach()  # the graph behind it is the program's to free
-            if self.n == 0:
-                loss = loss.clone()  # the program may write over it; the last is read before it can
+        if self.n % self._every == 0:
+            self._keep(loss)
         if self.n == 0:
-            self._first = loss
-        self._last = loss
+            self._first = self._kept[0][1]
+        self._last = loss  # the last is read before the program can write over it
         self.n += 1
 
+    def _keep(self, loss: Any) -> None:
+        self._kept.append((self.n, loss.clone() if hasattr(loss, "clone") else loss))  # the program may write over it
+        if len(self._kept) >= MOST_POINTS:
+            del self._kept[1::2]
+            self._every *= 2
+
+    def _look(self, at: int, loss: float) -> None:
+        self._read += 1
+        if not abs(loss) < float("inf"):
+            self._bad += 1
+            if self._first_bad is None:
+                self._first_bad = at, loss
+
     def summary(self) -> dict[str, Any] | None:
-        """``{"first", "last", "n"}``; None if no loss was given, or none that is a number."""
+        """``first``, ``last``, ``n``, ``not_finite``, ``curve``; None if no loss was given, or none that is a number.
+
+        ``curve`` is pairs of (number of the loss, from 0; loss or None if it is no finite number). ``not_finite`` is None, or ``first``
+        (the number of the first loss that is not), its ``value``, ``n``, and ``of`` how many: of losses on a device only those of the
+        curve are looked at.
+        """
         first, last = number(self._first), number(self._last)
-        return None if first is None or last is None else {"first": float(first), "last": float(last), "n": self.n}
+        if first is None or last is None:
+            return None
+        curve = []
+        for at, kept in self._kept:
+            plain = number(kept)
+            if plain is not None:
+                if type(kept) is not float:
+                    self._look(at, float(plain))
+                curve.append((at, float(plain) if abs(plain) < float("inf") else None))
+        bad = None
+        if self._first_bad is not None:
+            at, value = self._first_bad
+            bad = {"first": at, "value": str(value), "n": self._bad, "of": self._read}
+        return {"first": float(first), "last": float(last), "n": self.n, "not_finite": bad, "curve": curve}
 
 
 def instrument_loss(ov: Overseer) -> Any:
-    """Put the first and the last loss into the summary."""
+    """Put the losses into the summary."""
     losses = Losses()
     ov.when_given(lambda given: given.subscribe(losses.add))
     yield ov.phases.finalize

@@ -55,8 +55,10 @@ class Steps:
         self._over = True
         if self._torch is None:
             return
-        device = self._torch.recording.device
+        hot = self._torch.recording.hot
+        device = hot.device
         self._torch.remove()
+        self._recorder.timed(hot.spans, hot.own_ns)
         self._ov.summary["patches"] = [{"name": name, "why_not": why or None} for name, why in self._torch.patches.table.items()]
         lost = device.finish() if device is not None else 0
         if lost:

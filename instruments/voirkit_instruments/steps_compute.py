@@ -1,7 +1,6 @@
 """Module calls, backward, optimizer steps, checkpoints and collectives, as the steps instrument records them.
 
-What is called before and after them are closures: the quickest (a module call costs 1 microsecond), and torch.compile, which copies the
-constants of code, copies a method with its object but no function. They must never raise.
+What is called often is made by ``steps_record.engine``; what is seldom, closures here. They must never raise.
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 import os
 import time
 
-from voirkit_instruments.steps_record import BACKWARD, DEAF, FORWARD, NOTHING, STEP, UNKNOWN, Ordinals, Recording
+from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, STEP
+from voirkit_instruments.steps_record import UNKNOWN, Ordinals, Recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,138 +18,62 @@ if TYPE_CHECKING:
 now = time.perf_counter_ns
 
 
-def enter_deaf(recording: Recording) -> Any:
-    """Called before that inside of which nothing else is recorded."""
-    here = recording.here
-
-    def enter(*_: object) -> int:
-        here.inside = DEAF
-        return now()
-
-    return enter
-
-
 def around_forward(recording: Recording) -> tuple[Any, Any]:
     """Before and after the outermost module call; a loss that is called by itself is told apart."""
-    here, span, intern = recording.here, recording.recorder.span, recording.recorder.arguments
-    grad_enabled = recording.torch.is_grad_enabled
-    graph_task = getattr(recording.torch._C, "_current_graph_task_id", lambda: -1)
-    loss = recording.torch.nn.modules.loss._Loss
+    intern, torch = recording.recorder.arguments, recording.torch
+    graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+    loss = torch.nn.modules.loss._Loss
     forward, lossy = recording.phase("compute", "forward"), recording.phase("compute", "loss")
     known: dict[tuple[str, str, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
 
-    def enter(_: object) -> int:
-        here.inside = FORWARD
-        if recording.device is not None:
-            recording.device.begin()
-        return now()
+    def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
+        kind = type(module)
+        key = (kind.__name__, kind.__module__, training, grad)
+        found = known.get(key)
+        if found is None:
+            if isinstance(module, loss):
+                found = lossy, intern({"module": key[0]})
+            else:
+                found = forward, intern({"module": key[0], "training": training, "grad": grad})
+            known[key] = found
+        return found
 
-    def leave(began: int, was: int, module: Any) -> None:
-        end = now()
-        here.inside = was
-        if not began:
-            return
-        try:
-            if was == NOTHING and graph_task() != -1:  # in a thread of the autograd engine: a checkpoint's recomputation
-                if recording.device is not None:
-                    recording.device.drop()
-                return
-            kind = type(module)
-            key = (kind.__name__, kind.__module__, module.training, grad_enabled())
-            found = known.get(key)
-            if found is None:
-                found = known[key] = describe(module, key)
-            span(found[0], began, end, found[1])
-            if recording.device is not None:
-                recording.device.end(found[0], found[1])
-        except Exception as exc:
-            recording.failed("a module call", exc)
-
-    def describe(module: Any, key: tuple[str, str, bool, bool]) -> tuple[int, int]:
-        if isinstance(module, loss):
-            return lossy, intern({"module": key[0]})
-        return forward, intern({"module": key[0], "training": bool(key[2]), "grad": bool(key[3])})
-
-    return enter, leave
+    return recording.hot.enter(FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
 
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
     """Before and after the outermost walk through a graph."""
-    here, span = recording.here, recording.recorder.span
-    backward = recording.phase("compute", "backward")
-
-    def enter() -> int:
-        here.inside = BACKWARD
-        if recording.device is not None:
-            recording.device.begin()
-        return now()
-
-    def leave(began: int, was: int) -> None:
-        end = now()
-        here.inside = was
-        if began:
-            span(backward, began, end)
-            if recording.device is not None:
-                recording.device.end(backward)
-
-    return enter, leave
+    return recording.hot.enter(BACKWARD), recording.hot.leave(recording.phase("compute", "backward"), BACKWARD)
 
 
 def around_step(recording: Recording) -> tuple[Any, Any]:
     """Before and after an optimizer's step; the step of the class above, inside of it, is no other."""
-    here, span, intern = recording.here, recording.recorder.span, recording.recorder.arguments
+    intern = recording.recorder.arguments
     step = recording.phase("compute", "step")
     ordinals = Ordinals()
     known: dict[int, int] = {}
 
-    def enter(*_: object) -> int:
-        if here.inside == STEP:
-            return 0
-        here.inside = STEP
-        if recording.device is not None:
-            recording.device.begin()
-        return now()
+    def describe(optimizer: Any) -> tuple[int, int]:
+        which = ordinals.of(optimizer)
+        args = known.get(which)
+        if args is None:
+            args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which})
+        return step, args
 
-    def leave(began: int, was: int, optimizer: Any) -> None:
-        end = now()
-        here.inside = was
-        if not began:
-            return
-        try:
-            if type(optimizer) is tuple:  # all arguments, of a decorator's function
-                optimizer = optimizer[0]
-            which = ordinals.of(optimizer)
-            args = known.get(which)
-            if args is None:
-                args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which})
-            span(step, began, end, args)
-            if recording.device is not None:
-                recording.device.end(step, args)
-            else:
-                recording.look_for_device()
-        except Exception as exc:
-            recording.failed("an optimizer's step", exc)
+    def look() -> None:
+        recording.look_for_device()
 
-    return enter, leave
+    return recording.hot.enter(STEP), recording.hot.leave_step(describe, look)
 
 
-def after_zero_grad(recording: Recording) -> Any:
-    """After gradients were dropped or set to zero."""
-    here, span = recording.here, recording.recorder.span
-    zero_grad = recording.phase("compute", "zero_grad")
-
-    def leave(began: int, was: int) -> None:
-        end = now()
-        here.inside = was
-        if began:
-            span(zero_grad, began, end)
-
-    return leave
+def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
+    """Before and after gradients are dropped or set to zero."""
+    return recording.hot.enter(DEAF), recording.hot.leave(recording.phase("compute", "zero_grad"), DEAF)
 
 
 def after_checkpoint(recording: Recording, name: str) -> Any:
     """After a checkpoint was written (``capture``) or read (``restart``)."""
-    here, span = recording.here, recording.recorder.span
+    here, span = recording.hot.here, recording.recorder.span
     checkpoint = recording.phase("checkpoint", name, "bytes")
 
     def leave(began: int, was: int, file: Any) -> None:
@@ -170,7 +94,7 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
 
 def after_collective(recording: Recording) -> Any:
     """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous."""
-    here, span = recording.here, recording.recorder.span
+    here, span = recording.hot.here, recording.recorder.span
     known: dict[str, int] = {}
 
     def leave(began: int, was: int, function: Any, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:

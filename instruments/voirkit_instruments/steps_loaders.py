@@ -30,7 +30,7 @@ class LoaderRecording:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._here = recording.here
+        self._here = recording.hot.here
         self._span = recording.recorder.span
         self._arguments = recording.recorder.arguments
         self._iter = recording.phase("dataloader", "iter")
@@ -52,6 +52,7 @@ class LoaderRecording:
                 place = {"loader": which, **_error()}
             else:
                 self._episodes += 1
+                self._recording.hot.forget()  # a persistent worker's iterator begins again
                 self._iterators[id(iterator)] = (
                     weakref.ref(iterator, forgetting(self._iterators, id(iterator))),
                     self._arguments(place),
@@ -73,31 +74,35 @@ class LoaderRecording:
 
     def after_next(self) -> Any:
         """Called after an iterator was asked for a batch."""
-        here, span, intern = self._here, self._span, self._arguments
-        recording, iterators = self._recording, self._iterators
+        recording, span, intern = self._recording, self._span, self._arguments
         fetch, end_of_data = self._fetch, self._end
 
-        def leave(began: int, was: int, iterator: Any, batch: Any) -> None:
-            end = now()
-            here.inside = was
-            if not began:
-                return
+        def describe(iterator: Any) -> tuple[int, int]:
+            return fetch, self._known(iterator)[1]
+
+        def other(began: int, end: int, iterator: Any, batch: Any) -> None:
             try:
-                known = iterators.get(id(iterator))
-                if known is None or known[0]() is not iterator:
-                    known = self._stranger(iterator)
+                known = self._known(iterator)
                 if batch is not ABSENT:
-                    span(fetch, began, end, known[1], recording.items(batch))
-                    return
-                error = sys.exc_info()[0]
-                if error is not None and issubclass(error, StopIteration):
-                    span(end_of_data, began, end, known[1])
+                    name, args, value = fetch, known[1], recording.items(batch)
                 else:
-                    span(fetch, began, end, intern({**known[2], **_error()}), UNKNOWN)
+                    error = sys.exc_info()[0]
+                    if error is not None and issubclass(error, StopIteration):
+                        name, args, value = end_of_data, known[1], 0
+                    else:
+                        name, args, value = fetch, intern({**known[2], **_error()}), UNKNOWN
             except Exception as exc:
                 recording.failed("a batch", exc)
+            else:
+                span(name, began, end, args, value)
 
-        return leave
+        torch = recording.torch
+        modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+        return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
+
+    def _known(self, iterator: Any) -> tuple[Any, int, dict[str, Any]]:
+        known = self._iterators.get(id(iterator))
+        return self._stranger(iterator) if known is None or known[0]() is not iterator else known
 
     def _stranger(self, iterator: Any) -> tuple[Any, int, dict[str, Any]]:
         """An iterator that was made before anybody watched, or in a way of its own: a loader that is not known."""

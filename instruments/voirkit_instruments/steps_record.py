@@ -9,29 +9,28 @@ import os
 import threading
 import weakref
 
+from voirkit_instruments import steps_plain
 from voirkit_instruments.items import count_items
+from voirkit_instruments.steps_plain import DEAF, NOTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit_instruments.steps_device import DeviceTimes
-
-# What a thread is inside of. The order says what may begin inside of what: forward in NOTHING and STEP (a closure), backward also in
-# FORWARD (a gradient penalty), most others also in BACKWARD (hooks), nothing in DEAF.
-NOTHING, STEP, FORWARD, BACKWARD, DEAF = 0, 1, 2, 3, 9
 UNKNOWN = -1
 
 
-class Here(threading.local):
-    """What each thread is inside of."""
+def engine() -> Any:
+    """The hot path: in C if it was built."""
+    if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
+        try:
+            from voirkit_instruments import _steps  # type: ignore[attr-defined]
 
-    inside = NOTHING
-    home: str | None = None  # where the module was that is being moved
-
-    def __deepcopy__(self, memo: object) -> Here:
-        return self  # torch.compile copies the constants of code, of which it is one
+            return _steps
+        except ImportError:
+            pass
+    return steps_plain
 
 
 _recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -54,14 +53,14 @@ class Recording:
         warn: Told, once, of a record that failed.
 
     Attributes:
-        here: What each thread is inside of.
-        device: Times on a GPU, once there is one.
+        hot: What is called before and after functions of torch, and what each thread is inside of.
+        local: What each thread keeps from the beginning of something to its end.
     """
 
     def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None]) -> None:
         _recordings.add(self)
-        self.here = Here()
-        self.device: DeviceTimes | None = None
+        self.hot = engine().Hot(recorder.span, self.failed)
+        self.local = threading.local()
         self.recorder, self.torch = recorder, torch
         self._warn = warn
         self._pid = os.getpid()
@@ -87,20 +86,21 @@ class Recording:
         """This process makes an optimizer: it trains. One that another has forked is deaf until then, and a loader's worker for ever."""
         if self._pid != os.getpid() and self.torch.utils.data.get_worker_info() is None:
             self._pid = os.getpid()
-            Here.inside = self.here.inside = NOTHING
+            self.hot.everywhere(NOTHING)
 
     def forked(self) -> None:
         """This process has been forked, by one that may train, to load or prepare data, most often."""
-        Here.inside = self.here.inside = DEAF
-        self.device = None
+        self.hot.everywhere(DEAF)
+        self.hot.device = None
+        self.hot.own_ns = self.hot.spans = 0
 
     def look_for_device(self) -> None:
         """Take times on the GPU from now on if the program has begun to use one."""
         cuda = self.torch.cuda
-        if self.device is None and cuda.is_initialized():
+        if self.hot.device is None and cuda.is_initialized():
             from voirkit_instruments.steps_device import DeviceTimes
 
-            self.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.here)
+            self.hot.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.local)
 
     def failed(self, what: str, exc: Exception) -> None:
         """Tell, once for each kind of record, that one could not be made."""

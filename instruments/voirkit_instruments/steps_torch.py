@@ -15,14 +15,14 @@ from voirkit_instruments.patching import Patches
 from voirkit_instruments.steps_compute import (
     after_checkpoint,
     after_collective,
-    after_zero_grad,
     around_backward,
     around_forward,
     around_step,
-    enter_deaf,
+    around_zero_grad,
 )  # fmt: skip
 from voirkit_instruments.steps_loaders import LoaderRecording
-from voirkit_instruments.steps_record import BACKWARD, DEAF, FORWARD, STEP, Recording
+from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, STEP
+from voirkit_instruments.steps_record import Recording
 from voirkit_instruments.steps_transfer import TENSOR_METHODS, TransferRecording
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class TorchPatches:
         self.patches = Patches()
         self.recording = recording
         self._warn = warn
-        deaf, made = enter_deaf(recording), _function(self._made_optimizer)
+        deaf, made = recording.hot.enter(DEAF), _function(self._made_optimizer)
         loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
         self._transfers = transfers
         self._forward = self._around(STEP, *around_forward(recording), ("self",))
@@ -61,7 +61,7 @@ class TorchPatches:
         step = around_step(recording)
         self._step = self._around(BACKWARD, *step, ("self",))
         self._decorated_step = self._around(BACKWARD, *step, ("args",))
-        self._zero_grad = self._around(BACKWARD, deaf, after_zero_grad(recording))
+        self._zero_grad = self._around(BACKWARD, *around_zero_grad(recording))
         self._made = self._around(DEAF, made, made, ("self",))
         self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True)
         self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True)
@@ -71,7 +71,7 @@ class TorchPatches:
         self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"))
 
     def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False) -> Around:
-        return Around(self.recording.here, most, enter, leave, passed, value, _COMPILING)
+        return Around(self.recording.hot.here, most, enter, leave, passed, value, _COMPILING)
 
     def put(self) -> None:
         """Put the patches in place, each as soon as its module is there. torch has been imported."""
@@ -97,7 +97,7 @@ class TorchPatches:
 
     def remove(self) -> None:
         """Put all back as it was."""
-        self.recording.here.__dict__.clear()
+        self.recording.local.__dict__.clear()
         self.patches.remove()
 
     def _when(self, module: str, put: Callable[[ModuleType], None]) -> None:
@@ -150,7 +150,7 @@ class TorchPatches:
         if len(arguments) == 1:
             return 1
         _, was, optimizer = arguments
-        self.recording.here.inside = was
+        self.recording.hot.here.inside = was
         try:
             self.recording.trains()
             self._put_step(type(optimizer))

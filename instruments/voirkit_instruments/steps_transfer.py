@@ -6,12 +6,9 @@ compares or looks up functions (``__torch_function__``, torch.fx, torch.compile)
 
 from __future__ import annotations
 
-import os
-from types import MethodType
-
-from voirkit_instruments.patching import without_this_frame
 from voirkit_instruments.steps_compute import now
-from voirkit_instruments.steps_record import BACKWARD, DEAF, NOTHING, UNKNOWN
+from voirkit_instruments.steps_plain import DEAF, NOTHING
+from voirkit_instruments.steps_record import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,50 +34,31 @@ class TransferRecording:
 
     def method(self, name: str) -> Any:
         """What is to stand in ``torch.Tensor`` in place of an inherited method written in C."""
-        method = getattr(self._torch.Tensor, name)
-        try:
-            if os.environ.get("VOIRKIT_NO_EXTENSION") == "1":
-                return Watched(method, self.enter, self.leave)
-            from voirkit_instruments._watched import Watched as InC  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:  # it was not built
-            return Watched(method, self.enter, self.leave)
-        return InC(method, self.enter, self.leave)
+        return self._recording.hot.watched(getattr(self._torch.Tensor, name), self.leave)
 
-    def enter(self) -> Any:
-        """Before a method of a tensor: when it began, and the times on the device that are to hear of the end; None if it is no phase."""
+    def leave(self, began: int, source: Any, result: Any, device: Any) -> None:
+        """After a method that returned another tensor; ``device`` has been told of its beginning, if there is one."""
         recording = self._recording
-        if recording.here.inside > BACKWARD:
-            return None
-        device = recording.device
-        if device is None:
-            return now()
-        device.begin()
-        return now(), device
-
-    def leave(self, began: Any, source: Any, result: Any) -> None:
-        """After a method that returned another tensor; for times on a device, whatever it returned or raised."""
-        device = None
-        if type(began) is tuple:
-            began, device = began
         try:
-            way = None if source is None else self._copied(source, result)
+            way = self._copied(source, result)
             if way is None:
                 if device is not None:
                     device.drop()
                 return
             # With the time that it takes to look at it: where there are thousands of small copies this is a part of what they take.
-            self._recording.recorder.span(self._name, began, now(), *way)
+            recording.recorder.span(self._name, began, now(), *way)
+            recording.hot.spans += 1
             if device is not None:
                 device.end(self._name, *way)
         except Exception as exc:
-            self._recording.failed("a copy of a tensor", exc)
+            recording.failed("a copy of a tensor", exc)
 
     def _copied(self, source: Any, result: Any) -> tuple[int, int] | None:
         """From where to where and how many bytes, if something was copied that is to be recorded."""
         with self._torch._C.DisableTorchFunction():
             before, after = source.device, result.device
             if before == after:
-                if self._recording.here.inside != NOTHING or _share(source, result):
+                if self._recording.hot.here.inside != NOTHING or _share(source, result):
                     return None
             elif before.type == "meta" or after.type == "meta" or _is_fake(source):
                 return None
@@ -95,18 +73,17 @@ class TransferRecording:
     # modules
 
     def enter_module(self, module: Any) -> int:
-        self._recording.here.inside = DEAF
-        self._recording.here.home = self._home(module)
+        self._recording.hot.here.inside = DEAF
+        self._recording.local.home = self._home(module)
         return now()
 
     def leave_module(self, began: int, was: int, module: Any) -> None:
         end = now()
-        here = self._recording.here
-        here.inside = was
+        self._recording.hot.here.inside = was
         if not began:
             return
         try:
-            before, after = here.home, self._home(module)
+            before, after = self._recording.local.home, self._home(module)
             if before is None or after is None or before == after or "meta" in (before, after):
                 return
             with self._torch._C.DisableTorchFunction():
@@ -123,32 +100,6 @@ class TransferRecording:
                 return None if tensor is None else str(tensor.device)
         except Exception:  # a module that is half made
             return None
-
-
-class Watched:
-    """What ``_watched.c`` does, with a frame of Python: a warning of the method names this file, on python 3.10 a traceback too."""
-
-    def __init__(self, method: Any, enter: Any, leave: Any) -> None:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            began = enter()
-            result = None
-            try:
-                result = method(self, *args, **kwargs)
-                return result
-            except BaseException as exc:
-                without_this_frame(exc)
-                raise
-            finally:
-                if began is not None and result is not None and result is not self:
-                    leave(began, self, result)
-                elif type(began) is tuple:
-                    leave(began, None, None)
-
-        call.__name__, call.__qualname__, call.__doc__ = method.__name__, f"Tensor.{method.__name__}", method.__doc__
-        self._method, self._call = method, call
-
-    def __get__(self, tensor: Any, owner: Any = None) -> Any:
-        return self._method if tensor is None else MethodType(self._call, tensor)
 
 
 def _share(one: Any, other: Any) -> bool:

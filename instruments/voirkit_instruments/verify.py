@@ -1,5 +1,7 @@
 """``--verify``: which readings arrive, from which probe, how often; whether the loss falls and the rates exist.
 
+Beside it, which of them voirkit has without any probe.
+
 Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss
 some hundred detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
 """
@@ -154,8 +156,19 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
             "decreases": None if means is None else means[1] < means[0],
         },
         "rates": {name: ov.summary["rates"].get(name, {}).get("median") for name in RATES},
+        "without_probes": _without_probes(ov),
         "passed": all(arrivals.counts[name] for name in ESSENTIAL),
     }
+
+
+def _without_probes(ov: Overseer) -> dict[str, Any]:
+    from voirkit_instruments.verify_steps import NAMES, without_probes
+
+    try:
+        return without_probes(ov.run_dir)
+    except Exception as exc:  # the disk, or a trace that something else has written to: no reason to fail the check
+        ov.warn(f"--verify: what is known without probes can not be read ({type(exc).__name__}: {exc}).")
+        return dict.fromkeys(NAMES)
 
 
 def _shown(probe: Any) -> dict[str, Any]:

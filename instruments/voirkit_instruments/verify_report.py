@@ -19,7 +19,7 @@ def report(result: dict[str, Any], script: str, terminal: bool) -> str:
     """
     rows = [*_readings(result), *_checks(result)]
     table = _with_rich(rows) if terminal else _plain(rows)
-    return "\n".join(["--verify", table, *_missing(result, script)])
+    return "\n".join(["--verify", table, *_without_probes(result["without_probes"]), *_missing(result, script)])
 
 
 def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -72,6 +72,21 @@ def _with_rich(rows: list[tuple[str, str, str]]) -> str:
     text = io.StringIO()
     Console(file=text, force_terminal=True).print(table)
     return text.getvalue().rstrip("\n")
+
+
+def _without_probes(found: dict[str, Any]) -> list[str]:
+    """What voirkit has read of torch itself, and what only a probe can tell."""
+    known = [_known(name, value) for name, value in found.items() if value is not None]
+    if not known:
+        return ["  Without a probe nothing is known: no training step of torch was seen."]
+    unknown = [name for name, value in found.items() if value is None]
+    return [f"  Known without a probe: {', '.join(known)}.", *([f"  Only a probe tells: {', '.join(unknown)}."] if unknown else [])]
+
+
+def _known(name: str, value: Any) -> str:
+    if name in ("model", "use_cuda"):
+        return f"{name} {value}"
+    return f"{name} {value:,.4g} items/s" if name.endswith("_rate") else f"{name} {value:,}x"
 
 
 def _missing(result: dict[str, Any], script: str) -> list[str]:

@@ -16,12 +16,14 @@ class Kept:
 
     Attributes:
         spans: Name, begin, end, arguments and value of each span, as they came.
+        took: How many of them were timed, and what they took.
     """
 
     def __init__(self) -> None:
         self._names: list[tuple[str, str, str, str | None]] = []
         self._arguments: list[dict[str, Any]] = [{}]
         self.spans: list[tuple[int, int, int, int, int]] = []
+        self.took: tuple[int, int] | None = None
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
         """As the recorder's."""
@@ -39,6 +41,10 @@ class Kept:
     def span(self, name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
         """As the recorder's."""
         self.spans.append((name_id, start_ns, end_ns, args, value))
+
+    def timed(self, events: int, took_ns: int) -> None:
+        """As the recorder's."""
+        self.took = events, took_ns
 
     def kinds(self) -> list[str]:
         """``category.name`` of each span."""

@@ -25,6 +25,7 @@ class SmallOverseer(GivenOverseer):
         self.summary: dict[str, Any] = {"rates": {}}
         self.probes: list[Any] = []
         self.script: str | None = None
+        self.run_dir: str | None = None
         self.records: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.said: list[str] = []

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from voirkit_instruments.dash_board import Bar, Board, DeviceNumber, Row
-from voirkit_instruments.dash_frame import Header, Look, frame, plain_line, width
+from voirkit.report.cells import Bar, Look, width
+from voirkit_instruments.dash_board import Board, DeviceNumber, Row
+from voirkit_instruments.dash_frame import Header, frame, plain_line
 
 
 def numbers(board: Board) -> dict[str, str]:

@@ -21,8 +21,17 @@ from voirkit_instruments.steps_loaders import batches
 STEP = ["dataloader.fetch", "compute.forward", "compute.backward", "compute.step", "compute.zero_grad"]
 
 
+@pytest.fixture(params=["C", "Python"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is called before and after functions of torch, in C where it was built, and in Python."""
+    if request.param == "C":
+        pytest.importorskip("voirkit_instruments._steps")
+    monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "0" if request.param == "C" else "1")
+    return str(request.param)
+
+
 @pytest.fixture
-def kept() -> Iterator[Kept]:
+def kept(engine: str) -> Iterator[Kept]:
     with watched() as watch:
         yield watch.kept
 
@@ -203,14 +212,14 @@ def test_an_iterator_that_can_not_be_made_is_told(kept: Kept) -> None:
 
 
 def test_a_loader_in_another_thread(kept: Kept) -> None:
-    from voirkit_instruments import steps_compute
+    from voirkit_instruments import steps_plain
 
     thread = threading.Thread(target=lambda: list(DataLoader(points(4), batch_size=2)))
     thread.start()
     net()(torch.randn(1, 4))
     thread.join()
     assert kept.kinds().count("dataloader.fetch") == 2
-    assert steps_compute.now() > kept.times("dataloader.end")[0][1]
+    assert steps_plain.now() > kept.times("dataloader.end")[0][1]
 
 
 LENGTHS: dict[str, tuple[Callable[[], Any], int | None]] = {

@@ -301,6 +301,13 @@ def test_a_run_with_all_readings_passes(place: Place) -> None:
         "compute_start/end": 15,
     }
     assert result["loss"]["decreases"] is True
+    known = result["without_probes"]
+    assert all(known.pop(rate) > 0 for rate in ("train_rate", "loading_rate", "compute_rate"))
+    assert known == {
+        "step+batch": 15, "loader": 15, "compute_start/end": 15, "model": "Linear", "use_cuda": False, "loss": None, "options": None,
+    }  # fmt: skip
+    assert "step+batch 15x, loader 15x, compute_start/end 15x, model Linear, use_cuda False." in ended.err
+    assert "Only a probe tells: loss, options." in ended.err
     assert ended.summary["options"] == {"epochs": 3}
     assert set(ended.summary["rates"]) == {"train_rate", "loading_rate", "compute_rate"}
     assert ended.summary["warnings"] == []
@@ -320,3 +327,5 @@ def test_a_script_that_fails_keeps_its_exit_code_and_is_still_reported(place: Pl
     ended = place.voirkit("--verify", "main.py")
     assert ended.code == 7
     assert "missing" in ended.err
+    assert "Without a probe nothing is known" in ended.err
+    assert set(ended.summary["verify"]["without_probes"].values()) == {None}

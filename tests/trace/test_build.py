@@ -19,7 +19,7 @@ from voirkit.trace import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "voirkit" / "trace" / "_recorder.c"
-SOURCES = [SOURCE, ROOT / "instruments" / "voirkit_instruments" / "_watched.c"]
+SOURCES = [SOURCE, ROOT / "instruments" / "voirkit_instruments" / "_steps.c"]
 INCLUDE = sysconfig.get_paths()["include"]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="voirkit is installed without its sources")
@@ -64,7 +64,8 @@ class Build:
         spec.loader.exec_module(module)
         for source in SOURCES:
             (root / source.relative_to(ROOT).parent).mkdir(parents=True)
-            shutil.copy(source, root / source.relative_to(ROOT))
+            for file in (source, *source.parent.glob("*.h")):
+                shutil.copy(file, root / file.relative_to(ROOT))
         self.warnings: list[str] = []
         self.hook = module.Libraries()
         self.hook.root, self.hook.target_name = str(root), "wheel"
@@ -86,11 +87,11 @@ def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytes
         libraries = [source.parent / (source.stem + ending) for source in (tmp_path / source.relative_to(ROOT) for source in SOURCES)]
     else:
         inside = list(build.data["force_include"].values())
-        assert inside == ["voirkit/trace/_recorder" + ending, "voirkit_instruments/_watched" + ending]
+        assert inside == ["voirkit/trace/_recorder" + ending, "voirkit_instruments/_steps" + ending]
         libraries = [Path(built) for built in build.data["force_include"]]
     assert all(library.exists() for library in libraries)
     build.hook.finalize(version, build.data, "")
-    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".h"]
     sources = [tmp_path / source.relative_to(ROOT) for source in SOURCES]
     assert sorted(left) == sorted([*sources, *(libraries if version == "editable" else [])])
 

@@ -7,9 +7,13 @@ import os
 import random
 import signal
 import struct
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tracing import Traced, ended
 
 # The program counts, in memory that survives it, what it has recorded: after each span.
@@ -45,6 +49,12 @@ def recorded(traced: Traced) -> list[int]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def reading_says_nothing(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
 def kill_when_recording(traced: Traced, program: str, pid_of: str | None = None) -> None:
     """Start a program and kill it, or the process whose id it writes into a file, at some moment."""
     (traced.folder / "counts").write_bytes(bytes(8 * SLOTS))
@@ -59,9 +69,9 @@ def kill_when_recording(traced: Traced, program: str, pid_of: str | None = None)
             os.killpg(process.pid, signal.SIGKILL)
     except BaseException:
         process.kill()
-        raise
-    finally:
         ended(process)
+        raise
+    assert ended(process) == ("", "")
 
 
 def test_kill_at_any_moment_loses_no_span_that_ended(traced: Traced) -> None:
@@ -71,6 +81,17 @@ def test_kill_at_any_moment_loses_no_span_that_ended(traced: Traced) -> None:
         assert said <= found <= said + 1  # one may have been recorded and not counted yet
         for path in traced.files:
             path.unlink()
+
+
+def test_the_export_of_a_killed_run_says_nothing_but_what_it_wrote(traced: Traced) -> None:
+    kill_when_recording(traced, """record(0, name("slot 0", "first"))""")
+    for _ in ("from segments, and puts them to rest", "from Parquet"):
+        done = subprocess.run(
+            [sys.executable, "-m", "voirkit", "export", "run", "--format", "csv", "-o", "run.csv", "--force"],
+            cwd=traced.folder, env=traced.env, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "run.csv\n", "")
+        assert (traced.folder / "run.csv").read_text().count("\n") - 1 in (counted(traced)[0], counted(traced)[0] + 1)
 
 
 def test_kill_with_many_threads(traced: Traced) -> None:
@@ -120,7 +141,7 @@ record(0, n, 20_000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
-    ended(process)
+    assert ended(process) == ("", "")
     assert process.returncode == -signal.SIGKILL
     columns = traced.read()
     assert columns.rows > 0
@@ -178,4 +199,5 @@ def test_a_run_is_read_while_it_is_recorded(traced: Traced) -> None:
         assert before > 0
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        ended(process)
+        told = ended(process)
+    assert told == ("", "")

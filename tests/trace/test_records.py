@@ -57,6 +57,25 @@ def test_totals_say_how_much_was_recorded_and_what_it_took(traced: Traced) -> No
     assert out.split("\n") == ["50000 {} None True", "0", ""]
 
 
+def test_records_that_were_timed_while_they_were_made_are_counted_once(traced: Traced) -> None:
+    told = traced.run(
+        """
+        recorder.begin("run")
+        main = name("t", "main")
+        for i in range(1000):
+            span(main, i, i + 1)
+        recorder.timed(600, 2_000_000)
+        recorder.timed(400, 1_000_000)
+        print(recorder.end().seconds)
+        recorder.begin("again")
+        span(main, 1, 2)
+        recorder.timed(0, 0)
+        print(0 < recorder.end().seconds)
+        """
+    )
+    assert told.split() == ["0.003", "True"]
+
+
 def test_nothing_is_made_in_the_folder_before_something_is_recorded(traced: Traced) -> None:
     traced.run("""
         recorder.begin(FOLDER)

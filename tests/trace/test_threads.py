@@ -54,6 +54,37 @@ def test_64_threads_at_once(traced: Traced) -> None:
         assert columns["start_ns"][mine].tolist() == list(range(3000))  # in the order in which they were recorded
 
 
+def test_arguments_from_before_the_file_are_right_however_many_threads_complete_it(traced: Traced) -> None:
+    traced.run("""
+        recorder.begin(FOLDER)
+        n, first = name("a", "b"), recorder.arguments({"k": "first"})
+        for i in range(20):
+            recorder._recording._files().complete = False  # as another thread sees the file that arrives meanwhile
+            recorder.arguments({"k": i})
+        span(n, 0, 1, first)
+    """)
+    columns = traced.read()
+    assert [columns.arguments[number] for number in columns["args"].tolist()] == [{"k": "first"}]
+
+
+def test_of_two_threads_that_intern_the_same_before_the_file_both_have_its_line(traced: Traced) -> None:
+    traced.run("""
+        recorder.begin(FOLDER)
+        numbers = []
+        original = recorder._names._write
+        def write(line, is_name):  # where the other thread comes in
+            recorder._names._write = original
+            numbers.append(recorder.arguments({"k": 1}))
+        recorder._names._write = write
+        numbers.append(recorder.arguments({"k": 1}))
+        n = name("a", "b")
+        for number in numbers:
+            span(n, 0, 1, number)
+    """)
+    columns = traced.read()
+    assert [columns.arguments[number] for number in columns["args"].tolist()] == [{"k": 1}, {"k": 1}]
+
+
 def test_names_and_arguments_interned_by_many_threads_at_once_are_right(traced: Traced) -> None:
     traced.run("""
         sys.setswitchinterval(1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -41,7 +40,7 @@ class Traced:
         path.write_text(BEGIN + dedent(program))
         return subprocess.Popen(
             [sys.executable, str(path)], cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
+            **options,
         )  # fmt: skip
 
     def run(self, program: str, code: int = 0, timeout: float = 120, **options: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.steps import LOSS, PARTS, PHASES, Steps, Table
+from voirkit.analysis.steps import LOSS, PARTS, PHASES, REST, WAIT, DeviceTable, Steps, Table
 
 _NS = 1e-9
 
@@ -39,14 +39,19 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     the phases are summed over all, so that their shares are those of an average rank.
     """
     trained = [r for r in ranks if len(r.steps.train)]
-    tables = [r.steps.train for r in trained]
+    devices = [r.steps.device for r in trained if r.steps.device is not None]
+    on_device = bool(trained) and len(devices) == len(trained)
+    tables = [d.table for d in devices] if on_device else [r.steps.train for r in trained]
     evaluations = [r.steps.evaluation for r in ranks if len(r.steps.evaluation)]
     evaluated = [t.time_ns for t in evaluations]
+    steps = _steps(tables, all(r.steps.wait_known for r in trained))
+    if on_device:
+        steps.update(_device(devices, [r.steps.train for r in trained]))
     return {
-        "steps": _steps(tables, all(r.steps.wait_known for r in trained)),
+        "steps": steps,
         "rates": _rates(tables),
         "evaluation": {"n": max(map(len, evaluated)), "time_s": spread(np.concatenate(evaluated) * _NS)} if evaluated else None,
-        "ranks": [_rank(r) for r in trained] if len(trained) > 1 else [],
+        "ranks": [_rank(r, table) for r, table in zip(trained, tables, strict=True)] if len(trained) > 1 else [],
     }
 
 
@@ -66,6 +71,19 @@ def _steps(tables: Sequence[Table], wait_known: bool) -> dict[str, Any]:
     if n and not wait_known:
         found["wait_known"] = False
     return found
+
+
+def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, Any]:
+    """``device``: when the GPU had nothing to do (``idle``), or was given too little (``launching``); and the host's own times."""
+    total = sum(int(d.table.time_ns.sum()) for d in devices)
+    idle = sum(int(d.table.own_ns[:, [WAIT, *range(LOSS, REST + 1)]].sum()) for d in devices)
+    launching = sum(int(d.launching_ns.sum()) for d in devices)
+    return {
+        "time_of": "device",
+        "device": {"idle": _part(idle, total), "launching": _part(launching, total)},
+        "host_time_s": spread(_slowest([t.time_ns for t in host]) * _NS),
+        "host_phases": {name: {k: v[k] for k in ("share", "total_s")} for name, v in phases(host).items()},
+    }
 
 
 def phases(tables: Sequence[Table]) -> dict[str, Any]:
@@ -117,8 +135,7 @@ def _slowest(times: Sequence[Array]) -> Array:
     return np.max([t[:n] for t in times], axis=0)
 
 
-def _rank(rank: Rank) -> dict[str, Any]:
-    table = rank.steps.train
+def _rank(rank: Rank, table: Table) -> dict[str, Any]:
     return {
         "rank": rank.rank,
         "host": rank.host,

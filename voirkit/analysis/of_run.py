@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.phases import KIND, Records, ranks
-from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
+from voirkit.analysis.phases import DEVICE, KIND, Records, ranks
+from voirkit.analysis.steps import PARTS, PHASES, DeviceTable, Steps, Table
 from voirkit.runs.parquet import quoted
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def of_run(run: Run) -> list[Rank]:
     A rank's rollup is used if it is there: it holds the same figures at a thousandth of the size.
     """
     rolled = {rank.rank: rank for rank in _rolled_up(run)}
-    traced = {rank.rank: rank for rank in ranks(records(run))} if _is_traced(run, set(rolled)) else {}
+    cpus = run.manifest.get("cpus")
+    device = records(run, DEVICE) if _uses_device(run) else None
+    traced = {rank.rank: rank for rank in ranks(records(run), cpus, device)} if _is_traced(run, set(rolled)) else {}
     return [rank for _, rank in sorted({**traced, **rolled}.items())]
 
 
@@ -37,10 +39,16 @@ def _is_traced(run: Run, known: set[int]) -> bool:
     return bool({rank for (rank,) in found} - known)
 
 
-def records(run: Run) -> Records:
-    """The phases that a run's trace holds."""
+def _uses_device(run: Run) -> bool:
+    """Whether tensors lay on a GPU: a program that trains on the CPU may use CUDA for something else. Of a killed run it is not known."""
+    memory = (run.summary or {}).get("memory")
+    return not isinstance(memory, dict) or bool(memory.get("devices"))
+
+
+def records(run: Run, kind: str = KIND) -> Records:
+    """The phases that a run's trace holds, or what they did on GPUs."""
     connection = run.connection()
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW phases AS SELECT * FROM spans WHERE kind = {quoted(KIND)}")
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW phases AS SELECT * FROM spans WHERE kind = {quoted(kind)}")
     names = connection.execute("SELECT DISTINCT category, name FROM phases ORDER BY ALL").fetchall()
     arguments = [row[0] for row in connection.execute("SELECT DISTINCT coalesce(args, '{}') FROM phases ORDER BY ALL").fetchall()]
     processes = connection.execute("SELECT DISTINCT rank, host, pid FROM phases ORDER BY ALL").fetchall()
@@ -74,8 +82,9 @@ def _numbered(**columns: Sequence[Any]) -> dict[str, Any]:
 def roll_up(run: Run, rank: Rank) -> str:
     """Write a rank's steps into ``steps/rank=<r>.parquet``, a row a step; in one step, so that no reader sees half of it.
 
-    Columns: ``task`` (train or evaluation), ``start_ns``, ``time_ns``, ``items`` (-1: unknown), and the time by phase and part, which sum
-    to ``time_ns``. The file's metadata hold, under ``voirkit``, what else is known of the rank.
+    Columns: ``task`` (train, evaluation, or device: those of training on a GPU's clock), ``start_ns``, ``time_ns``, ``items`` (-1:
+    unknown), the time by phase and part, which sum to ``time_ns``, and ``launching_ns``. The file's metadata hold, under ``voirkit``, what
+    else is known of the rank.
 
     Returns:
         The path.
@@ -87,8 +96,11 @@ def roll_up(run: Run, rank: Rank) -> str:
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"rank={rank.rank}.parquet")
     columns: dict[str, Any] = {}
-    tables = {"train": rank.steps.train, "evaluation": rank.steps.evaluation}
-    columns["is_train"] = np.concatenate([np.full(len(t), task == "train") for task, t in tables.items()])
+    device = rank.steps.device
+    tables = {"train": rank.steps.train, "evaluation": rank.steps.evaluation, **({"device": device.table} if device else {})}
+    columns["which"] = np.concatenate([np.full(len(t), i) for i, t in enumerate(tables.values())])
+    launching = [np.zeros(len(t), np.int64) if task != "device" or device is None else device.launching_ns for task, t in tables.items()]
+    columns["launching_ns"] = np.concatenate(launching)
     for key in ("start_ns", "time_ns", "items"):
         columns[key] = np.concatenate([getattr(t, key) for t in tables.values()])
     for i, key in enumerate(_TIMES):
@@ -96,7 +108,8 @@ def roll_up(run: Run, rank: Rank) -> str:
     facts = json.dumps({"schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known, "facts": dict(rank.facts)})
     connection = run.connection()
     connection.register("rollup", columns)
-    chosen = f"CASE WHEN is_train THEN 'train' ELSE 'evaluation' END AS task, start_ns, time_ns, items, {', '.join(_TIMES)}"
+    task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
+    chosen = f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns"
     options = f"FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {{voirkit: {quoted(facts)}}}"
     connection.execute(f"COPY (SELECT {chosen} FROM rollup) TO {quoted(path + '.tmp')} ({options})").fetchall()
     connection.unregister("rollup")
@@ -124,11 +137,12 @@ def _read(run: Run, path: str) -> Rank:
     connection = run.connection()
     (text,) = connection.execute(f"SELECT value FROM parquet_kv_metadata({quoted(path)}) WHERE key = 'voirkit'").fetchone() or (b"{}",)
     known = json.loads(bytes(text))
-    tables = {}
-    for task in ("train", "evaluation"):
-        chosen = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)} FROM read_parquet({quoted(path)})"
+    tables, launching = {}, np.zeros(0)
+    for task in ("train", "evaluation", "device"):
+        chosen = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns FROM read_parquet({quoted(path)})"
         query = f"{chosen} WHERE task = {quoted(task)} ORDER BY start_ns"
         columns = {key: np.asarray(values) for key, values in connection.execute(query).fetchnumpy().items()}
         own = np.stack([columns[key] for key in _TIMES], axis=1)
-        tables[task] = Table(columns["start_ns"], columns["time_ns"], columns["items"], own)
-    return Rank(known["rank"], known["host"], Steps(tables["train"], tables["evaluation"], known["wait_known"]), known["facts"])
+        tables[task], launching = Table(columns["start_ns"], columns["time_ns"], columns["items"], own), columns["launching_ns"]
+    device = DeviceTable(tables["device"], launching) if len(tables["device"]) else None
+    return Rank(known["rank"], known["host"], Steps(tables["train"], tables["evaluation"], known["wait_known"], device), known["facts"])

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, MEANING, OPTIMIZER, WAIT, Timeline, steps_of
+from voirkit.analysis.steps import (
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    MEANING,
+    OPTIMIZER,
+    WAIT,
+    DeviceTable,
+    Table,
+    Timeline,
+    steps_of,
+)
 from voirkit.analysis.turns import Kind, Request
 
 KIND = "phase"  # of the records that this reads
+DEVICE = "device"  # of those that say how long the same lasted on a GPU
 _REQUESTS = {"iter": Kind.ITER, "fetch": Kind.FETCH, "end": Kind.END}
 
 
@@ -46,12 +59,13 @@ class Records:
     processes: Sequence[tuple[int, str, int]]
 
 
-def ranks(records: Records, cpus: int | None = None) -> list[Rank]:
+def ranks(records: Records, cpus: int | None = None, device: Records | None = None) -> list[Rank]:
     """What each rank did, ascending; of a rank with several processes the one that trains most.
 
     Args:
         records: Of all ranks.
         cpus: Processors of the host, for the verdict.
+        device: What the phases did on GPUs, where they were used.
     """
     best: dict[int, tuple[tuple[int, int], Rank]] = {}
     for number, (rank, host, _) in enumerate(records.processes):
@@ -60,11 +74,21 @@ def ranks(records: Records, cpus: int | None = None) -> list[Rank]:
             continue
         timeline = _timeline(records, chosen)
         steps = steps_of(timeline)
+        if device is not None:
+            steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
         weight = (len(steps.train), len(steps.evaluation))
         if rank not in best or weight > best[rank][0]:
             facts = {**_loader(records, chosen), "cpus": cpus}
             best[rank] = weight, Rank(rank, host, steps, {k: v for k, v in facts.items() if v is not None})
     return [rank for _, (_, rank) in sorted(best.items())]
+
+
+def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], tid: int, train: Table) -> DeviceTable | None:
+    if process not in device.processes:
+        return None
+    own = np.flatnonzero((device.process == list(device.processes).index(process)) & (device.tid == tid))
+    own = own[np.lexsort((-device.duration_ns[own], device.start_ns[own]))]
+    return on_device(host, _timeline(device, own), train)
 
 
 def _training_thread(records: Records, process: int) -> Array | None:

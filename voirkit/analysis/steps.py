@@ -84,6 +84,21 @@ class Table:
 
 
 @dataclass(frozen=True)
+class DeviceTable:
+    """Steps of training as a GPU saw them.
+
+    Attributes:
+        table: Each to the end of the work that was started in it. Forward, backward and optimizer are the device's time, wait and the
+            parts of other that of the host while the device had nothing to do, rest that in which nothing is known of either.
+        launching_ns: By step, how much of forward, backward and optimizer was work that ended as soon as the host had started it: in
+            that time the device could have done more. Shape (n,).
+    """
+
+    table: Table
+    launching_ns: Array
+
+
+@dataclass(frozen=True)
 class Steps:
     """The steps of one thread.
 
@@ -91,11 +106,13 @@ class Steps:
         train: Those of training.
         evaluation: Those of loops in which a model is called and nothing is trained.
         wait_known: Whether the time that training waits for batches could be seen.
+        device: Those of training on the clock of a GPU, if one was used.
     """
 
     train: Table
     evaluation: Table
     wait_known: bool
+    device: DeviceTable | None = None
 
 
 def steps_of(timeline: Timeline) -> Steps:

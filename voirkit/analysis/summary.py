@@ -7,9 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.verdict import verdict
+from voirkit.errors import RunDirectoryError
+from voirkit.runs.alerts import alerts
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -18,22 +21,52 @@ SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "overhead": None, "dropped": {}, "warnings": [],
+    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
+    "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
 }  # fmt: skip
 
 
-def summary_of(run: Run) -> dict[str, Any]:
+def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     """The summary of an opened run, its steps computed from what was recorded.
 
     What the run itself wrote is kept; what it could not (it was killed, it goes on, it was one of several ranks) is filled in.
+
+    Args:
+        run: The run; of several directories that of the first rank.
+        others: The directories of its other ranks, if they did not share one.
+
+    Raises:
+        RunDirectoryError: What was recorded is damaged where that could not be seen before.
     """
+    import duckdb
+
+    try:
+        return _summary_of(run, others)
+    except duckdb.Error as exc:
+        raise damaged(run.path, exc) from None
+
+
+def damaged(path: str, exc: Exception) -> RunDirectoryError:
+    """The error for a run whose trace can not be read."""
+    return RunDirectoryError("its trace can not be read; it is damaged.", where=path, next=str(exc).partition("\n")[0])
+
+
+def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     found = _own(run)
-    ranks = of_run(run)
+    ranks = [rank for one in (run, *others) for rank in of_run(one)]
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
+    if found.get("monitor") is None:
+        found["monitor"] = monitored(run)
+    creep = memory_creep(run)
+    found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:
         found["dropped"] = _dropped(run)
-    found["warnings"] = [*found["warnings"], *(w for w in run.warnings if w not in found["warnings"])]
+    for other in others:
+        for name, n in _dropped(other).items():
+            found["dropped"][name] = found["dropped"].get(name, 0) + n
+    said = [warning for one in (run, *others) for warning in one.warnings]
+    found["warnings"] = [*found["warnings"], *(w for w in dict.fromkeys(said) if w not in found["warnings"])]
     return found
 
 

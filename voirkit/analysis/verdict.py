@@ -1,4 +1,4 @@
-"""What a run is bound by, why that is said, and what to try first: rules over the figures, with every threshold in one table.
+"""What a run is bound by, why that is said, and what to try first: rules over the figures; the thresholds are in ``runs.thresholds``.
 
 The same figures always give the same verdict.
 """
@@ -9,11 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voirkit.runs.summary import NO_STEPS
-
-# Shares of step time.
-BOUND = 0.45  # what takes that much is what the run is bound by
-STRAGGLES = 0.15  # a rank that makes the others wait that long in every step
-FEW = 3  # steps, under which nothing is said
+from voirkit.runs.thresholds import BOUND, FEW, IDLES, STRAGGLES
 
 _COMPUTE = ("forward", "backward", "optimizer")
 _PARTS_OF_OTHER = {"checkpoint": "checkpoint-bound", "communication": "host-bound"}
@@ -37,9 +33,31 @@ def verdict(figures: Figures, facts: Mapping[str, Any]) -> dict[str, Any]:
         return late
     shares = _groups(steps["phases"])
     kind, share = max(shares.items(), key=lambda pair: pair[1])
+    if (starved := _starved(steps, kind)) is not None:
+        return starved
     if share < BOUND:
         return _balanced(shares, steps)
     return _SAID[kind](share, steps, facts)
+
+
+def _starved(steps: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
+    """Host-bound if a GPU is given too little work while no input is waited for."""
+    device = steps.get("device")
+    if device is None or kind in ("input-bound", "transfer-bound", "checkpoint-bound"):
+        return None
+    idle = _groups(steps["phases"])["host-bound"]
+    launching = device["launching"]["share"]
+    share = idle + launching
+    if share < IDLES:
+        return None
+    return {
+        "kind": "host-bound",
+        "because": f"The GPU is given too little to do: it is idle for {_percent(idle)} of a step without waiting for input, and in "
+        f"{_percent(launching)} it has finished as soon as the host has started its work.",
+        "next": "Start less and larger work: a larger batch, torch.compile, CUDA graphs, a fused optimizer; look for .item(), .cpu() and "
+        "print of tensors in every step." + _ceiling(share, "if the GPU never waited for the host"),
+        "evidence": {"phase": "other", "share": share, "idle": idle, "launching": launching, "ceiling": 1 - share},
+    }
 
 
 def _groups(phases: Mapping[str, Any]) -> dict[str, float]:

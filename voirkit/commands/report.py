@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from voirkit.commands.target import read_words
 from voirkit.errors import tell
@@ -13,6 +15,9 @@ from voirkit.options import ExtendedArgumentParser
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from voirkit.runs.opened import Run
+    from voirkit.runs.trace_tables import Process
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,34 +35,71 @@ def main(argv: Sequence[str]) -> int:
     from voirkit.runs.find import LATEST
     from voirkit.runs.opened import open_run
 
-    with open_run(options.RUN or LATEST) as run:
-        check_stream(run)
-        summary = summary_of(run)
-        for warning in run.warnings:
-            tell(warning)
-        _show(summary, options)
+    with ExitStack() as opened:
+        runs = [opened.enter_context(open_run(path)) for path in options.RUN or [LATEST]]
+        groups = _groups(runs)
+        summaries = []
+        for group in groups:
+            for run in group:
+                check_stream(run)
+            summaries.append((group[0], summary_of(*group)))
+            for warning in dict.fromkeys(warning for run in group for warning in run.warnings):
+                tell(warning)
+    try:
+        _show(summaries, options)
+    except BrokenPipeError:  # `voirkit report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _show(summary: dict[str, Any], options: Any) -> None:
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """The directories that belong together: several are one run if each holds ranks that no other does and one at most has begun it."""
+    distinct = list({run.path: run for run in runs}.values())
+    held = [{process.rank for process in _processes(run)} for run in distinct]
+    if len(distinct) == 1 or sum(map(len, held)) > len(set[int]().union(*held)) or sum(bool(run.manifest) for run in distinct) > 1:
+        return [[run] for run in distinct]
+    order = sorted(range(len(distinct)), key=lambda i: (not distinct[i].manifest, min(held[i], default=0)))
+    return [[distinct[i] for i in order]]
+
+
+def _processes(run: Run) -> Sequence[Process]:
+    import duckdb
+
+    from voirkit.analysis.summary import damaged
+
+    try:
+        return run.processes()
+    except duckdb.Error as exc:
+        raise damaged(run.path, exc) from None
+
+
+def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None:
     if options.json:
         from voirkit.runs.directory import finite
 
-        print(json.dumps(finite(summary), indent=1))
+        documents = [finite(summary) for _, summary in summaries]
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
     from rich.console import Console
 
     from voirkit.report.table import draw
+    from voirkit.runs.find import LATEST
 
-    draw(summary, Console(file=sys.stdout, highlight=False), options.RUN)
+    console = Console(file=sys.stdout, highlight=False)
+    typed = options.RUN or [LATEST]
+    for at, (run, summary) in enumerate(summaries):
+        if at:
+            console.print()
+        draw(summary, console, next((path for path in typed if os.path.realpath(path) == run.path), run.path))
 
 
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
-        "voirkit report [--json] [RUN]",
-        description="Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running and killed runs.",
+        "voirkit report [--json] [RUN ...]",
+        description="Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running and killed runs. "
+        "Several directories that hold the ranks of one run are put together; several runs are shown one after the other.",
     )
-    parser.add_argument("RUN", nargs="?", help="the run directory (default: voirkit-runs/latest)")
-    parser.add_argument("--json", action="store_true", help="print the whole summary as JSON")
+    parser.add_argument("RUN", nargs="*", help="run directories (default: voirkit-runs/latest)")
+    parser.add_argument("--json", action="store_true", help="print the whole summary as JSON; of several runs a list")
     return parser

@@ -100,7 +100,9 @@ def words(summary: dict[str, Any]) -> list[str]:
     lines = []
     loss = summary.get("loss")
     if loss:
-        lines.append(f"loss: {loss['first']:.4g} -> {loss['last']:.4g} ({loss['n']} values)")
+        first, last = ("nan" if value is None else f"{value:.4g}" for value in (loss["first"], loss["last"]))
+        lines.append(f"loss: {first} -> {last} ({loss['n']} values)")
+    lines += [f"{alert['kind']}: {alert['because']}" for alert in summary.get("alerts", [])]
     for name, rate in summary.get("rates", {}).items():
         spread = f" (p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""
         lines.append(f"{name}: {figure(rate['median'])} {rate['units']}{spread}")

@@ -62,11 +62,11 @@ def main(argv: Sequence[str]) -> int:
 def _draw(summary: dict[str, Any], options: Any) -> None:
     from rich.console import Console
 
-    from voirkit.report.table import draw
+    from voirkit.report.table import LINES, draw
 
     # The stream may not take what is drawn (an ASCII locale): it is the caller's, who prints it on the program's own.
     with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as file:
-        draw(summary, Console(file=file, width=options.draw, force_terminal=options.colour, highlight=False), options.shown)
+        draw(summary, Console(file=file, width=options.draw, force_terminal=options.colour, highlight=False), options.shown, LINES)
 
 
 if __name__ == "__main__":

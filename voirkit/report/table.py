@@ -2,52 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
+LINES = 40  # the most at the end of a run
 _COLOURS = {"wait": "red", "transfer": "magenta", "forward": "green", "backward": "cyan", "optimizer": "blue", "other": "yellow"}
-_BAR = 20  # characters for a whole step
-_MANY_WARNINGS = 6
+_MANY_RANKS = 8
+_BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
 
 Summary = Mapping[str, Any]
+Lines = list[list[Segment]]
 
 
-def draw(summary: Summary, console: Console, run_dir: str | None = None) -> None:
+def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: int | None = None) -> None:
     """Draw a summary on a console.
 
     Args:
         summary: A document of DESIGN 3.8; what it lacks is left out.
         console: Where to.
         run_dir: Where the run is recorded, as the user may type it.
+        lines: The most lines; the parts that are too long for it are cut, and it is said how to see the rest. No bound if left out.
     """
-    for part in _parts(summary, run_dir):
-        console.print(part)
+    parts = [(least, _lines(console, part)) for least, part in _parts(summary, run_dir, console.width)]
+    hint = Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
+    if lines is not None and sum(len(part) for _, part in parts) > lines:
+        hints = _lines(console, hint)
+        parts = [*_cut(parts, lines - len(hints)), (0, hints)]
+    for _, part in parts:
+        console.print(SegmentLines(part, new_lines=True), end="")
 
 
-def _parts(summary: Summary, run_dir: str | None) -> Iterator[RenderableType]:
-    yield _title(summary)
+def _lines(console: Console, part: RenderableType) -> Lines:
+    return console.render_lines(part, pad=False)
+
+
+def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines]]:
+    """Parts of at most so many lines in all: what is furthest above its least is cut first; then the longest but the breakdown."""
+    left = [(least, list(part)) for least, part in parts]
+    while sum(len(part) for _, part in left) > most:
+        over = [i for i, (least, part) in enumerate(left) if len(part) > least]
+        if over:
+            i = max(over, key=lambda i: len(left[i][1]) - left[i][0])
+        else:
+            i = max((i for i, (least, _) in enumerate(left) if least < _BREAKDOWN), key=lambda i: len(left[i][1]))
+        left[i][1].pop()
+    return left
+
+
+def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[int, RenderableType]]:
+    """The parts from top to bottom, each with the lines that it should keep."""
+    yield 1, _title(summary)
     if summary.get("verdict"):
-        yield _verdict(summary["verdict"])
+        yield 7, _verdict(summary["verdict"])
+    for at, alert in enumerate(summary.get("alerts") or ()):
+        yield 2 if at < 3 else 1, _alert(alert)
     steps = summary.get("steps")
     if steps and steps["n"]:
-        yield _breakdown(steps)
+        yield _BREAKDOWN, _breakdown(steps, width)
     ranks = summary.get("ranks")
     if ranks:
-        yield _ranks(ranks)
+        yield 3, _ranks(ranks, width)
     facts = list(_facts(summary))
     if facts:
-        yield Group(*facts)
-    yield from _warnings(summary)
+        yield 6, Group(*facts)
+    warnings = list(_warnings(summary))
+    if warnings:
+        yield 2, Group(*warnings)
     if run_dir is not None:
-        yield Text.assemble(("run directory  ", "dim"), run_dir)
+        yield 1, Text.assemble(("run directory  ", "dim"), run_dir, overflow="fold")
         if steps and steps["n"]:
-            yield Text.assemble(("see it as a timeline  ", "dim"), f"voirkit export {run_dir} --format chrome")
+            yield 0, Text.assemble(("see it as a timeline  ", "dim"), f"voirkit export {run_dir} --format chrome", overflow="fold")
 
 
 def _title(summary: Summary) -> Text:
@@ -73,34 +104,48 @@ def _verdict(verdict: Mapping[str, Any]) -> RenderableType:
     return Padding(Group(kind, Text.assemble(("try  ", "bold"), verdict["next"])), (0, 0, 0, 2))
 
 
-def _breakdown(steps: Mapping[str, Any]) -> Table:
+def _alert(alert: Mapping[str, Any]) -> RenderableType:
+    said = Text.assemble((f"{alert['kind']}  ", "bold yellow"), alert["because"])
+    return Padding(Group(said, Text.assemble(("try  ", "bold"), alert["next"])), (0, 0, 0, 2))
+
+
+def _breakdown(steps: Mapping[str, Any], width: int) -> Table:
+    """The phases, with as many columns as there is room for."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name, options in (
-        ("phase", {}),
-        ("", {"width": _BAR}),
-        ("share", _RIGHT),
-        ("total", _RIGHT),
-        ("a step", _RIGHT),
-        ("p10 .. p90", _RIGHT),
-    ):
-        table.add_column(name, no_wrap=True, **options)
-    known = steps.get("wait_known", True)
+    bar = 20 if width >= 72 else 10
+    columns = [
+        ("phase", True),
+        ("bar", width >= 64),
+        ("share", True),
+        ("total", width >= 32),
+        ("a step", width >= 42),
+        ("p10 .. p90", width >= 62),
+    ]
+    shown = [at for at, (_, fits) in enumerate(columns) if fits]
+    for at in shown:
+        name = columns[at][0]
+        if name == "bar":
+            table.add_column("", no_wrap=True, width=bar)
+        else:
+            table.add_column(name, no_wrap=True, justify="left" if name == "phase" else "right")
+
+    def add(*cells: str | Text) -> None:
+        table.add_row(*(cells[at] for at in shown))
+
+    device = " on the device" if steps.get("time_of") == "device" else ""
     for phase in PHASES:
         row = steps["phases"][phase]
-        if phase == "wait" and not known:
-            table.add_row("wait", Text("unknown: no loader was seen", style="dim"), "", "", "", "")
+        if phase == "wait" and not steps.get("wait_known", True):
+            add("wait", Text("no loader was seen"[:bar], style="dim"), "unknown", "", "", "")
             continue
-        bar = Text("█" * round(row["share"] * _BAR), style=_COLOURS[phase])
-        table.add_row(phase, bar, f"{row['share']:.1%}", duration(row["total_s"]), *_spread(row.get("step_s")))
-        for part, known_part in row.get("parts", {}).items():
-            if known_part["share"] >= 0.005:
-                table.add_row(Text(f"  {part}", style="dim"), "", f"{known_part['share']:.1%}", duration(known_part["total_s"]), "", "")
+        drawn = Text("█" * round(row["share"] * bar), style=_COLOURS[phase])
+        add(phase, drawn, f"{row['share']:.1%}", duration(row["total_s"]), *_spread(row.get("step_s")))
+        for part, known in row.get("parts", {}).items():
+            if known["share"] >= 0.005:
+                add(Text(f"  {part}", style="dim"), "", f"{known['share']:.1%}", duration(known["total_s"]), "", "")
     total = sum(steps["phases"][p]["total_s"] for p in PHASES)
-    table.add_row(Text("step", style="bold"), "", "", duration(total), *_spread(steps["time_s"]))
+    add(Text(f"step{device}", style="bold"), "", "", duration(total), *_spread(steps["time_s"]))
     return table
-
-
-_RIGHT = {"justify": "right"}
 
 
 def _spread(spread: Mapping[str, float] | None) -> tuple[str, str]:
@@ -109,16 +154,17 @@ def _spread(spread: Mapping[str, float] | None) -> tuple[str, str]:
     return duration(spread["median"]), f"{duration(spread['p10'])} .. {duration(spread['p90'])}"
 
 
-def _ranks(ranks: list[Mapping[str, Any]]) -> Table:
+def _ranks(ranks: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in ("rank", "host", "steps", "a step", *PHASES):
+    phases = PHASES if width >= 76 else ()
+    for name in ("rank", "host", "steps", "a step", *phases):
         table.add_column(name, justify="left" if name == "host" else "right", no_wrap=True)
-    for rank in ranks[:8]:
-        shares = (f"{rank['phases'][p]['share']:.0%}" for p in PHASES)
+    for rank in ranks[:_MANY_RANKS]:
+        shares = (f"{rank['phases'][p]['share']:.0%}" for p in phases)
         table.add_row(str(rank["rank"]), rank["host"], str(rank["steps"]), duration(rank["time_s"]["median"]), *shares)
-    if len(ranks) > 8:
-        table.add_row(Text("…", style="dim"), Text(f"{len(ranks) - 8} more", style="dim"))
-    return table
+    if len(ranks) <= _MANY_RANKS:
+        return table
+    return Group(table, Text(f" {len(ranks) - _MANY_RANKS} more ranks: voirkit report --json", style="dim"))
 
 
 def _facts(summary: Summary) -> Iterator[Text]:
@@ -132,32 +178,67 @@ def _facts(summary: Summary) -> Iterator[Text]:
     if evaluation:
         said.append(f"{evaluation['n']:,} evaluation batches")
     if loss:
-        said.append(f"loss {loss['first']:.4g} -> {loss['last']:.4g}")
+        said.append(f"loss {_number(loss['first'])} -> {_number(loss['last'])}")
     workers = (summary.get("loader") or {}).get("workers")
     if workers is not None:
         said.append(f"{workers} loader workers")
     if said:
         yield Text(" · ".join(said))
+    held = [*_held(summary)]
+    if held:
+        yield Text.assemble(("memory  ", "dim"), " · ".join(held))
+    gpus = [*_gpus(summary.get("monitor") or {})]
+    if gpus:
+        yield Text.assemble(("GPU  ", "dim"), " · ".join(gpus))
     overhead = summary.get("overhead")
     if overhead:
         yield Text.assemble(("voirkit's own cost  ", "dim"), f"{overhead['share']:.2%}", (f"   {overhead['events']:,} records", "dim"))
 
 
+def _held(summary: Summary) -> Iterator[str]:
+    memory, monitor = summary.get("memory") or {}, summary.get("monitor") or {}
+    if memory.get("peak"):
+        yield f"peak {size(memory['peak'])}"
+    if "rss" in monitor:
+        yield f"all processes {size(monitor['rss']['mean'])}, at most {size(monitor['rss']['max'])}"
+    for name, device in (memory.get("devices") or {}).items():
+        yield f"{name} peak {size(device['peak'])}"
+
+
+def _gpus(monitor: Mapping[str, Any]) -> Iterator[str]:
+    for name in monitor:
+        if name.startswith("gpu") and name.endswith("_load"):
+            power = monitor.get(name.replace("_load", "_power"))
+            yield f"{name[3:-5]}: {monitor[name]['mean']:.0%} busy" + (f", {power['mean']:.0f} W" if power else "")
+
+
 def _warnings(summary: Summary) -> Iterator[Text]:
     dropped = summary.get("dropped") or {}
-    said = (
-        [f"{sum(dropped.values()):,} records were dropped: {', '.join(f'{k} ({n:,})' for k, n in list(dropped.items())[:4])}"]
-        if dropped
-        else []
-    )
-    said += summary.get("warnings") or []
-    for text in said[:_MANY_WARNINGS]:
-        yield Text.assemble(("warning  ", "bold yellow"), str(text).split("\n")[0])
-    if len(said) > _MANY_WARNINGS:
-        yield Text(f"{len(said) - _MANY_WARNINGS} more warnings in summary.json", style="yellow")
+    if dropped:
+        most = ", ".join(f"{name} ({n:,})" for name, n in list(dropped.items())[:4])
+        yield _warning(f"{sum(dropped.values()):,} records were dropped: {most}")
+    for text in summary.get("warnings") or []:
+        yield _warning(str(text).split("\n")[0])
     silent = [f"{p['selector']} ({p['where']})" for p in summary.get("probes") or [] if not p["events"]]
     if silent:
         yield Text.assemble(("probes that never fired  ", "bold yellow"), ", ".join(silent))
+
+
+def _warning(text: str) -> Text:
+    return Text.assemble(("warning  ", "bold yellow"), text)
+
+
+def _number(value: float | None) -> str:
+    return "nan" if value is None else f"{value:.4g}"  # JSON has neither nan nor inf
+
+
+def size(bytes_: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if bytes_ < 1000:
+            return f"{bytes_:.3g} {unit}"
+        bytes_ /= 1000
+    return f"{bytes_:.3g} TB"
 
 
 def figure(value: float) -> str:

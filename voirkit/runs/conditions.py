@@ -1,16 +1,19 @@
-"""Conditions over the figures of a summary: ``train_rate>=500``, ``steps.phases.wait.share<0.2``. For ``--require``."""
+"""Conditions over the figures of a summary: ``train_rate>=500``, ``memory.peak<2GB``, ``duration<10min``. For ``--require``."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.sizes import size
 
 _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
-_FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
+_FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")
+_TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "us": 1e-6, "µs": 1e-6}
 
 # Short names for the figures that people ask for; the rest go by their place in summary.json.
 SHORT = {
@@ -21,6 +24,7 @@ SHORT = {
     "loss": "loss.last",
     "duration": "duration_s",
     "overhead": "overhead.share",
+    "memory": "memory.peak",
 }
 
 
@@ -33,21 +37,49 @@ class Condition:
         path: Where the figure stands in the summary, as keys.
         operator: One of ``>= <= == != > <``.
         bound: What it is compared with.
+        unit: As it was written.
     """
 
     text: str
     path: tuple[str, ...]
     operator: str
     bound: float
+    unit: str = ""
 
     def failure(self, summary: dict[str, Any]) -> str | None:
         """Why a summary does not fulfil it, with the figure; None if it does."""
         value: Any = summary
-        for key in self.path:
-            value = value.get(key) if isinstance(value, dict) else None
+        for at, key in enumerate(self.path):
+            there = _inside(value)
+            if key not in there:
+                return f"{self.text}: this run has no {'.'.join(self.path)}{_hint(self.text, key, there, at)}"
+            value = there[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return f"{self.text}: this run has no {'.'.join(self.path)}"
-        return None if _HOLDS[self.operator](value, self.bound) else f"{self.text}: it is {value:.6g}"
+            where = ".".join(self.path)
+            inside = [f"{where}.{name}" for name, held in _inside(value).items() if isinstance(held, (int, float))]
+            more = f"; it has {', '.join(inside[:6])}" if inside else ""
+            return f"{self.text}: {where} is no number{more}"
+        return None if _HOLDS[self.operator](value, self.bound) else f"{self.text}: it is {_shown(value, self.unit)}"
+
+
+def _inside(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    return {str(i): held for i, held in enumerate(value)} if isinstance(value, list) else {}
+
+
+def _hint(text: str, key: str, there: dict[str, Any], at: int) -> str:
+    near = did_you_mean(key, there) if at and f".{key}" in text else ""  # not of what a short name stands for
+    return f". {near}" if near else ""
+
+
+def _shown(value: float, unit: str) -> str:
+    """A figure in the unit of its bound."""
+    if unit in _TIMES:
+        return f"{value / _TIMES[unit]:.6g}{unit}"
+    if unit == "%":
+        return f"{value * 100:.6g}%"
+    return f"{value / size('1' + unit):.6g}{unit}" if unit else f"{value:.6g}"
 
 
 def read(text: str, known: set[str]) -> Condition:
@@ -70,7 +102,28 @@ def read(text: str, known: set[str]) -> Condition:
         nearest = did_you_mean(name, [*SHORT, *known])
         raise CommandLineError(f"a summary has no {name!r}.", where=where, next=nearest or f"Such as: {', '.join(SHORT)}.")
     try:
-        bound = float(number)
+        return Condition(text, path, operator, *_bound(number))
     except ValueError:
-        raise CommandLineError(f"{number!r} is not a number.", where=where, next="A share of 20 % is 0.2.") from None
-    return Condition(text, path, operator, bound)
+        hint = "With a unit if need be: 500, 0.2, 20%, 250ms, 10min, 1.5h, 500MB, 2GiB."
+        raise CommandLineError(f"{number!r} is not a number.", where=where, next=hint) from None
+
+
+def _bound(text: str) -> tuple[float, str]:
+    """A number, in seconds or bytes if it has such a unit, and that unit.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%]*)", text)
+    if match is None:
+        raise ValueError(text)
+    number, unit = float(match[1]), match[2]
+    if unit in _TIMES:
+        number *= _TIMES[unit]
+    elif unit == "%":
+        number /= 100
+    elif unit:
+        number *= size("1" + unit)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number, unit

@@ -33,6 +33,7 @@ def begin(version: str, command: list[str], options: list[str], folder: str) -> 
         "git_revision": git_revision(folder),
         "host": host,
         "platform": platform,
+        "cpus": usable_cpus(),
         "pid": os.getpid(),
         "rank": rank,
         "world_size": size,
@@ -53,6 +54,28 @@ def _machine() -> tuple[str, str]:
         return platform.node(), platform.platform()
     name = os.uname()  # importing platform takes 4 ms
     return name.nodename, f"{name.sysname}-{name.release}-{name.machine}"
+
+
+def usable_cpus() -> int:
+    """How many processors this process may use: those it is bound to, and no more than its container's quota, rounded up."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for path, read in (("/sys/fs/cgroup/cpu.max", _quota_of_two), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", _quota_of_one)):
+        try:
+            quota = read(path)
+        except (OSError, ValueError):
+            continue  # another version of control groups, another system
+        return bound if quota is None else max(1, min(bound, -int(-quota // 1)))
+    return bound
+
+
+def _quota_of_two(path: str) -> float | None:
+    quota, period = _read(path).split()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_of_one(path: str) -> float | None:
+    quota = int(_read(path))
+    return None if quota < 0 else quota / int(_read(path.replace("quota", "period")))
 
 
 def git_revision(folder: str) -> str | None:

@@ -22,7 +22,7 @@
 #error "The files are little endian; plain.py writes them anywhere."
 #endif
 
-#define ENGINE 1 /* as in layout.py */
+#define ENGINE 2 /* as in layout.py */
 enum { OFF, ON, REFUSING };
 enum { DEEPEST = 32, TRIES = 4 };
 
@@ -55,6 +55,7 @@ static _Thread_local int depth;
 static int mode;
 static unsigned era;                      /* counts how often all windows were taken away */
 static uint32_t inherited = UINT32_MAX;   /* arguments up to this one may have no line in the files yet */
+static uint32_t highest;                  /* that was inherited */
 static uint64_t generation = 1;           /* counts changed() */
 static PyObject *on_arrive, *on_grow, *on_resolve, *on_lose, *on_failed;
 static PyObject *word_refresh;
@@ -286,16 +287,17 @@ static int slow(int64_t start, int64_t duration, int64_t value, uint32_t args, u
     PyObject *raised = NULL;
     int stored = 0;
     for (int i = 0; i < TRIES && name != 0 && mode == ON && !stored; i++) {
-        int room = args && args <= inherited ? tell(on_resolve, args) : 0;
-        if (room == 0)
-            room = make_room();
+        unsigned now = era;
+        int room = make_room();
+        if (room > 0 && args && args <= inherited && tell(on_resolve, args) < 0)
+            room = -1;
         if (room < 0) {
             Py_XDECREF(raised);
             raised = take_raised();
         }
         else if (room == 0)
             break;
-        else if (mine->next < mine->limit) {
+        else if (now == era && mine->next < mine->limit) { /* else the line of its arguments may be in another recording */
             store(mine, start, duration, value, args, name);
             stored = 1;
         }
@@ -355,15 +357,27 @@ wrong:
     return -1;
 }
 
+static const char *const names_of_span[] = {"name_id", "start_ns", "end_ns", "args", "value"};
+
 static PyObject *recorder_span(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t n, PyObject *kwnames) {
-    static const char *const names[] = {"name_id", "start_ns", "end_ns", "args", "value"};
     int64_t v[5] = {0};
     if (mode == OFF)
         Py_RETURN_NONE;
-    if (parse(given, n, kwnames, names, 3, 5, v) < 0)
+    if (parse(given, n, kwnames, names_of_span, 3, 5, v) < 0)
         return NULL;
     if (put(v[1], (int64_t)((uint64_t)v[2] - (uint64_t)v[1]), v[4], as_id(v[3]), as_id(v[0])) < 0)
         return NULL;
+    Py_RETURN_NONE;
+}
+
+/* What span() does, into memory that nobody reads: to see what it costs. */
+static PyObject *recorder_trial(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t n, PyObject *kwnames) {
+    static record place;
+    int64_t v[5] = {0};
+    writer w = {.next = (char *)&place, .limit = (char *)(&place + 1)};
+    if (parse(given, n, kwnames, names_of_span, 3, 5, v) < 0)
+        return NULL;
+    store(&w, v[1], (int64_t)((uint64_t)v[2] - (uint64_t)v[1]), v[4], as_id(v[3]), as_id(v[0]));
     Py_RETURN_NONE;
 }
 
@@ -568,7 +582,8 @@ static PyObject *recorder_inherit(PyObject *Py_UNUSED(module), PyObject *number)
     int64_t last;
     if (as_int64(number, &last) < 0)
         return NULL;
-    inherited = as_id(last);
+    if (as_id(last) >= highest) /* else it is of who is late */
+        inherited = highest = as_id(last);
     Py_RETURN_NONE;
 }
 
@@ -611,11 +626,12 @@ static PyObject *recorder_nothing(PyObject *Py_UNUSED(module), PyObject *const *
 #define FAST (PyCFunction)(void (*)(void))
 static PyMethodDef methods[] = {
     {"span", FAST recorder_span, METH_FASTCALL | METH_KEYWORDS, "span(name_id, start_ns, end_ns, args=0, value=0)"},
+    {"trial", FAST recorder_trial, METH_FASTCALL | METH_KEYWORDS, "What span() does, into memory that nobody reads."},
     {"changed", recorder_changed, METH_NOARGS, "Some span's arguments, or whether it is enabled, may be others now."},
     {"now", recorder_now, METH_NOARGS, "time.perf_counter_ns()"},
     {"install", recorder_install, METH_VARARGS, "install(arrive, grow, resolve, lose, failed)"},
     {"switch", recorder_switch, METH_O, "Record (1), do not (0), or count what would be recorded as dropped (2)."},
-    {"inherit", recorder_inherit, METH_O, "Arguments up to this number may not be in the files yet."},
+    {"inherit", recorder_inherit, METH_O, "Arguments up to this number may not be in the files yet; a smaller one than before is of who is late."},
     {"close", recorder_close, METH_NOARGS, "Take the windows away; (segment, where it ends, records that say whose the others are, True)."},
     {"_nothing", FAST recorder_nothing, METH_FASTCALL, NULL},
     {NULL},

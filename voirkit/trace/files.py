@@ -21,6 +21,24 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "
 _COUNTS = 1 << 12  # so many names' counts are added to the file of what was dropped at a time
 
 
+class _Descriptor:
+    """An open file. It is closed when nobody holds it any more: another thread may be about to write to it."""
+
+    __slots__ = ("_close", "fd", "file", "identity")
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.file = fd, _identity(fd)
+        self.identity, self._close = _identity, os.close  # when python ends, modules are emptied before objects are
+
+    def is_ours(self) -> bool:
+        """Whether the program has not closed it; its number may stand for a file of the program's by now."""
+        return self.file is not None and self.identity(self.fd) == self.file
+
+    def __del__(self) -> None:
+        if self.is_ours():
+            self._close(self.fd)
+
+
 class Files:
     """What a process has in the folder; it is there when this has been made.
 
@@ -32,7 +50,6 @@ class Files:
         names: The path of its ``.names``.
         complete: Whether all that was interned before is in it.
         resolved: The arguments from before there was a file that have got their line since.
-        closed: Nothing is to be written any more.
     """
 
     def __init__(self, folder: str, host: str, rank: int) -> None:
@@ -42,14 +59,12 @@ class Files:
             self.stem = f"{plain}.{again}" if again else plain
             self.names = f"{self.stem}.names"
             try:
-                self._fd = os.open(self.names, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+                self._out: _Descriptor | None = _Descriptor(os.open(self.names, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666))
                 break
             except FileExistsError:  # of a process that had the same id, or of this one before it was replaced by exec
                 pass
-        self._file = _identity(self._fd)
         self._numbers = count()
         self.complete = False
-        self.closed = False
         self.resolved: set[int] = set()
         self._dropped: list[Any] = []
         perf, wall = time.perf_counter_ns(), time.time_ns()
@@ -75,12 +90,14 @@ class Files:
         Raises:
             OSError: It can not be written whole.
         """
-        if self.closed:
+        out = self._out
+        if out is None:
             return
-        if _identity(self._fd) != self._file:  # the program closed it, and its number may stand for a file of the program's now
-            self._fd = os.open(self.names, _FLAGS)
-            self._file = _identity(self._fd)
-        if os.write(self._fd, line) != len(line):
+        if not out.is_ours():
+            out = _Descriptor(os.open(self.names, _FLAGS))
+            if self._out is not None:  # closed meanwhile
+                self._out = out
+        if os.write(out.fd, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.names)
 
     def segment(self) -> Segment:
@@ -94,6 +111,8 @@ class Files:
         Raises:
             OSError: There is no room for such a file.
         """
+        if self._out is None:
+            return
         counts = self._dropped[-1] if self._dropped else None
         if counts is None or name >= len(counts):
             size = 8 * _COUNTS * (name // _COUNTS + 1)
@@ -108,10 +127,7 @@ class Files:
 
     def close(self) -> None:
         """Write no more."""
-        self.closed = True
-        if _identity(self._fd) == self._file:
-            os.close(self._fd)
-        self._file = None
+        self._out = None
 
     def discard(self) -> None:
         """Another thread was faster."""

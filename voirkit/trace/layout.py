@@ -11,7 +11,7 @@ that is taken: a process id comes again, and survives an exec):
 from __future__ import annotations
 
 SCHEMA = 1
-ENGINE = 1  # what recorder.py expects of the C recorder: one that was built before a change is not used
+ENGINE = 2  # what recorder.py expects of the C recorder: one that was built before a change is not used
 
 # A segment: a header, then records. Little endian everywhere. What has not been written yet is zero.
 MAGIC = b"voirseg1"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 1 << 16
 MOST_ARGUMENTS = 1 << 13  # sets in each of two tables, and their characters
 MOST_CHARACTERS = 1 << 22
+TABLES_KEPT = 24  # from before there was a file, when another recording begins: three for each
 TOO_MANY = f"(names beyond {MOST_NAMES})"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -44,7 +45,9 @@ class Names:
         self._young: dict[str, int] = {}
         self._old: dict[str, int] = {}
         self._characters = 0
-        self._before: tuple[dict[str, int], ...] = ()  # tables from before there was a file
+        # Where the lines of numbers from before there was a file may be found. Tables are only appended, that of a new file before it is
+        # the young one: whatever other threads do meanwhile, none is lost to which one of them is about to add something.
+        self._before: list[dict[str, int]] = []
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
         """The number of a name; 0, whose records are counted as dropped, if there are too many."""
@@ -90,22 +93,24 @@ class Names:
         # Of two threads that intern the same at once the first has the entry: before there is a file it is where a number's line is found.
         return self._young.setdefault(text, number)
 
+    def begin_recording(self) -> None:
+        """What was interned long ago, for recordings that have ended, need not be found any more."""
+        del self._before[:-TABLES_KEPT]
+
     def begin_file(self) -> int:
         """There is a file now, or another one: what was interned before gets its line when it is used, and what is asked for a new number.
 
         Returns:
             A number above those of all arguments so far.
         """
-        # The tables themselves are kept, no copies: another thread may be adding to one of them, and at each moment all are to be found.
-        old, young = self._old, self._young
-        self._before = (young, *[table for table in (old, *self._before) if table][:4])
-        if self._young is young:
-            self._old, self._young, self._characters = {}, {}, 0
+        young: dict[str, int] = {}
+        self._before.extend((self._old, self._young, young))
+        self._old, self._young, self._characters = {}, young, 0
         return next(self._next_arguments)
 
     def line_of_arguments(self, number: int) -> bytes | None:
         """The line of a set that was interned before there was a file, if it is still kept."""
-        for table in (self._young, self._old, *self._before):
+        for table in (self._young, self._old, *reversed(self._before)):
             for text, other in list(table.items()):
                 if other == number:
                     return _arguments_line(number, text)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import struct
 from _thread import _local as _Local
 from functools import partial
+from itertools import repeat
 from operator import length_hint
 from sys import is_finalizing
 from time import perf_counter_ns as now
+from types import FunctionType
 
 from voirkit.trace import layout
 from voirkit.trace.window import Window as Window
@@ -31,6 +33,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 _mode = OFF
 _inherited = layout.THREAD  # arguments up to this one may have no line in this process's file yet
+_highest = 0  # that was inherited
 _generation: object = object()
 
 
@@ -76,11 +79,9 @@ _holes: list[None] = []  # one for each place that was taken and not written to
 def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
     """Record what took from one time to another."""
     if _mode:
-        if args and args <= _inherited and _mode == ON:
-            _resolve(args)
         try:
             window, place = _local.room
-            if name_id:
+            if name_id and (not args or args > _inherited):
                 _pack(window, place(), start_ns, end_ns - start_ns, value, args, name_id)
                 return
         except _NO_ROOM as exc:
@@ -110,6 +111,9 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
         tries -= 1
         try:
             room = _make_room()
+            # With the room at hand: if the recording ends and another begins meanwhile, this room is no more, and all is tried again.
+            if args and args <= _inherited and room is not None:
+                _resolve(args)
         except BaseException as exc:  # of a signal handler: it goes its way when the record is written
             raised = exc
             continue
@@ -252,6 +256,16 @@ class Span:
 _record = span
 
 
+class _Nobody:
+    """What ``trial`` has in place of what is a thread's."""
+
+    room = bytearray(layout.RECORD_BYTES), repeat(0).__next__
+
+
+# The same code as that of ``span``, with nothing of what threads share: it records into memory that nobody reads, to see what that costs.
+trial = FunctionType(span.__code__, {"_mode": ON, "_local": _Nobody, "_inherited": 0, "_pack": _pack}, "trial", span.__defaults__)
+
+
 def changed() -> None:
     """Some span's arguments, or whether it is enabled, may be others now."""
     global _generation
@@ -287,9 +301,10 @@ def switch(mode: int) -> None:
 
 
 def inherit(last: int) -> None:
-    """Arguments up to this number may not be in the files yet."""
-    global _inherited
-    _inherited = last
+    """Arguments up to this number may not be in the files yet; a smaller one than before is of who is late, and says nothing."""
+    global _inherited, _highest
+    if last >= _highest:
+        _inherited = _highest = last
 
 
 def close() -> list[tuple[Any, int, int, bool]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -261,24 +261,41 @@ def _argument_codes(part: _Part, args: Array) -> Array:
 
 
 class _Tables:
-    """The lines of a ``.names``."""
+    """The lines of a ``.names``.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: The file.
+        wanted: Which arguments (JSON) are kept; all by default.
+    """
+
+    def __init__(self, path: str, wanted: Callable[[bytes], bool] | None = None) -> None:
         self.header: dict[str, Any] = {}
         self.names: dict[int, Name] = {}
         self.arguments: dict[int, bytes] = {}
         self.threads: dict[int, str] = {}
+        self._path, self._wanted, self._at = path, wanted, 0
+        self.more()
+
+    def more(self) -> None:
+        """Take in the lines that have come since the last time."""
         try:
-            with open(path, "rb") as file:
-                lines = file.read().split(b"\n")[:-1]  # what has no line break behind it was not written whole
+            with open(self._path, "rb", buffering=0) as file:
+                file.seek(self._at)
+                text = file.readall()
         except FileNotFoundError:
-            lines = []
+            return
+        end = text.rfind(b"\n") + 1  # what has no line break behind it was not written whole
+        self._at += end
+        if end:
+            self._take(text[:end].split(b"\n")[:-1])
+
+    def _take(self, lines: list[bytes]) -> None:
         begin = f'{{"{layout.ARGUMENTS}":'.encode()
         others = []
         for line in lines:
             if line.startswith(begin):
                 number, _, text = line[len(begin) : -1].partition(b',"arguments":')
-                if number.isdigit():  # else the line is damaged
+                if number.isdigit() and (self._wanted is None or self._wanted(text)):  # if it is no number, the line is damaged
                     self.arguments[int(number)] = text
             else:
                 others.append(line)

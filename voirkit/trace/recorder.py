@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Span", "Totals", "adopt", "arguments", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
-    "mark", "name", "now", "span",
+    "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
 LIMIT = 4 << 30
@@ -76,6 +76,17 @@ def counter(name_id: int, at_ns: int, value: float) -> None:
     span(name_id, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
 
 
+def timed(events: int, took_ns: int) -> None:
+    """Say what records cost that were timed while they were made: no estimate is made for them.
+
+    Args:
+        events: How many.
+        took_ns: What all that was done for them took, their own recording in it.
+    """
+    if _recording is not None:
+        _recording.timed(events, took_ns)
+
+
 def is_recording() -> bool:
     """Whether spans go to files now."""
     return _recording is not None and _recording.stopped is None
@@ -94,6 +105,7 @@ def begin(folder: str, rank: int = 0, host: str | None = None, limit: int = LIMI
     global _recording
     if _recording is not None:
         end()
+    _names.begin_recording()
     _recording = Recording(engine, _names, Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit), tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files

@@ -43,7 +43,8 @@ class Totals:
     Attributes:
         events: Records that are in files.
         dropped: Records that are not, by ``category.name``.
-        seconds: An estimate of what the recording itself took: a measured cost of one record, and the time spent on files.
+        seconds: What the recording itself took: as it was timed by who records (``timed``), and for other records an estimate, the
+            measured cost of one record and the time spent on files.
         stopped: Why recording ended early; None if it did not.
     """
 
@@ -76,6 +77,7 @@ class Recording:
         self._counting = False
         self._events = 0
         self._slow_ns = 0
+        self._timed_events = self._timed_ns = 0
         # of the limit: what was left when the folder was last looked at, how much of it may be used before looking again, what has been
         self._left = self._share = self._used = 0
 
@@ -157,6 +159,11 @@ class Recording:
         finally:
             self._counting = False
 
+    def timed(self, events: int, took_ns: int) -> None:
+        """Some records were timed while they were made; see ``recorder.timed``."""
+        self._timed_events += events
+        self._timed_ns += took_ns
+
     # files
 
     def write(self, line: bytes, is_name: bool = False) -> None:
@@ -175,21 +182,20 @@ class Recording:
             self._fail(exc, files.names)
 
     def _files(self) -> Files | None:
-        files: Files | None = self._once.get("files")
-        if files is None:
-            if "no files" in self._once:
-                return None
+        once = self._once
+        if "files" not in once:
             try:
                 made = Files(self.settings.folder, self.settings.host, self.settings.rank)
-                files = self._once.setdefault("files", made)
-                if files is not made:
+                if once.setdefault("files", made) is not made:  # another thread was faster, or the recording has ended meanwhile
                     made.discard()
             except OSError as exc:
                 if exc.errno is None:
                     raise
-                self._once["no files"] = True
+                once.setdefault("files", None)
                 self._fail(exc, self.settings.folder)
-                return None
+        files: Files | None = once["files"]
+        if files is None:
+            return None
         if not files.complete:
             # Not only whoever made it: another thread may not record before all the names are there.
             for line in self.names.lines():
@@ -262,11 +268,17 @@ class Recording:
             self._save_dropped(number, lost)  # of two threads the one with the smaller number may have saved it last
             name = self.names.describe(number)
             dropped[name] = dropped.get(name, 0) + lost
-        files = self._once.get("files")
+        files = self._once.setdefault("files", None)  # None: there will be none
         if files is not None:
             files.close()
-        seconds = (self._slow_ns + self._events * _cost_ns(self.engine)) / 1e9
-        return Totals(self._events, dropped, seconds, self.stopped)
+        return Totals(self._events, dropped, self._took_ns() / 1e9, self.stopped)
+
+    def _took_ns(self) -> float:
+        """Those that were timed once, with their part of the time spent on files; the others by what one costs."""
+        others = max(self._events - self._timed_events, 0)
+        if not others:
+            return self._timed_ns if self._timed_events else self._slow_ns
+        return self._timed_ns + self._slow_ns * others / self._events + others * _cost_ns(self.engine)
 
     def in_child(self) -> Recording:
         """The part of a forked child: files of its own, made when it records."""
@@ -279,26 +291,13 @@ class Recording:
 
 
 def _cost_ns(engine: Any) -> float:
-    """What a record costs now, with its two clock reads, measured into memory; the engine's functions are to be installed anew."""
+    """What a record costs now, with its two clock reads, measured into memory of the engine's own: other threads may be recording."""
     times = 1000
-    size = layout.GRANULE
-    nobody = object()
-
-    def grow(segment: Any) -> Any:
-        return nobody, engine.Window(-1, 0, size), 0, size, 0
-
-    engine.install(lambda: 1, grow, lambda _: None, lambda _: None, lambda _: None)
-    engine.inherit(0)
-    engine.switch(1)
-    span = engine.span
-    span(1, 0, 0)
+    trial = engine.trial
     began = perf_counter_ns()
     for _ in range(times):
-        span(1, perf_counter_ns(), perf_counter_ns())
-    took = perf_counter_ns() - began
-    engine.switch(0)
-    engine.close()
-    return took / times
+        trial(1, perf_counter_ns(), perf_counter_ns())
+    return (perf_counter_ns() - began) / times
 
 
 def _thread() -> tuple[int, str]:

@@ -1,25 +1,20 @@
-/* A method written in C that is watched without a frame of Python: so that a warning that it gives names the program's line, a traceback has no
- * line of voirkit, and torch.compile has nothing more to look at.
+/* Part of _steps.c: a method written in C that is watched without a frame of Python, so that a warning that it gives names the program's line,
+ * a traceback has no line of voirkit, and torch.compile has nothing more to look at.
  *
- *     Watched(method, enter, leave)
+ *     hot.watched(method, leave)
  *
  * stands in a class in place of the method. From the class it is the method itself; from an object it is called as
  *
- *     began = enter()
  *     result = method(object, *args, **kwargs)
- *     if began is not None and result is not object: leave(began, object, result)
- *     (if began is a tuple, leave(began, None, None) is called also where the object itself or an exception came out)
+ *     if result is not object: leave(began, object, result, device)
  *
- * enter and leave must not raise; what they raise is dropped. Wherever this was not built, steps_transfer.py has the same in Python.
+ * where the thread is inside of nothing that is deaf to it; device is None, or has had begin() called and gets drop() where leave is not called.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <stddef.h>
 
 typedef struct {
     PyObject_HEAD
-    PyObject *method, *enter, *leave;
+    Hot *hot;
+    PyObject *method, *leave;
 } Watched;
 
 typedef struct {
@@ -28,56 +23,70 @@ typedef struct {
     vectorcallfunc call;
 } Bound;
 
-static PyTypeObject *bound_type;
+static PyTypeObject *bound_type, *watched_type;
 
-static void tell(PyObject *leave, PyObject *began, PyObject *object, PyObject *result)
+static PyObject *call_method(Bound *bound, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *told = PyObject_CallFunctionObjArgs(leave, began, object, result, NULL);
-    if (told == NULL)
-        PyErr_Clear();
-    Py_XDECREF(told);
-    PyErr_Restore(type, value, traceback);
-}
-
-static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    Bound *bound = (Bound *)self;
     Watched *watched = (Watched *)bound->watched;
-    PyObject *result, *began = PyObject_CallNoArgs(watched->enter);
-    if (began == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) /* KeyboardInterrupt and the like are the program's */
-            return NULL;
-        PyErr_Clear();
-        began = Py_NewRef(Py_None);
-    }
+    PyObject *result;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     if (nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET) {
         PyObject **slot = (PyObject **)args - 1, *saved = *slot;
         *slot = bound->object;
         result = PyObject_Vectorcall(watched->method, slot, n + 1, names);
         *slot = saved;
-    } else {
-        Py_ssize_t all = n + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-        PyObject **slot = PyMem_Malloc((all + 1) * sizeof(PyObject *));
-        if (slot == NULL) {
-            Py_DECREF(began);
-            return PyErr_NoMemory();
-        }
-        slot[0] = bound->object;
-        for (Py_ssize_t i = 0; i < all; i++)
-            slot[i + 1] = args[i];
-        result = PyObject_Vectorcall(watched->method, slot, n + 1, names);
-        PyMem_Free(slot);
+        return result;
     }
-    if (began != Py_None) {
-        if (result != NULL && result != bound->object)
-            tell(watched->leave, began, bound->object, result);
-        else if (PyTuple_Check(began))
-            tell(watched->leave, began, Py_None, Py_None);
+    Py_ssize_t all = n + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    PyObject **slot = PyMem_Malloc((all + 1) * sizeof(PyObject *));
+    if (slot == NULL)
+        return PyErr_NoMemory();
+    slot[0] = bound->object;
+    for (Py_ssize_t i = 0; i < all; i++)
+        slot[i + 1] = args[i];
+    result = PyObject_Vectorcall(watched->method, slot, n + 1, names);
+    PyMem_Free(slot);
+    return result;
+}
+
+/* What the program is to have stays as it is, a result or an exception. */
+static void tell_leave(Watched *watched, int64_t began, PyObject *object, PyObject *result, PyObject *device)
+{
+    int64_t end = clock_ns();
+    PyObject *type, *value, *trace, *told = NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    if (result != NULL && result != object) {
+        PyObject *number = PyLong_FromLongLong(began);
+        if (number != NULL)
+            told = PyObject_CallFunctionObjArgs(watched->leave, number, object, result, device, NULL);
+        Py_XDECREF(number);
+    } else if (device != Py_None)
+        told = PyObject_CallMethodNoArgs(device, word_drop);
+    Py_XDECREF(told);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    watched->hot->own_ns += clock_ns() - end;
+}
+
+static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Bound *bound = (Bound *)self;
+    Watched *watched = (Watched *)bound->watched;
+    Hot *hot = watched->hot;
+    if (is_inside(hot) > BACKWARD)
+        return call_method(bound, args, nargsf, names);
+    int64_t asked = clock_ns();
+    PyObject *device = Py_NewRef(hot->device);
+    if (tell_device(hot, word_begin, NULL, NULL) < 0) {
+        Py_DECREF(device);
+        return NULL;
     }
-    Py_DECREF(began);
+    int64_t began = clock_ns();
+    hot->own_ns += began - asked;
+    PyObject *result = call_method(bound, args, nargsf, names);
+    if (device != Py_None || (result != NULL && result != bound->object))
+        tell_leave(watched, began, bound->object, result, device);
+    Py_DECREF(device);
     return result;
 }
 
@@ -154,7 +163,7 @@ static PyType_Slot bound_slots[] = {
     {Py_tp_richcompare, bound_compare}, {Py_tp_hash, bound_hash},
     {Py_tp_call, PyVectorcall_Call}, {Py_tp_members, bound_members}, {0, NULL}};
 
-static PyType_Spec bound_spec = {"voirkit_instruments._watched.Bound", sizeof(Bound), 0,
+static PyType_Spec bound_spec = {"voirkit_instruments._steps.Bound", sizeof(Bound), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, bound_slots};
 
 /* what stands in the class */
@@ -174,25 +183,10 @@ static PyObject *watched_get(PyObject *self, PyObject *object, PyObject *type)
     return (PyObject *)bound;
 }
 
-static PyObject *watched_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    (void)kwargs;
-    PyObject *method, *enter, *leave;
-    if (!PyArg_ParseTuple(args, "OOO", &method, &enter, &leave))
-        return NULL;
-    Watched *self = (Watched *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->method = Py_NewRef(method);
-    self->enter = Py_NewRef(enter);
-    self->leave = Py_NewRef(leave);
-    return (PyObject *)self;
-}
-
 static int watched_traverse(PyObject *self, visitproc visit, void *arg)
 {
+    Py_VISIT(((Watched *)self)->hot);
     Py_VISIT(((Watched *)self)->method);
-    Py_VISIT(((Watched *)self)->enter);
     Py_VISIT(((Watched *)self)->leave);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -200,8 +194,8 @@ static int watched_traverse(PyObject *self, visitproc visit, void *arg)
 
 static int watched_clear(PyObject *self)
 {
+    Py_CLEAR(((Watched *)self)->hot);
     Py_CLEAR(((Watched *)self)->method);
-    Py_CLEAR(((Watched *)self)->enter);
     Py_CLEAR(((Watched *)self)->leave);
     return 0;
 }
@@ -216,19 +210,22 @@ static void watched_dealloc(PyObject *self)
 }
 
 static PyType_Slot watched_slots[] = {
-    {Py_tp_new, watched_new}, {Py_tp_traverse, watched_traverse}, {Py_tp_clear, watched_clear}, {Py_tp_dealloc, watched_dealloc},
+    {Py_tp_traverse, watched_traverse}, {Py_tp_clear, watched_clear}, {Py_tp_dealloc, watched_dealloc},
     {Py_tp_descr_get, watched_get}, {0, NULL}};
 
-static PyType_Spec watched_spec = {"voirkit_instruments._watched.Watched", sizeof(Watched), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+static PyType_Spec watched_spec = {"voirkit_instruments._steps.Watched", sizeof(Watched), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                    watched_slots};
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_watched", NULL, -1, NULL};
-
-PyMODINIT_FUNC PyInit__watched(void)
+static PyObject *hot_watched(Hot *self, PyObject *args)
 {
-    PyObject *made = PyModule_Create(&module), *type = PyType_FromSpec(&watched_spec);
-    bound_type = (PyTypeObject *)PyType_FromSpec(&bound_spec);
-    if (made == NULL || type == NULL || bound_type == NULL || PyModule_AddObject(made, "Watched", type) < 0)
+    PyObject *method, *leave;
+    if (!PyArg_ParseTuple(args, "OO", &method, &leave))
         return NULL;
-    return made;
+    Watched *made = (Watched *)watched_type->tp_alloc(watched_type, 0);
+    if (made == NULL)
+        return NULL;
+    made->hot = (Hot *)Py_NewRef((PyObject *)self);
+    made->method = Py_NewRef(method);
+    made->leave = Py_NewRef(leave);
+    return (PyObject *)made;
 }

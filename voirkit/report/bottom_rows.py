@@ -2,7 +2,7 @@
 
 The terminal itself keeps them apart (its scrolling region ends above them), so nothing that the script, its worker processes or a C
 library prints has to be caught, changed or delayed: streams, prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets
-every line. Checked with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor and never changes a terminal mode.
+every line. Checked with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
+from voirkit.report.keys import is_in_foreground
+
 SAVE, RESTORE = "\0337", "\0338"  # position and style of the cursor
 DOWN = "\033D"  # one row down in the same column; scrolls on the last row
 WHOLE = "\033[r"  # the scrolling region is the whole screen again; moves the cursor
@@ -22,8 +24,11 @@ CLEAR_BELOW = "\033[J"
 HEAL_AFTER = 8
 
 # Runs beside the program: if that dies without a word (kill -9, out of memory, os._exit), the terminal would stay divided.
-GUARD = r"""exec 3<&0 </dev/null
-( read -r line <&3; [ "$line" = done ] || printf '\0337\033[r\0338\033[J' ) &"""
+GUARD = r"""exec 3<&0 4<&1 </dev/null
+( read -r line <&3
+[ "$line" = done ] && exit
+printf '\0337\033[r\0338\033[J'
+stty -a <&4 | grep -q 'eol2 = q' && stty eol2 undef <&4 ) &"""
 
 
 class BottomRows:
@@ -54,7 +59,7 @@ class BottomRows:
         if os.getpid() != self._pid:
             return False
         with self._lock:
-            if self._closed or not self._in_foreground():
+            if self._closed or not is_in_foreground(self._fd):
                 return False
             try:
                 size = self.size()
@@ -82,7 +87,7 @@ class BottomRows:
 
     def leave(self, lines: Sequence[str]) -> None:
         """Print lines as ordinary output from where the cursor is, on lines of their own; only after ``close``."""
-        if os.getpid() != self._pid or not lines or not self._in_foreground():
+        if os.getpid() != self._pid or not lines or not is_in_foreground(self._fd):
             return
         # A row of blanks and a return: goes to the next line exactly if the cursor was not at the beginning of one.
         fresh_line = " " * (self.size()[0] - 1) + "\r"
@@ -126,13 +131,6 @@ class BottomRows:
             return [SAVE, WHOLE, "\033[0m", bottom(self._height - 1), CLEAR_BELOW, RESTORE]
         # After a resize the old rows may be anywhere below the cursor, wrapped or cut.
         return [SAVE, WHOLE, RESTORE, DOWN, "\033[A", SAVE, "\033[0m\033[B\r", CLEAR_BELOW, RESTORE]
-
-    def _in_foreground(self) -> bool:
-        """Whether this process may draw: not when it was sent to the background, where the shell has the terminal."""
-        try:
-            return os.tcgetpgrp(self._fd) == os.getpgrp()
-        except OSError:  # not our controlling terminal, hence without job control
-            return True
 
     def _write(self, text: str) -> bool:
         """Write all in one go: the kernel does not mix one write to a terminal with those of others."""

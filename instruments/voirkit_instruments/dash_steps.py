@@ -1,0 +1,69 @@
+"""Steps, rates and progress of this process for the live view, from what the steps instrument has written to the trace.
+
+Reads the files like any other reader, so that nothing is added to what a step costs. Does nothing until something is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from voirkit.imports import when_imported
+from voirkit.recording import RECORDER
+from voirkit.runs.ranks import rank_and_world_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit.analysis.live_picture import Picture
+    from voirkit.overseer import Overseer
+
+EVERY_S = 1.0
+MOST = 1 << 10  # records that are looked at at a time: about 150 steps
+
+
+class OwnSteps:
+    """What this process has recorded of its steps.
+
+    Args:
+        ov: The overseer of the run.
+    """
+
+    def __init__(self, ov: Overseer) -> None:
+        self._ov, self._rank = ov, rank_and_world_size()[0]
+        self._steps: Any = None
+        self._workers: Any = None
+        self._picture: Picture | None = None
+        self._next_s = 0.0
+        # What looks at the trace is loaded by the thread that imports torch: one that imports beside it could meet a fork.
+        when_imported(RECORDER, self._load)
+
+    def _load(self, _: object) -> None:
+        if self._ov.run_dir is None:
+            return
+        from voirkit.analysis.live_steps import LiveSteps
+        from voirkit.analysis.live_workers import Workers
+
+        self._workers = Workers(os.getpid())
+        self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid())
+
+    def picture(self) -> Picture | None:
+        """The steps as they are now, or were a second ago at most; None as long as there are none."""
+        if self._steps is None or time.monotonic() < self._next_s:
+            return self._picture
+        self._next_s = time.monotonic() + EVERY_S
+        if self._steps.look(os.cpu_count()):
+            self._picture = self._made()
+        return self._picture
+
+    def _made(self) -> Picture | None:
+        from voirkit.analysis.live_devices import devices
+        from voirkit.analysis.live_picture import Picture
+
+        picture = Picture()
+        self._steps.fill(picture)
+        picture.devices = list(devices(self._steps.window.counters, self._rank))
+        if picture.workers:
+            picture.worker_shares = self._workers.look()
+        return picture if picture.steps is not None or picture.progress or picture.devices else None

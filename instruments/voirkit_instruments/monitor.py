@@ -1,0 +1,124 @@
+"""``--monitor[=SECONDS]``: processor, memory, storage, network and GPUs while the run goes on, once a second; and ``--prometheus``.
+
+Every sample is in the trace, as counters, and is given as ``cpudata``, ``iodata``, ``netdata`` and ``gpudata``. What needs psutil is
+loaded only when the flag is on.
+"""
+
+from __future__ import annotations
+
+from voirkit.errors import CommandLineError
+from voirkit.instrument import instrument_definition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase
+
+EXTRA = "voirkit[monitor]"
+
+
+def needed(module: str, option: str) -> Any:
+    """A module of the extra.
+
+    Raises:
+        CommandLineError: It is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        what = f"it needs {exc.name or module}, which is not installed."
+        raise CommandLineError(what, where=option, next=f"Install it with: pip install '{EXTRA}'") from None
+
+
+def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterator[Phase]:
+    yield ov.phases.parse_args
+    needed("psutil", "--monitor")
+    nvml = needed("pynvml", "--monitor")
+    _ = ov.given  # giving is loaded now, and not beside the script
+    yield ov.phases.load_script
+    from voirkit.trace import recorder
+    from voirkit_instruments.monitor_gpus import Gpus
+    from voirkit_instruments.monitor_sampler import Machine, Sampler
+
+    def give(**data: Any) -> None:
+        if not gpus_only or "gpudata" in data:
+            ov.give(**data)
+
+    sampler = Sampler(Machine(Gpus(nvml, ov.warn)), interval_s, recorder, give, ov.warn)
+    sampler.start()
+    try:
+        yield ov.phases.run_script
+    finally:
+        sampler.stop()
+        ov.summary["monitor"] = sampler.summary()
+
+
+@instrument_definition
+def monitor_all(ov: Overseer, poll_interval: float = 10, arch: str | None = None) -> Iterator[Phase]:
+    """Monitor processor, memory, storage, network and GPUs, for ``ov.require(monitor_all())`` in a voirfile.
+
+    Args:
+        ov: The overseer.
+        poll_interval: Seconds from one sample to the next.
+        arch: For voirfiles written for voir; NVIDIA's are the only GPUs that are looked at.
+    """
+    yield from _monitor(ov, poll_interval)
+
+
+@instrument_definition
+def gpu_monitor(ov: Overseer, poll_interval: float = 10, arch: str | None = None) -> Iterator[Phase]:
+    """The same, of which only ``gpudata`` is given."""
+    yield from _monitor(ov, poll_interval, gpus_only=True)
+
+
+def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--monitor`` and ``--prometheus``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--monitor",
+        nargs="?",
+        type=_interval,
+        const=1.0,
+        dest="--monitor",
+        metavar="SECONDS",
+        help="sample processor, memory, storage, network and GPUs, every second or as often as --monitor=SECONDS says",
+    )
+    ov.argparser.add_argument(
+        "--prometheus",
+        metavar="[HOST:]PORT",
+        dest="--prometheus",
+        type=address,
+        help="serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
+    )
+    yield ov.phases.parse_args
+    served = getattr(ov.options, "--prometheus")
+    if served is not None:
+        from voirkit_instruments.prometheus import prometheus
+
+        ov.require(prometheus(*served))
+    interval_s = getattr(ov.options, "--monitor")
+    if interval_s is not None:
+        ov.require(monitor_all(interval_s))
+
+
+def _interval(text: str) -> float:
+    from voirkit_instruments.durations import seconds
+
+    return seconds(text)
+
+
+def address(text: str) -> tuple[str, int]:
+    """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
+        raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
+    return host.strip("[]") or "127.0.0.1", int(port)

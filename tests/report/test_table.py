@@ -1,0 +1,91 @@
+"""The summary as a person reads it: bounded, at any width, without colours where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from voirkit.report.table import LINES, PHASES, draw
+
+SPREAD = {"median": 0.0123, "p10": 0.001, "p90": 0.2}
+
+
+def phases(**more: Any) -> dict[str, Any]:
+    return {p: {"share": 1 / 6, "total_s": 20.0, "step_s": SPREAD, **more} for p in PHASES}
+
+
+SUMMARY: dict[str, Any] = {
+    "command": ["train.py", "--epochs", "3"], "exit_code": 0, "duration_s": 130.0, "world_size": 1, "ended": "normal",
+    "verdict": {"kind": "input-bound", "because": "61% of a step is spent waiting for the next batch.", "next": "Use more workers."},
+    "steps": {"n": 100, "items": 3200, "time_s": SPREAD, "phases": phases()},
+    "rates": {"train_rate": {"median": 512.0, "p10": 400.0, "p90": 600.0, "n": 100, "units": "items/s"}},
+    "memory": {"peak": 2_340_000_000, "process_peak": 2_340_000_000, "units": "bytes"},
+    "monitor": {"gpu0_load": {"mean": 0.42}, "gpu0_power": {"mean": 250.0}, "rss": {"mean": 3e9, "max": 4e9}},
+    "loss": {"first": 2.3, "last": None, "n": 100}, "overhead": {"share": 0.001, "events": 600, "seconds": 0.1},
+    "alerts": [{"kind": "loss-not-finite", "because": "The loss is nan from loss 12 on.", "next": "Look at the step before."}],
+}  # fmt: skip
+
+
+def drawn(summary: dict[str, Any], width: int = 100, lines: int | None = LINES, **options: Any) -> list[str]:
+    file = io.StringIO()
+    draw(summary, Console(file=file, width=width, highlight=False, **options), "voirkit-runs/one", lines)
+    return file.getvalue().splitlines()
+
+
+def test_all_of_it_is_there() -> None:
+    text = "\n".join(drawn(SUMMARY))
+    for words in (
+        "train.py --epochs 3   2.17 min, exit code 0", "input-bound  61% of", "try  Use more workers.", "loss-not-finite  The loss is nan",
+        "512 items/s", "loss 2.3 -> nan", "memory  peak 2.34 GB · all processes 3 GB, at most 4 GB", "GPU  0: 42% busy, 250 W", "0.10%",
+        "run directory  voirkit-runs/one",
+    ):  # fmt: skip
+        assert words in text, text
+    assert "all of it" not in text
+
+
+MUCH = {
+    **SUMMARY,
+    "command": ["train.py", *(f"--option-{i}=value" for i in range(40))],
+    "verdict": {"kind": "input-bound", "because": "word " * 300, "next": "\n".join("try this" for _ in range(30))},
+    "alerts": [{"kind": "loss-not-finite", "because": "because " * 60, "next": "next " * 60}] * 5,
+    "steps": {
+        **SUMMARY["steps"],
+        "phases": {**phases(), "other": {**phases()["other"], "parts": {f"part{i}": {"share": 0.01, "total_s": 1.0} for i in range(4)}}},
+    },
+    "ranks": [{"rank": r, "host": f"host{r}", "steps": 100, "time_s": SPREAD, "phases": phases()} for r in range(64)],
+    "rates": {f"rate{i}": SUMMARY["rates"]["train_rate"] for i in range(30)},
+    "warnings": [f"warning {i} " * 10 for i in range(50)],
+    "probes": [{"selector": f"//f > x{i}", "where": "main.py:3", "events": 0} for i in range(100)],
+    "dropped": {f"name{i}": 5 for i in range(50)},
+}
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+def test_it_is_never_longer_than_its_lines_nor_wider_than_the_terminal(width: int) -> None:
+    lines = drawn(MUCH, width)
+    assert len(lines) == LINES
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert "voirkit report" in text
+    assert "input-bound" in text
+    assert "optimizer" in text
+    assert "step" in text
+
+
+def test_the_report_has_all_of_it() -> None:
+    text = "\n".join(drawn(MUCH, lines=None))
+    assert "warning 49" in text
+    assert "rate29" in text
+    assert "all of it" not in text
+
+
+def test_colours_are_for_terminals() -> None:
+    assert "\x1b" not in "\n".join(drawn(SUMMARY))
+    assert "\x1b[" in "\n".join(drawn(SUMMARY, force_terminal=True, color_system="standard"))
+
+
+def test_of_an_empty_summary_what_there_is() -> None:
+    assert drawn({"command": None}) == ["(unknown command)   ", "run directory  voirkit-runs/one"]

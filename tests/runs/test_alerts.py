@@ -1,0 +1,66 @@
+"""Alerts beside the verdict, from the figures of a summary."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from voirkit.runs.alerts import alerts
+from voirkit_instruments.loss import MOST_POINTS, Losses
+
+
+def summary(values: list[float], **more: Any) -> dict[str, Any]:
+    losses = Losses()
+    for value in values:
+        losses.add({"loss": value})
+    return {"loss": losses.summary(), **more}
+
+
+def kinds(found: dict[str, Any]) -> list[str]:
+    return [alert["kind"] for alert in alerts(found)]
+
+
+def noisy(first: float, last: float, n: int = 400, noise: float = 0.3) -> list[float]:
+    chance = random.Random(1)
+    return [first + (last - first) * i / n + chance.gauss(0, noise) for i in range(n)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_the_first_loss_that_is_no_number_is_named(bad: float) -> None:
+    values = [*noisy(2, 1, 300)[:123], bad, 1.0, bad]
+    (alert,) = alerts(summary(values))
+    assert alert["kind"] == "loss-not-finite"
+    assert alert["evidence"] == {"first": 123, "value": str(bad), "n": 2, "of": 126}
+    assert f"{bad} from loss 123 on" in alert["because"]
+
+
+def test_a_loss_that_does_not_fall_is_told() -> None:
+    assert kinds(summary(noisy(2, 2, noise=0))) == ["loss-not-falling"]
+    assert kinds(summary(noisy(2, 3))) == ["loss-not-falling"]
+
+
+def test_a_loss_that_falls_and_a_short_run_are_not() -> None:
+    assert kinds(summary(noisy(2, 1))) == []
+    assert kinds(summary(noisy(10.9, 10.5, 60, 0.02))) == []
+    assert kinds(summary([2.0] * 10)) == []
+    assert kinds({"loss": None}) == []
+
+
+def test_the_curve_is_bounded_and_goes_from_the_first_to_near_the_last() -> None:
+    curve = summary([float(i) for i in range(100_000)])["loss"]["curve"]
+    assert len(curve) <= MOST_POINTS
+    assert curve[0] == (0, 0.0)
+    assert curve[-1][0] == curve[-1][1] >= 99_000
+
+
+def test_a_machine_with_other_work_is_told_of_a_run_that_has_rates() -> None:
+    busy = {"waited_share": 0.2, "others_share": 0.5}
+    (alert,) = alerts({"processors": busy, "steps": {"n": 10}})
+    assert alert["kind"] == "busy-machine"
+    assert "50%" in alert["because"]
+    assert kinds({"processors": busy, "steps": {"n": 0}}) == []
+    assert kinds({"processors": {**busy, "others_share": 0.01}, "steps": {"n": 10}}) == []  # its own threads wait for each other
+    assert kinds({"processors": None, "steps": {"n": 10}}) == []

@@ -1,0 +1,120 @@
+"""What a live view shows of a run at a moment: plain values, made from a run that goes on or from the summary of one that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+HISTORY = 24  # values of a rate's history
+
+
+class Number(NamedTuple):
+    """A figure with a name.
+
+    Attributes:
+        name: Such as ``train_rate``, ``loss``, ``train loss``.
+        value: Now.
+        units: May be empty.
+        history: Values up to now, at even distances.
+    """
+
+    name: str
+    value: float
+    units: str
+    history: Sequence[float]
+
+
+class Progress(NamedTuple):
+    """How far something is; ``left_s`` is the seconds that it will still take, or None if that is not known."""
+
+    label: str
+    done: float
+    total: float
+    left_s: float | None
+
+
+class Worker(NamedTuple):
+    """A loader's worker process: its id, and the share of a core that it used since the last look."""
+
+    pid: int
+    share: float
+
+
+@dataclass
+class Picture:
+    """A run at a moment; what is not known is empty or None.
+
+    Attributes:
+        title: What was run.
+        state: How it goes: ``running``, or how it ended, in words.
+        is_over: Whether nothing will change any more.
+        elapsed_s: Since it began.
+        steps: ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps that are shown.
+        shown_s: How long these steps took together; None if they are the whole run's.
+        done: Steps of the training so far, as far as they have been counted.
+        is_counted: Whether all have been.
+        where: Of the run directory.
+    """
+
+    title: str = ""
+    state: str = ""
+    is_over: bool = False
+    elapsed_s: float | None = None
+    steps: Mapping[str, Any] | None = None
+    shown_s: float | None = None
+    done: int = 0
+    is_counted: bool = True
+    rates: Sequence[Number] = ()
+    progress: Sequence[Progress] = ()
+    numbers: Sequence[Number] = ()
+    workers: int | None = None
+    worker_shares: Sequence[Worker] = ()
+    devices: Sequence[Number] = ()
+    ranks: Sequence[Mapping[str, Any]] = ()
+    verdict: Mapping[str, Any] | None = None
+    warnings: Sequence[str] = field(default_factory=list)
+
+
+def of_summary(summary: Mapping[str, Any]) -> Picture:
+    """The last picture of a run that is over."""
+    steps = summary.get("steps")
+    loss = summary.get("loss")
+    given = [Number("loss", loss["last"], f"(from {loss['first']:.4g})", ())] if loss and loss.get("last") is not None else []
+    said = [*(alert["because"] for alert in summary.get("alerts") or []), *(summary.get("warnings") or [])]
+    peak = (summary.get("memory") or {}).get("peak")
+    dropped = sum((summary.get("dropped") or {}).values())
+    return Picture(
+        title=title_of(summary.get("command") or []),
+        state=ended(str(summary.get("ended")), summary.get("exit_code")),
+        is_over=True,
+        elapsed_s=summary.get("duration_s"),
+        steps=steps if steps and steps["n"] else None,
+        done=steps["n"] if steps else 0,
+        rates=[Number(name, rate["median"], rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
+        numbers=given,
+        workers=(summary.get("loader") or {}).get("workers"),
+        devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
+        ranks=summary.get("ranks") or (),
+        verdict=summary.get("verdict"),
+        warnings=[*([f"{dropped:,} records were dropped"] if dropped else []), *(str(text).split("\n")[0] for text in said)],
+    )
+
+
+def title_of(command: Sequence[str]) -> str:
+    """A command as one line."""
+    return " ".join(command) or "(unknown command)"
+
+
+def ended(how: str, exit_code: int | None) -> str:
+    """How a run ended, in words."""
+    code = "" if exit_code is None else f", exit code {exit_code}"
+    said = {
+        "running": "is running",
+        "normal": "ended",
+        "exit": "ended",
+        "exception": "ended by an exception",
+        "signal": "ended by a signal",
+        "killed": "was killed: it did not end by itself",
+    }
+    return said.get(how, "ended") + code

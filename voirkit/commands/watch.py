@@ -1,0 +1,131 @@
+"""``voirkit watch [RUN]``: a run as it goes on, in another terminal or on another machine that sees its directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from voirkit.commands.target import read_words
+from voirkit.errors import RunDirectoryError
+from voirkit.options import ExtendedArgumentParser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from voirkit.analysis.live_picture import Picture
+    from voirkit.analysis.live_run import LiveRun
+    from voirkit.report.bottom_rows import BottomRows
+    from voirkit.report.cells import Look
+    from voirkit.report.keys import Keys
+
+PER_S = 2.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show a run until it is over.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CommandLineError: The command line is wrong.
+        RunDirectoryError: There is no run, or it can not be read.
+    """
+    options = read_words(_parser(), argv)
+    from voirkit.analysis.live_run import LiveRun
+    from voirkit.runs.find import LATEST, find
+
+    path = find(options.RUN or LATEST)
+    run = LiveRun(path)
+    try:
+        if options.once or not _is_terminal():
+            _print(_look(run), *_paper())
+        else:
+            _watch(run)
+    except BrokenPipeError:  # `voirkit watch | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _look(run: LiveRun) -> Picture:
+    try:
+        return run.look()
+    except OSError as exc:
+        raise RunDirectoryError(f"it can not be read any more: {exc.strerror}.", where=run.path) from None
+
+
+def _watch(run: LiveRun) -> None:
+    from voirkit.report.bottom_rows import BottomRows
+    from voirkit.report.keys import Keys
+    from voirkit.report.live_frame import watch_frame
+
+    rows = BottomRows(sys.stdout.fileno(), sys.stdout.encoding or "ascii")
+    look = _look_of(color=True)
+    picture = None
+    try:
+        with Keys(sys.stdin.fileno(), is_shared=False) as keys:
+            while True:
+                picture = _look(run)
+                if picture.is_over or not _show(rows, watch_frame(picture, rows.size(), look), keys):
+                    break
+    finally:
+        rows.close()
+    if picture is not None:
+        _leave(rows, picture, look)
+
+
+def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
+    """Draw until it is time to look again; False if the user has had enough."""
+    until = time.monotonic() + 1 / PER_S
+    rows.draw(lines)
+    while (left := until - time.monotonic()) > 0:
+        if keys.pressed(left):
+            return False
+    return True
+
+
+def _leave(rows: BottomRows, picture: Picture, look: Look) -> None:
+    """The last picture stays, as ordinary output."""
+    from voirkit.report.live_frame import watch_frame
+
+    rows.leave(watch_frame(picture, (rows.size()[0], 1000), look))
+
+
+def _print(picture: Picture, columns: int, look: Look) -> None:
+    from voirkit.report.live_frame import watch_frame
+
+    for line in watch_frame(picture, (columns + 1, 1000), look):
+        print(line)
+    sys.stdout.flush()
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and os.name == "posix" and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def _paper() -> tuple[int, Look]:
+    """How wide, and of what, a frame is that is printed once."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 0)).columns, _look_of(color=False)
+
+
+def _look_of(color: bool) -> Look:
+    from voirkit.report.cells import Look, can_show
+
+    return Look(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
+
+
+def _parser() -> ExtendedArgumentParser:
+    parser = ExtendedArgumentParser(
+        "voirkit watch",
+        "voirkit watch [--once] [RUN]",
+        description="Shows a run as it goes on: what its last steps spend their time on, rates, progress, verdict. The key q ends the "
+        "watching; the run goes on. Of a run that has ended the last picture is printed; one picture too where there is no terminal.",
+    )
+    parser.add_argument("RUN", nargs="?", help="the run directory (default: voirkit-runs/latest)")
+    parser.add_argument("--once", action="store_true", help="print one picture and end")
+    return parser

@@ -1,0 +1,216 @@
+"""A recording that is being written, read as it grows: each record once, whatever the length of the run.
+
+Files are read, never mapped, and nothing is written. A file that is removed meanwhile, as at the end of a run, is not missed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from voirkit.trace import layout
+from voirkit.trace.reader import _RECORD, Array, Files, Process, _Tables, files
+
+_IN_A_GRANULE = layout.GRANULE // layout.RECORD_BYTES
+CHUNK = 1 << 18  # records that are read at a time, 8 MiB
+
+
+class Fresh(NamedTuple):
+    """Records of one process that have come since the last look.
+
+    Attributes:
+        followed: Whose they are, with what the numbers in ``name`` and ``args`` stand for.
+        records: Of one segment, in the order in which they were recorded; those that name a thread are left out.
+        tid: The native id of the thread of each.
+        is_past: They are older than others that were shown before, and good for counting only.
+    """
+
+    followed: Followed
+    records: Array
+    tid: Array
+    is_past: bool
+
+
+class Followed:
+    """One process that records.
+
+    Args:
+        own: Its files.
+        wanted: Keeps a set of arguments (its JSON) or not; numbers of sets that are not kept are not known.
+
+    Attributes:
+        tables: What its names, arguments and threads are so far.
+        process: The process, as its header says; its clocks are 0 while there is none.
+    """
+
+    def __init__(self, own: Files, wanted: Callable[[bytes], bool] | None) -> None:
+        self.tables = _Tables(own.names, wanted)
+        self.stem = own.stem
+        self.process: Process = self.tables.process(own.stem)
+        self._segments: dict[str, _Segment] = {}
+
+    def look(self, own: Files) -> None:
+        """Take in what has been added to its names; after the ends of its segments were seen."""
+        self.tables.more()
+        if not self.process.pid:
+            self.process = self.tables.process(own.stem)
+
+    def segments(self, own: Files) -> list[_Segment]:
+        """Its segments, with what has been read of each."""
+        for path in own.segments:
+            if path not in self._segments:
+                self._segments[path] = _Segment(path)
+        return [self._segments[path] for path in own.segments]
+
+
+class Following:
+    """All processes that record into a run directory.
+
+    Args:
+        folder: The run directory; it need not be there yet.
+        at_once: How many records are read of what was there before the first look, newest first; the rest is read bit by bit afterwards.
+        pid: Only this process, if given.
+        wanted: Of arguments, as JSON: which are kept.
+
+    Attributes:
+        processes: By the stem of their files.
+        has_dropped: Whether one of them could not write all.
+    """
+
+    def __init__(self, folder: str, at_once: int = CHUNK, pid: int | None = None, wanted: Callable[[bytes], bool] | None = None) -> None:
+        self._folder, self._at_once, self._wanted = folder, at_once, wanted
+        self._pid = None if pid is None else str(pid)
+        self.processes: dict[str, Followed] = {}
+        self.has_dropped = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are older records that have not been read yet."""
+        return any(segment.gaps for followed in self.processes.values() for segment in followed._segments.values())
+
+    def look(self) -> list[Fresh]:
+        """What has been recorded since the last look, and some of what was there before the first.
+
+        Raises:
+            OSError: The folder can not be read.
+        """
+        found = []
+        for own in files(self._folder):
+            if self._pid is not None and own.stem.rpartition("-")[2].partition(".")[0] != self._pid:
+                continue
+            self.has_dropped = self.has_dropped or own.dropped is not None
+            followed = self.processes.get(own.stem)
+            if followed is None:
+                followed = self.processes[own.stem] = Followed(own, self._wanted)
+            # Records first: the lines that they need are there by then.
+            parts = [part for segment in followed.segments(own) for part in segment.more(self._at_once)]
+            followed.look(own)
+            found += [Fresh(followed, records, tid, is_past) for records, tid, is_past in parts if len(records)]
+        return found
+
+
+_Part = tuple[Array, Array, bool]  # records, the thread of each, whether they are from before
+
+
+class _Segment:
+    """How far one segment has been read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._at = 0
+        self._tid = -1
+        self.gaps: list[tuple[int, int, int]] = []  # records that were jumped over and are still to be counted: from, to, thread
+
+    def more(self, at_once: int) -> list[_Part]:
+        """What has been written since the last time."""
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                if not self._at and not file.read(layout.HEADER_BYTES).startswith(layout.MAGIC):
+                    return []  # not begun
+                return self._more(file.fileno(), at_once)
+        except FileNotFoundError:  # it has been put to rest
+            self.gaps = []
+            return []
+
+    def _more(self, fd: int, at_once: int) -> list[_Part]:
+        room = (os.fstat(fd).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
+        found = [self._past(fd, at_once)] if self.gaps else []
+        if room - self._at > at_once + layout.LARGEST_WINDOW // layout.RECORD_BYTES:
+            end = _end(fd, self._at, room)
+            if end - self._at > at_once:
+                self._jump(fd, end - at_once)
+        count = _IN_A_GRANULE  # what is behind the last record is zeros, up to 4 MiB of them
+        while self._at < room:
+            records = _read(fd, self._at, min(count, room - self._at))
+            written = _written(records)
+            if written:
+                self._at += written
+                part, tids, self._tid = _by_thread(records[:written], self._tid)
+                found.append((part, tids, False))
+            if not written or written < len(records):
+                break
+            count = min(2 * count, CHUNK)
+        return found
+
+    def _jump(self, fd: int, to: int) -> None:
+        """Go on near the end; what lies between is counted later."""
+        first = _read(fd, self._at, 1)
+        if len(first) and first["name"][0] == layout.THREAD:
+            self._tid = int(first["value"][0])
+        self.gaps.append((self._at, to, self._tid))
+        self._at = to
+
+    def _past(self, fd: int, at_once: int) -> _Part:
+        """The next of what was jumped over."""
+        begin, end, tid = self.gaps.pop()
+        records = _read(fd, begin, min(max(at_once, CHUNK), end - begin))
+        part, tids, tid = _by_thread(records, tid)
+        begin += len(records)
+        if len(records) and begin < end:
+            self.gaps.append((begin, end, tid))
+        return part, tids, True
+
+
+def _read(fd: int, first: int, count: int) -> Array:
+    """Records of a file, as many as there are."""
+    wanted, parts, at = count * layout.RECORD_BYTES, [], layout.HEADER_BYTES + first * layout.RECORD_BYTES
+    while wanted > 0 and (data := os.pread(fd, wanted, at)):
+        parts.append(data)
+        at, wanted = at + len(data), wanted - len(data)
+    raw = parts[0] if len(parts) == 1 else b"".join(parts)
+    return np.frombuffer(raw, _RECORD, len(raw) // layout.RECORD_BYTES)
+
+
+def _written(records: Array) -> int:
+    """How many records there are, up to the last that is written."""
+    if len(records) and records["name"][-1]:
+        return len(records)
+    found = np.flatnonzero(records["name"])
+    return int(found[-1]) + 1 if len(found) else 0
+
+
+def _end(fd: int, begin: int, room: int) -> int:
+    """Behind the last record that is written."""
+    while room > begin:
+        first = max(room - _IN_A_GRANULE, begin)
+        written = _written(_read(fd, first, room - first))
+        if written:
+            return first + written
+        room = first
+    return begin
+
+
+def _by_thread(records: Array, tid: int) -> tuple[Array, Array, int]:
+    """Records without those that name a thread, the thread of each, and that of the next."""
+    name = records["name"]
+    markers = np.flatnonzero(name == layout.THREAD)
+    if not len(markers):
+        whole = records if name.all() else records[name != 0]
+        return whole, np.full(len(whole), tid), tid
+    owners: Array = np.concatenate(([tid], records["value"][markers]))
+    tids = np.repeat(owners, np.diff(np.concatenate(([0], markers, [len(records)]))))
+    kept = (name != layout.THREAD) & (name != 0)
+    return records[kept], tids[kept], int(owners[-1])
