@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -331,3 +332,52 @@ def test_a_bound_method_tells_its_object_whatever_else_is_set_beside_it() -> Non
         holder.each([1, 2])
         Holder().each([3])
     assert [event["i"] for event in seen] == [1, 2]
+
+
+def in_lines(xs: Any) -> Any:
+    return [
+        i
+        for i
+        in xs
+        if i
+    ]  # fmt: skip
+
+
+def first_in_lines(n: int) -> Any:
+    x = (
+        n
+        + 1
+    )  # fmt: skip
+    return x
+
+
+@pytest.mark.parametrize(
+    ("f", "selector", "argument"),
+    [
+        (in_lines, "f > i", [0, 1, 2]),
+        pytest.param(
+            first_in_lines, "f > x", 3, marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="a NOP has a line of its own")
+        ),
+    ],
+)
+def test_a_tracer_is_told_the_same_lines(f: Callable[..., Any], selector: str, argument: Any) -> None:
+    def lines() -> list[tuple[str, int]]:
+        told: list[tuple[str, int]] = []
+
+        def tracer(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code.co_filename == __file__:
+                told.append((event, frame.f_lineno))
+            return tracer
+
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            f(argument)
+        finally:
+            sys.settrace(before)
+        return told[:-1]  # but for the one of this very function
+
+    plain = lines()
+    with probing(selector, env={"f": f}) as probe:
+        probe.subscribe([].append)
+        assert lines() == plain

@@ -1,4 +1,4 @@
-"""Taps for the variables of comprehensions and generator expressions: a first ``if`` after each ``for``, which always holds.
+"""Taps for the variables of comprehensions and generator expressions.
 
 Since python 3.12 a comprehension is compiled into its function, before that it is code of its own, as a generator expression still is:
 here its variables can be named in either.  What a name means in the function itself comes first; a comprehension's variable of that name
@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from voirkit.probes.calls import at_place, names
-from voirkit.probes.names import COMPREHENSIONS, FunctionNode, bound, bound_in, inside
+from voirkit.probes.calls import names, one_of
+from voirkit.probes.names import COMPREHENSIONS, FunctionNode, bound, bound_in, dotted, inside
 from voirkit.probes.sites import Site
 
 if TYPE_CHECKING:
@@ -42,38 +42,45 @@ def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[s
 
 
 def put(tapper: Tapper, node: Any) -> Any:
-    """Put the taps into a comprehension."""
+    """Put the taps into a comprehension: before the expression that comes next when a ``for`` has set its variables."""
     first = node.generators[0]
     first.iter = tapper.inner(first.iter)  # evaluated outside, and first
     around, tapper.around = tapper.around, tapper.around.union(*(bound(g.target) for g in node.generators))
     tapper.deep += 1
     sure: set[str] = set()
+    calls: list[ast.expr] = []
     for generator in node.generators:
         if generator is not first:
-            generator.iter = tapper.inner(generator.iter)
+            generator.iter = one_of([*calls, tapper.inner(generator.iter)], -1)
+            calls = []
         generator.target = tapper.inner(generator.target)
+        for at in ast.walk(generator.target):
+            if isinstance(at, ast.Attribute) and isinstance(at.ctx, ast.Store) and (attribute := dotted(at)):
+                tapper.unseen[attribute] = f"a comprehension sets it (line {at.lineno}), where no tap can see it."
         set_here = bound(generator.target)
         sure |= tapper.each.keys() & set_here
-        taps = [test for n, name in enumerate(set_here) if name in tapper.each for test in _tests(tapper, name, set_here[n + 1 :], sure)]
-        generator.ifs = [at_place(test, generator.target) for test in taps] + [tapper.inner(test) for test in generator.ifs]
+        for n, name in enumerate(set_here):
+            calls += _calls(tapper, name, set_here[n + 1 :], sure) if name in tapper.each else []
+        for n, test in enumerate(generator.ifs):
+            generator.ifs[n] = one_of([*calls, tapper.inner(test)], -1)
+            calls = []
     for field in ("key", "value", "elt"):
         if hasattr(node, field):
-            setattr(node, field, tapper.inner(getattr(node, field)))
+            setattr(node, field, one_of([*calls, tapper.inner(getattr(node, field))], -1))
+            calls = []
     tapper.deep -= 1
     tapper.around = around
     return node
 
 
-def _tests(tapper: Tapper, name: str, later: list[str], sure: set[str]) -> list[ast.expr]:
-    """Calls of the taps of a variable, as conditions that hold whatever they return."""
+def _calls(tapper: Tapper, name: str, later: list[str], sure: set[str]) -> list[ast.expr]:
+    """Calls of the taps of a variable that has been set."""
     site = Site("each", name, [other for other in later if other != name])
     found: list[ast.expr] = []
     for tap in tapper.taps(site):
         direct = sure.issuperset(tap.reads)
         function = tap.make(tap.reads) if direct else tapper.slow(tap, site)
-        call = ast.Call(tapper.mark(function), names([name, *(tap.reads if direct else ())]), [])
-        holds = ast.Compare(call, [ast.Is()], [ast.Constant(None)])  # by identity: what it returns is the program's
-        found.append(ast.BoolOp(ast.Or(), [holds, ast.Constant(True)]))
+        found.append(ast.Call(tapper.mark(function), names([name, *(tap.reads if direct else ())]), []))
     return found
 
 

@@ -96,6 +96,7 @@ def absolute(function: ParsedFunction, is_done: bool = False) -> Found:
     thing: Any = module
     for n, part in enumerate(function.path):
         names = _names(thing)
+        part = _mangled(part, thing, names)
         if part not in names:
             host = _function(thing, function.path[:n], module_name) if n else None
             if host is not None:
@@ -112,9 +113,19 @@ def at(module: str, path: tuple[str, ...]) -> FunctionType | None:
     """The function that stands at a path in a module now; None if there is none that was defined under that name."""
     thing: Any = sys.modules.get(module)
     for part in path:
-        thing = _names(thing).get(part)
+        names = _names(thing)
+        thing = names.get(_mangled(part, thing, names))
     found = _function(thing, path, module) if thing is not None else None
     return found if found is not None and _is_at(found, path) else None
+
+
+def _mangled(part: str, thing: Any, names: dict[str, Any]) -> str:
+    """``_K__m`` for the private method ``__m`` of a class ``K`` or of one that it derives from."""
+    if part not in names and part.startswith("__") and isinstance(thing, type):
+        for base in thing.__mro__:
+            if (private := f"_{base.__name__.lstrip('_')}{part}") in names:
+                return private
+    return part
 
 
 def _names(thing: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pickles functions with taps by value as they are without: for joblib, dask, Ray, Spark, multiprocess.
+"""Pickles functions with taps by value as they are without: for joblib, dask, Ray, Spark, multiprocess; and marshals their code (Keras).
 
 Taps are constants of a function's code, and stand for objects of this process.  Who pickles code (the ``cloudpickle`` that these libraries
 have, each its own, and ``dill``) is made to take the program's own.  Never imports them: each is patched when it has been imported.
@@ -7,6 +7,8 @@ Checked with cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
 
 from __future__ import annotations
 
+import functools
+import marshal
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,16 @@ def watch(own_code: Callable[[CodeType], CodeType]) -> None:
         if save is not None:
             table[CodeType] = lambda pickler, code: save(pickler, own_code(code))
 
+    for name in ("dumps", "dump"):
+        setattr(marshal, name, _of_own_code(getattr(marshal, name), own_code))
     for name in CLOUDPICKLES:
         when_imported(name, patch_cloudpickle)
     when_imported("dill._dill", patch_dill)
+
+
+def _of_own_code(dump: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
+    @functools.wraps(dump)
+    def marshalled(value: Any, *args: Any) -> Any:
+        return dump(own_code(value) if type(value) is CodeType else value, *args)
+
+    return marshalled

@@ -207,8 +207,12 @@ def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Ca
 def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorError | None:
     """What is there, and can not be probed."""
     from voirkit.probes.seen import refusal, seen_in
+    from voirkit.probes.source import TOO_DEEP
 
-    seen = seen_in(found.node)
+    try:
+        seen = seen_in(found.node)
+    except RecursionError:  # an expression of a thousand terms, which python compiles from its text, and not from a tree
+        return function.wrong(f"{label} {TOO_DEEP}")
     wanted = [capture.name for capture in function.captures if capture.name]
     foci = [] if function.is_total else [capture.name for capture in function.captures if capture.focus]
     problem = refusal(seen.sights, wanted, foci, function.is_total, function.is_replaced)

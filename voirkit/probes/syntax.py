@@ -153,19 +153,24 @@ class Reader:
         pass  # its value is True, False or None, and no node
 
     def read_Assign(self, scope: Scope, node: ast.Assign, stack: list[Any]) -> None:
-        target = node.targets[0]
-        if isinstance(node.value, ast.Lambda) and len(node.targets) == 1 and isinstance(target, ast.Name):
-            scope.bind(target.id, target.lineno, "assignment")
-            self.function(scope, target.id, node.value, stack)
-            return
         stack += [("assignment", target) for target in node.targets[::-1]]
-        stack.append(node.value)
+        if not self.is_named_lambda(scope, node.value, node.targets, stack):
+            stack.append(node.value)
+
+    def is_named_lambda(self, scope: Scope, value: ast.expr, targets: list[ast.expr], stack: list[Any]) -> bool:
+        """Whether a value is a lambda that gets a name; then it has been read, under each."""
+        names = [target.id for target in targets if isinstance(target, ast.Name)] if isinstance(value, ast.Lambda) else []
+        for name in names:
+            self.function(scope, name, value, stack)  # type: ignore[arg-type]  # just tested
+        return bool(names)
 
     def read_AnnAssign(self, scope: Scope, node: ast.AnnAssign, stack: list[Any]) -> None:
         if scope.kind in ("module", "class"):
             stack.append(node.annotation)  # evaluated there, and not in a function
         if node.value is not None:
-            stack += [("annotated", node.target), node.value]
+            stack.append(("annotated", node.target))
+            if not self.is_named_lambda(scope, node.value, [node.target], stack):
+                stack.append(node.value)
         elif isinstance(node.target, ast.Name):
             scope.declared.setdefault(node.target.id, node.lineno)
 
@@ -288,6 +293,9 @@ class Reader:
             own = inner.bound if inner.kind == "comprehension" else {}
             for name, found in (own | inner.comprehension).items():
                 outer.comprehension.setdefault(name, found)
+        if inner.kind == "comprehension":
+            for name, found in inner.attributes.items():
+                outer.attributes.setdefault(name, found)
 
 
 # Fields without an expression or statement in them.  A table of fields, and not ast.iter_child_nodes, halves the time.

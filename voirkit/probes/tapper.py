@@ -6,6 +6,7 @@ What a tap can not see there is noted instead, with the reason.  ``calls.py`` ma
 from __future__ import annotations
 
 import ast
+import sys
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import comprehensions
@@ -104,7 +105,9 @@ class Tapper(Calls):
             if own is None or not is_local or name in own.co_cellvars:  # a comprehension's, since 3.12 compiled into the function
                 meet = ast.ListComp(meet, [ast.comprehension(ast.Name(name, ast.Store()), ast.Tuple([], ast.Load()), [], 0)])
             met.append(ast.Expr(meet))
-        return [at_place(ast.If(ast.Constant(False), met, []), first)] if met else []
+        # The compiler leaves a NOP, whose line is shown to tracers, but for that in which a call begins since python 3.11.
+        start = ast.Pass(lineno=own.co_firstlineno, col_offset=0) if own is not None and sys.version_info >= (3, 11) else first
+        return [at_place(ast.If(ast.Constant(False), met, []), start)] if met else []
 
     def declarations(self) -> list[ast.stmt]:
         """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that use the names."""

@@ -168,8 +168,9 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
         if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if at.name == path[0] and not _is_setter(at):  # of a property the getter is meant
                 found += definitions(at, path[1:])
-        elif isinstance(at, ast.Assign) and isinstance(at.value, ast.Lambda) and len(path) == 1:
-            if any(isinstance(t, ast.Name) and t.id == path[0] for t in at.targets):
+        elif isinstance(at, ast.Assign | ast.AnnAssign) and isinstance(at.value, ast.Lambda) and len(path) == 1:
+            targets = at.targets if isinstance(at, ast.Assign) else [at.target]
+            if any(isinstance(t, ast.Name) and t.id == path[0] for t in targets):
                 found.append(at.value)
         elif isinstance(at, ast.stmt | ast.ExceptHandler | getattr(ast, "match_case", ())):
             stack += [c for c in ast.iter_child_nodes(at) if not isinstance(c, ast.expr)][::-1]
