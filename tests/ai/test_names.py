@@ -119,3 +119,20 @@ def test_the_clock_of_a_node_is_the_wall_clock_in_microseconds(ai):
 
     before = time.time_ns() // 1000
     assert before <= ai.get_time() <= time.time_ns() // 1000
+
+
+class Unwilling:
+    """Raises whatever it is asked."""
+
+    def _refuse(self, *_):
+        raise KeyError("asked")
+
+    __bool__ = __str__ = __repr__ = __format__ = __eq__ = __len__ = _refuse
+    __hash__ = object.__hash__
+
+
+def test_a_name_may_be_anything_and_raises_nothing(ai, recorded):
+    for _ in ai.data.item.iter([1], iter_name=Unwilling(), block_name=Unwilling()):
+        with ai.compute.derive(Unwilling()):
+            pass
+    assert all("Unwilling" in e.name for e in recorded())

@@ -96,6 +96,24 @@ def test_the_descriptor_of_the_names_is_closed_when_nobody_writes_any_more(trace
     """)
 
 
+def test_a_descriptor_that_the_program_has_closed_is_opened_anew(traced: Traced) -> None:
+    traced.run(
+        ASIDE
+        + """
+recorder.begin(FOLDER)
+span(n, 0, 0)
+for k in range(1, 4):
+    os.closerange(3, 256)
+    with open("mine", "wb", 0):
+        span(n, k, k, recorder.arguments({"k": k}))
+        span(n, k, k, recorder.arguments({"k": -k}))
+    assert os.path.getsize("mine") == 0
+recorder.end()
+assert shown(FOLDER) == [{}, {"k": 1}, {"k": -1}, {"k": 2}, {"k": -2}, {"k": 3}, {"k": -3}]
+"""
+    )
+
+
 def test_arguments_are_right_when_another_recording_begins_while_they_are_looked_for(traced: Traced) -> None:
     traced.run(
         ASIDE

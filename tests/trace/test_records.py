@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from tracing import Traced
+
+from voirkit.trace import names
 
 
 def rows(traced: Traced) -> list[tuple[object, ...]]:
@@ -256,3 +259,35 @@ def test_columns_have_their_types_and_one_length(traced: Traced) -> None:
         "process": ("uint32", 1), "pid": ("int64", 1), "tid": ("int64", 1), "rank": ("int32", 1),
     }  # fmt: skip
     assert columns.rows == 1
+
+
+class Whole(int):
+    pass
+
+
+class Text(str):
+    pass
+
+
+def test_arguments_are_written_as_json_has_them() -> None:
+    values = [
+        0,
+        -1,
+        True,
+        None,
+        1.5,
+        float("nan"),
+        -0.0,
+        10**400,
+        1 << 8191,
+        -(1 << 8191),
+        'a"\\\n\0\ud800é',
+        Whole(3),
+        Text("q"),
+        [1],
+        object(),
+    ]
+    for value in values:
+        for key in ("k", '"\ud800', Text("z"), 5):
+            plain = {names.text_of(key): names._plain(value), "more": 2}
+            assert names._text_of_arguments({key: value, "more": 2}) == json.dumps(plain, separators=(",", ":"))

@@ -203,8 +203,8 @@ class Node(Span):
             iter_name: Another name for the wait.
             block_name: Another name for the body.
         """
-        wait = str(iter_name or _ending(self.name, ".iter")) if include_iter else ""
-        body = str(block_name or _ending(self.name, ".block")) if include_block else ""
+        wait = _chosen(iter_name, self.name, ".iter") if include_iter else ""
+        body = _chosen(block_name, self.name, ".block") if include_block else ""
         return self._loop(iterator, wait, body, "count")
 
     def _loop(self, iterator: Iterable[T], wait: str, body: str, value_key: str) -> Generator[T, None, None]:
@@ -332,6 +332,7 @@ class Node(Span):
 
     def derive(self, name: str) -> Node:
         """The node ``<name of this one>.<name>`` below this one: the same object each time."""
+        name = name if type(name) is str else key(name)
         found = self._derived.get(name)
         if found is None:
             below = Node(self.cat, f"{self.name}.{name}", self, f".{name}")
@@ -371,6 +372,7 @@ class Use(Node):
 
     def derive(self, name: str) -> Node:
         """The node below the one in the tree, with the same arguments and switch of its own."""
+        name = name if type(name) is str else key(name)
         found = self._derived.get(name)
         if found is None:
             assert self._parent is not None
@@ -400,8 +402,9 @@ def put(own: dict[str, Entry], at: float, epoch: Any, step: Any, image_idx: Any,
             own[name] = (at, value)
 
 
-def _ending(name: str, ending: str) -> str:
-    return name if name.endswith(ending) else name + ending
+def _chosen(given: Any, name: str, ending: str) -> str:
+    said = given if type(given) is str else "" if given is None else key(given)
+    return said or (name if name.endswith(ending) else name + ending)
 
 
 __all__ = ["Node", "Use", "allow", "plain"]

@@ -99,10 +99,28 @@ static void give_raised(PyObject *exc) {
 #define Py_IsFinalizing _Py_IsFinalizing
 #endif
 
+/* Let Python go so many calls deeper than the program may, so that what is recorded at the program's limit is recorded as well. */
+enum { DEEPER = 100 };
+static void go_deeper(int calls) {
+    PyThreadState *thread = PyThreadState_Get();
+#if PY_VERSION_HEX >= 0x030C0000
+    thread->py_recursion_remaining += calls;
+#if PY_VERSION_HEX < 0x030E0000
+    thread->c_recursion_remaining += calls;
+#endif
+#elif PY_VERSION_HEX >= 0x030B0000
+    thread->recursion_remaining += calls;
+#else
+    thread->recursion_depth -= calls;
+#endif
+}
+
 /* Call one of recording.py's functions. What comes out of it is not its own but the program's, of a signal handler; unless Python is being
  * taken down, when its modules are half empty. */
 static PyObject *ask(PyObject *function, PyObject *argument) {
+    go_deeper(DEEPER);
     PyObject *result = argument == NULL ? PyObject_CallNoArgs(function) : PyObject_CallOneArg(function, argument);
+    go_deeper(-DEEPER);
     if (result == NULL && Py_IsFinalizing()) {
         PyErr_Clear();
         result = Py_NewRef(Py_None);
@@ -406,7 +424,9 @@ static PyObject *nothing; /* what is called instead of an entry where nothing is
 /* Have a span ask for its arguments, if any may be others now. -1: an exception of the program. */
 static int refresh(span *self) {
     uint64_t now = generation;
+    go_deeper(DEEPER);
     PyObject *answer = PyObject_CallMethodNoArgs((PyObject *)self, word_refresh);
+    go_deeper(-DEEPER);
     if (answer == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return -1;

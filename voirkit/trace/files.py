@@ -24,15 +24,20 @@ _COUNTS = 1 << 12  # so many names' counts are added to the file of what was dro
 class _Descriptor:
     """An open file. It is closed when nobody holds it any more: another thread may be about to write to it."""
 
-    __slots__ = ("_close", "fd", "file", "identity")
+    __slots__ = ("_close", "_stat", "device", "fd", "inode")
 
     def __init__(self, fd: int) -> None:
-        self.fd, self.file = fd, _identity(fd)
-        self.identity, self._close = _identity, os.close  # when python ends, modules are emptied before objects are
+        found = os.fstat(fd)
+        self.fd, self.inode, self.device = fd, found.st_ino, found.st_dev
+        self._stat, self._close = os.fstat, os.close  # when python ends, modules are emptied before objects are
 
     def is_ours(self) -> bool:
         """Whether the program has not closed it; its number may stand for a file of the program's by now."""
-        return self.file is not None and self.identity(self.fd) == self.file
+        try:
+            found = self._stat(self.fd)
+        except OSError:
+            return False
+        return found.st_ino == self.inode and found.st_dev == self.device
 
     def __del__(self) -> None:
         if self.is_ours():
@@ -94,6 +99,7 @@ class Files:
         if out is None:
             return
         if not out.is_ours():
+            out.inode = -1  # the number may come again, for the same file
             out = _Descriptor(os.open(self.names, _FLAGS))
             if self._out is not None:  # closed meanwhile
                 self._out = out
@@ -147,11 +153,3 @@ def _process_name(argv: list[str]) -> str:
     except Exception:
         pass  # it is only a name
     return os.path.basename(argv[0]) if argv and argv[0] else "python"
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

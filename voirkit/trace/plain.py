@@ -73,6 +73,7 @@ class _Thread:
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
+_too_deep: list[int] = []  # names of spans that ended where python could go no deeper; they are lost
 _holes: list[None] = []  # one for each place that was taken and not written to
 
 
@@ -127,7 +128,8 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
             _unless_the_programs(exc)
     if _mode and not stored:
         _lose(name_id)
-    if raised is not None and not is_finalizing():  # else it is of half empty modules
+    # What comes of half empty modules is voirkit's own, and so is that python can go no deeper.
+    if raised is not None and not is_finalizing() and not isinstance(raised, RecursionError):
         raise raised
 
 
@@ -207,16 +209,21 @@ def _nothing(*_: object) -> None:
 
 def _leave(start: int, span: Span, *_: object) -> None:
     end = now()
-    if span._seen is not _generation:
-        _refresh(span)
-    if span.enabled:
-        _record(span.name_id, start, end, span.args)
+    try:
+        if span._seen is not _generation:
+            _refresh(span)
+        if span.enabled:
+            _record(span.name_id, start, end, span.args)
+    except RecursionError:  # at the program's limit python goes no deeper; the program's own exception is on its way
+        _too_deep.append(span.name_id)
 
 
 def _refresh(span: Span) -> None:
     generation = _generation
     try:
         span.refresh()
+    except RecursionError:
+        raise
     except Exception as exc:
         _failed(exc)
     span._seen = generation  # not before: another thread would take the old for the new
@@ -314,6 +321,8 @@ def close() -> list[tuple[Any, int, int, bool]]:
         Each segment, where it ends, how many of its places hold no event, and whether nobody writes into it for sure.
     """
     global _local, _writers, _free, _inherited, _holes
+    while _too_deep:
+        _lose(_too_deep.pop())
     writers, _writers, _free = _writers, [], []
     empty, _holes = len(_holes), []
     _local, _inherited = _Local(), layout.THREAD

@@ -233,7 +233,7 @@ def _ours(exc: Exception, recording: Recording | None, text: str = "a record cou
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    if type(exc).__module__ != "builtins" or not where.startswith("voirkit"):
+    if type(exc).__module__ != "builtins" or not where.startswith("voirkit") or isinstance(exc, RecursionError):
         raise exc
     if recording is None or (recording is _recording and recording.stopped is None):  # else it ended meanwhile, in another thread
         _once(f"{text} ({type(exc).__name__}: {exc}).")
