@@ -27,13 +27,13 @@ def main(argv: Sequence[str]) -> int:
     """
     options = read_words(_parser(), argv)
     from voirkit.analysis.summary import check_stream, summary_of
-    from voirkit.runs.find import LATEST
+    from voirkit.runs.find import LATEST, check_manifest
     from voirkit.runs.opened import open_run
 
     with open_run(options.RUN or LATEST) as run:
         check_stream(run)
         summary = summary_of(run)
-        for warning in run.warnings:
+        for warning in (*check_manifest(run.path), *run.warnings):
             tell(warning)
         _show(summary, options)
     return 0
