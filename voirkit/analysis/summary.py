@@ -25,16 +25,20 @@ _EMPTY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def summary_of(run: Run) -> dict[str, Any]:
+def summary_of(run: Run, ranks: Sequence[Rank] | None = None) -> dict[str, Any]:
     """The summary of an opened run, its steps computed from what was recorded.
+
+    Args:
+        run: The run.
+        ranks: What each rank did, if that is known already, of a run that was not monitored.
 
     What the run itself wrote is kept; what it could not (it was killed, it goes on, it was one of several ranks) is filled in.
     """
     found = _own(run)
-    ranks = of_run(run)
+    creep = memory_creep(run) if ranks is None else None
+    ranks = of_run(run) if ranks is None else ranks
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
-    creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:
         found["dropped"] = _dropped(run)
