@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
-from voirkit.errors import CommandLineError, VoirkitError, tell
+from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
 _SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "watch")}
@@ -27,9 +28,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(command.main(words[1:]))
         if word in _RESERVED:
             raise CommandLineError(f"the subcommand {word!r} is not in this version yet.", next=f"A script of that name: voirkit ./{word}")
+        _refuse_misspelt(word)
     except VoirkitError as exc:
         tell(str(exc))
         return exc.exit_code
     from voirkit.commands import run
 
     return run.main(words)
+
+
+def _refuse_misspelt(word: str) -> None:
+    """Refuse a word that is no script but looks like a subcommand.
+
+    Raises:
+        CommandLineError: It is.
+    """
+    if word.isalpha() and not os.path.exists(word):
+        hint = did_you_mean(word, _SUBCOMMANDS)
+        if hint:
+            raise CommandLineError(f"{word!r} is neither a script nor a subcommand.", next=hint)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Ended, Place
-from recorded import files, record
+from recorded import files, record_with_manifest
 
 from voirkit.report.formats import FORMATS
 
@@ -27,7 +27,7 @@ def export(place: Place, *words: str, **options: Any) -> Ended:
 @pytest.fixture
 def run(place: Place) -> Path:
     """A run that ``voirkit-runs/latest`` points to."""
-    path = record(place.folder / "voirkit-runs/20260101T000000Z-main")
+    path = record_with_manifest(place.folder / "voirkit-runs/20260101T000000Z-main")
     (place.folder / "voirkit-runs/latest").symlink_to(path.name)
     return path
 
@@ -133,6 +133,34 @@ def test_what_is_damaged_is_said_once_and_the_rest_written(run: Path, place: Pla
     ended = export(place, str(run), "--format", "csv", "-o", "x.csv")
     assert (ended.code, ended.out) == (0, "x.csv\n")
     assert ended.err == f"voirkit: {run}/run.json can not be read; it is damaged.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "is missing"), ('{"schema": 999, "voirkit": "9"}', "has schema 999, this voirkit knows 1")],
+)
+@pytest.mark.parametrize("command", [("export", "--format", "csv", "-o", "x.csv"), ("report", "--json")], ids=lambda words: words[0])
+def test_a_manifest_that_is_missing_or_newer_is_said_in_one_line(run: Path, place: Place, command: Any, text: Any, said: str) -> None:
+    (run / "run.json").unlink()
+    if text is not None:
+        (run / "run.json").write_text(text)
+    ended = place.run(sys.executable, "-m", "voirkit", command[0], str(run), *command[1:])
+    assert (ended.code, ended.err.count("\n")) == (0, 1), ended.err
+    assert said in ended.err
+
+
+def test_a_folder_of_another_program_is_none(place: Place) -> None:
+    place.write({"game/run.json": '{"speed": 3}'})
+    ended = export(place, "game", "--format", "csv")
+    assert (ended.code, ended.err.partition("\n")[0]) == (2, "voirkit: game: this is no run directory: its run.json is not voirkit's.")
+
+
+def test_a_misspelt_subcommand_gets_a_hint(place: Place) -> None:
+    ended = place.run(sys.executable, "-m", "voirkit", "exprot", "run")
+    assert (ended.code, ended.err) == (2, "voirkit: 'exprot' is neither a script nor a subcommand.\n  Did you mean 'export' or 'report'?\n")
+    place.write(exprot="print('a script')")
+    (place.folder / "exprot").write_text("print('a script without an ending')\n")
+    assert place.voirkit("exprot").out == "a script without an ending\n"
 
 
 def test_a_format_that_needs_a_package_names_it(run: Path, place: Place) -> None:

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from made_run import HOST, PID, START, MadeRun, Process, row
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from opentelemetry.proto.trace.v1 import trace_pb2
-from recorded import record
+from recorded import record_with_manifest
 
 from voirkit.errors import VoirkitError
 from voirkit.report import otlp, otlp_http
@@ -346,14 +346,14 @@ def test_spans_that_a_collector_rejects_are_an_error(receiver: Receiver) -> None
     ],
 )
 def test_what_can_not_be_sent_is_one_clear_error_and_makes_no_file(place: Place, format: str, target: str, told: str) -> None:
-    record(place.folder / "run")
+    record_with_manifest(place.folder / "run")
     ended = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", target)
     assert (ended.code, ended.out, ended.err) == (2, "", f"voirkit: -o {target}: {told}\n")
     assert [path.name for path in place.folder.iterdir()] == ["run"]
 
 
 def test_the_command_sends_a_run_to_a_collector(place: Place, receiver: Receiver) -> None:
-    record(place.folder / "run")
+    record_with_manifest(place.folder / "run")
     ended = place.python("-m", "voirkit", "export", "run", "--format", "otlp", "-o", f"{receiver.address}/", "--steps", "1:2")
     assert (ended.code, ended.err, ended.out) == (0, "", f"{receiver.address}/\n")
     steps = {plain_all(span.attributes)["step"] for _, span in Received(receiver.requests).spans if span.name == "forward"}

@@ -10,7 +10,7 @@ from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.formats import FORMATS, load
-from voirkit.runs.find import LATEST, find
+from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
 
@@ -31,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
     """
     options = read_words(_parser(), argv)
     path = find(LATEST if options.RUN is None else options.RUN)
+    for fault in check_manifest(path):
+        tell(fault)
     if options.format is None:
         raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(FORMATS)}")
     format = load(options.format)

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = read_words(_parser(), argv)
     from voirkit.analysis.summary import check_stream, summary_of
-    from voirkit.runs.find import LATEST
+    from voirkit.runs.find import LATEST, check_manifest
     from voirkit.runs.opened import open_run
 
     with ExitStack() as opened:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
             for run in group:
                 check_stream(run)
             summaries.append((group[0], summary_of(*group)))
-            for warning in dict.fromkeys(warning for run in group for warning in run.warnings):
+            for warning in dict.fromkeys(warning for run in group for warning in (*check_manifest(run.path), *run.warnings)):
                 tell(warning)
     try:
         _show(summaries, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The verdict: shares of step time.
-BOUND = 0.45  # what takes that much is what the run is bound by
+BOUND = 0.5  # what takes more than half is what the run is bound by
 STRAGGLES = 0.15  # a rank that makes the others wait that long in every step
 FEW = 3  # steps, under which nothing is said
 IDLES = 0.45  # a GPU that does nothing for so much of a step, while no input is waited for

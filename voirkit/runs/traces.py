@@ -63,6 +63,8 @@ def export(path: str, target: str) -> str:
 def _run(module: str, *words: str) -> tuple[str, str]:
     """Run the main function of one of voirkit's modules in another process; why it failed, or nothing, and what it printed."""
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
+    # Nothing is multiplied there: numpy's library would start a thread for each processor.
+    environment.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     command = [sys.executable, "-c", _PYTHON.format(module), _PACKAGE, *words]
     try:
         import signal
