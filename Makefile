@@ -53,8 +53,6 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/annotations.py
 	$(PY) benchmarks/at_rest.py
 	$(PY) benchmarks/trace.py
-	$(PY) benchmarks/steps.py
-	$(PY) benchmarks/ending.py
 	$(PY) benchmarks/live.py
 
 # Checks that are kept outside the repository; run where they are present.

@@ -26,7 +26,7 @@ _EMPTY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def summary_of(run: Run, *others: Run, ranks: Sequence[Rank] | None = None) -> dict[str, Any]:
+def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     """The summary of an opened run, its steps computed from what was recorded.
 
     What the run itself wrote is kept; what it could not (it was killed, it goes on, it was one of several ranks) is filled in.
@@ -34,17 +34,14 @@ def summary_of(run: Run, *others: Run, ranks: Sequence[Rank] | None = None) -> d
     Args:
         run: The run; of several directories that of the first rank.
         others: The directories of its other ranks, if they did not share one.
-        ranks: What each rank did, if that is known already, of a run that was not monitored.
 
     Raises:
         RunDirectoryError: What was recorded is damaged where that could not be seen before.
     """
-    if ranks is not None:
-        return _summary_of(run, others, ranks)  # without DuckDB, which takes long to load
     import duckdb
 
     try:
-        return _summary_of(run, others, None)
+        return _summary_of(run, others)
     except duckdb.Error as exc:
         raise damaged(run.path, exc) from None
 
@@ -54,14 +51,14 @@ def damaged(path: str, exc: Exception) -> RunDirectoryError:
     return RunDirectoryError("its trace can not be read; it is damaged.", where=path, next=str(exc).partition("\n")[0])
 
 
-def _summary_of(run: Run, others: Sequence[Run], known: Sequence[Rank] | None) -> dict[str, Any]:
+def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     found = _own(run)
-    ranks = [rank for one in (run, *others) for rank in of_run(one)] if known is None else known
+    ranks = [rank for one in (run, *others) for rank in of_run(one)]
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
-    if known is None and found.get("monitor") is None:
+    if found.get("monitor") is None:
         found["monitor"] = monitored(run)
-    creep = memory_creep(run) if known is None else None
+    creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:
         found["dropped"] = _dropped(run)

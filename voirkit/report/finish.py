@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from voirkit.analysis.of_run import of_run, roll_up
-from voirkit.analysis.of_segments import of_segments
 from voirkit.analysis.summary import summary_of
 from voirkit.runs import at_rest
 from voirkit.runs.directory import SUMMARY, write_json
@@ -32,17 +31,13 @@ def finish(path: str, rank: int, pid: int) -> dict[str, Any]:
         The summary.
     """
     with Run(path) as run:
-        is_alone = run.manifest.get("world_size") == 1
-        small = of_segments(path) if is_alone else None
-        if small is None:
-            for one in of_run(run):
-                if one.rank == rank:
-                    roll_up(run, one)
-        summary = summary_of(run, ranks=small)
+        for one in of_run(run):
+            if one.rank == rank:
+                roll_up(run, one)
+        summary = summary_of(run)
         if rank == 0:
             write_json(os.path.join(path, SUMMARY), summary)
-    if small is None:
-        at_rest.settle(path, rank, ended=[pid])
+    at_rest.settle(path, rank, ended=[pid])
     return summary
 
 

@@ -11,7 +11,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import duckdb
 
 from voirkit.errors import RunDirectoryError
 from voirkit.runs import at_rest, directory
@@ -21,9 +23,6 @@ from voirkit.runs.find import LATEST, find
 from voirkit.runs.selection import EVERYTHING, Selection
 from voirkit.runs.spans import connect
 from voirkit.runs.trace_tables import Process, open_trace
-
-if TYPE_CHECKING:
-    import duckdb
 
 BATCH = 10_000  # rows that are python objects at a time
 
@@ -141,8 +140,6 @@ class Run:
         return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
     def _settle(self) -> None:
-        import duckdb
-
         try:
             at_rest.settle(self.path)
         except (OSError, duckdb.Error):
@@ -196,8 +193,6 @@ class Run:
         Raises:
             RunDirectoryError: The trace is damaged where it could not be seen before.
         """
-        import duckdb
-
         try:
             cursor = self.connection().execute(query)
             while batch := cursor.fetchmany(BATCH):
@@ -211,16 +206,12 @@ class Run:
         Raises:
             RunDirectoryError: The trace is damaged where it could not be seen before, or there is no room for the result.
         """
-        import duckdb
-
         try:
             self.connection().execute(statement).fetchall()
         except duckdb.Error as exc:
             raise self._damaged(exc) from None
 
     def _damaged(self, exc: Exception) -> RunDirectoryError:
-        import duckdb
-
         what = "its trace can not be read"
         if isinstance(exc, duckdb.IOException):
             what += ", or the result not be written"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+import duckdb
 import numpy as np
 
 from voirkit.runs.spans import COLUMNS, register
 from voirkit.trace.pieces import Pieces
-
-if TYPE_CHECKING:
-    import duckdb
 
 # v2 keeps whole numbers as differences: 6 bytes an event instead of 9.
 OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"

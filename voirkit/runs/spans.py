@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import numpy as np
 
 from voirkit.trace.pieces import Piece, Source
-
-if TYPE_CHECKING:
-    import duckdb
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
 COLUMNS = {
@@ -44,8 +42,6 @@ def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
 
     Two threads: one that reads and one that writes keep each other busy, more take memory and the program's cores.
     """
-    import duckdb
-
     connection = duckdb.connect(config={"threads": 2, "temp_directory": temporary})
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")

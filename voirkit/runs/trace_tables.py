@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import duckdb
 
 from voirkit.runs import parquet
 from voirkit.runs.spans import COLUMNS
@@ -12,9 +14,6 @@ from voirkit.runs.trace_files import Layout, layout
 from voirkit.trace.layout import folder_of
 from voirkit.trace.pieces import Pieces, Source, of_stem, records_in
 from voirkit.trace.reader import Files
-
-if TYPE_CHECKING:
-    import duckdb
 
 _SAME_CLOCK_NS = 2_000_000_000
 
@@ -152,8 +151,6 @@ def _described(line: str) -> dict[str, Any] | None:
 
 
 def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: list[str]) -> bool:
-    import duckdb
-
     try:
         connection.execute(
             f"SELECT {', '.join(COLUMNS)} FROM read_parquet({parquet.quoted(path)}, hive_partitioning = false) LIMIT 0"
