@@ -86,7 +86,11 @@ def _without_probes(found: dict[str, Any]) -> list[str]:
 def _known(name: str, value: Any) -> str:
     if name in ("model", "use_cuda"):
         return f"{name} {value}"
-    return f"{name} {value:,.4g} items/s" if name.endswith("_rate") else f"{name} {value:,}x"
+    if name.endswith("_rate"):
+        from voirkit.report.live_frame import amount
+
+        return f"{name} {amount(value, 'items/s')}"
+    return f"{name} {value:,}x"
 
 
 def _missing(result: dict[str, Any], script: str) -> list[str]:
