@@ -7,11 +7,9 @@ folder=$PWD/../shared/acceptance
 python=$PWD/${VENV:-.venv}/bin/python
 failed=0
 # What is about flags and subcommands that do not exist yet comes with those; two of these cases want --loader for a hint.
-truth=input_inline,compute,flat,accumulate,validation,lbfgs,exit_code,exception,ranks_input,hello,main_semantics
+# The scripts whose costs are known (truth/check.py, eight minutes) and the killed runs (truth/crash.py) want --loader too, and come with it.
 later=command-report-unknown-engine,command-compare,command-what-if,command-calls,command-misspelt-option,config-unknown-key
 "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later" || failed=1
-# Of the scripts whose costs are known, one of each kind: all of them (truth/check.py) take eight minutes. The others want --loader.
-"$python" "$folder/truth/check.py" --voirkit "$python -m voirkit" -k "$truth" || failed=1
 for part in selectors preserve stdlib; do
   (cd "$folder/probes" && "$python" "$part.py") || failed=1
 done
