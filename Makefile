@@ -49,6 +49,8 @@ docs: $(STAMP)
 benchmarks: $(STAMP)
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/rates.py
+	$(PY) benchmarks/steps.py
+	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py
 	$(PY) benchmarks/probes.py
 	$(PY) benchmarks/annotations.py
 	$(PY) benchmarks/at_rest.py
