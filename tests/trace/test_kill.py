@@ -85,6 +85,7 @@ def test_kill_at_any_moment_loses_no_span_that_ended(traced: Traced) -> None:
 
 def test_the_export_of_a_killed_run_says_nothing_but_what_it_wrote(traced: Traced) -> None:
     kill_when_recording(traced, """record(0, name("slot 0", "first"))""")
+    (traced.folder / "run" / "run.json").write_text('{"schema": 1, "voirkit": "0"}')  # as voirkit's runner writes it
     for _ in ("from segments, and puts them to rest", "from Parquet"):
         done = subprocess.run(
             [sys.executable, "-m", "voirkit", "export", "run", "--format", "csv", "-o", "run.csv", "--force"],
