@@ -7,18 +7,19 @@ UV = $(shell command -v uv || echo $(VENV)/bin/uv)
 STAMP := $(VENV)/.installed-dev
 DEMO_STAMP := $(VENV)/.installed-demo
 READERS := .cache/readers
+FRAMEWORKS := .cache/frameworks
 RECORDER := hatch_build.py $(wildcard voirkit/trace/*.c instruments/voirkit_instruments/_steps*.[ch])
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-readers matrix lint format types docs benchmarks acceptance check clean
+.PHONY: demo test test-slow test-readers test-frameworks matrix lint format types docs benchmarks acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
 test: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers and not frameworks"
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow
@@ -27,6 +28,11 @@ test-slow: $(STAMP)
 test-readers: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/report/readers/make.sh $(READERS)
 	VOIRKIT_READERS=$(READERS) $(PY) -m pytest -m readers tests/report
+
+# Training with Lightning, accelerate and transformers, in an environment of their own.
+test-frameworks: $(STAMP)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/frameworks/make.sh $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
 
 matrix: $(STAMP)
 	bash tests/matrix.sh
@@ -61,7 +67,7 @@ benchmarks: $(STAMP)
 acceptance: $(STAMP)
 	bash tests/acceptance.sh
 
-check: lint types test test-slow test-readers docs acceptance
+check: lint types test test-slow test-readers test-frameworks docs acceptance
 
 clean:
 	rm -rf .cache voirkit-runs build dist

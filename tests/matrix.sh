@@ -18,7 +18,7 @@ for minor in 10 11 12 13; do
   env=.cache/matrix/3.$minor
   [ -x "$env/bin/python" ] || "$python" -m venv "$env"
   "$uv" pip install --quiet --python "$env/bin/python" -e '.[test]' &&
-    "$env/bin/python" -m pytest -q -n 2 --dist worksteal -m "not slow and not torch and not readers" -p no:cacheprovider || failed=$((failed + 1))
+    "$env/bin/python" -m pytest -q -n 2 --dist worksteal -m "not slow and not torch and not readers and not frameworks" -p no:cacheprovider || failed=$((failed + 1))
 done
 echo "$found interpreters, $failed failed"
 [ "$found" -gt 0 ] && [ "$failed" -eq 0 ]
