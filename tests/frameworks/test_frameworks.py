@@ -14,7 +14,7 @@ pytestmark = pytest.mark.frameworks
 # Nothing is fetched, nothing is sent, and no progress bar shows times.
 ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_DISABLED": "true", "CUDA_VISIBLE_DEVICES": "", "TQDM_DISABLE": "1"}
 
-DATA = """
+MADE = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,7 +30,8 @@ warnings.simplefilter("ignore")
 import logging
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 import lightning
-""" + DATA + """
+from made import DataLoader, data, nn, torch
+
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -53,7 +54,8 @@ print(model.net.weight.sum().item())
 
 ACCELERATE = """
 from accelerate import Accelerator
-""" + DATA + """
+from made import DataLoader, data, nn, torch
+
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 model = nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -99,7 +101,7 @@ print(model.classifier.weight.sum().item())
 
 def trained(place: Place, script: str) -> Mapping[str, Any]:
     """The summary of a script that prints under voirkit what it prints under python."""
-    place.write(main=script)
+    place.write(main=script, made=MADE)
     theirs = place.python("main.py", env=ENV, timeout=280)
     ours = place.voirkit("--quiet", "main.py", env=ENV, timeout=280)
     assert (ours.code, ours.out) == (theirs.code, theirs.out), ours.err
