@@ -100,8 +100,8 @@ def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
         for lines in more:
             yield 10, lines
     for text in list(picture.warnings)[:_MOST_WARNINGS]:
-        first, *more = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
-        yield 6, [styled("warning  ", BOLD + ";" + YELLOW, look) + first, *more[:1]]
+        said = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
+        yield 6, [styled("warning  ", BOLD + ";" + YELLOW, look) + said[0], *said[1:2]]
 
 
 def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
