@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from voirkit import inherit
 from voirkit.imports import when_imported
+from voirkit.instrument import instrument_definition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,28 +69,21 @@ class Loader:
         self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
 
 
-def instrument_loader(ov: Overseer) -> Iterator[Phase]:
-    """Record what the program's loaders do."""
-    yield ov.phases.init
-    ov.argparser.add_argument(
-        "--loader", action="store_true", dest="--loader", help="record every sample, transform, worker and wait of the data loaders"
-    )
-    ov.argparser.add_argument(
-        "--loader-ops",
-        action="append",
-        default=[],
-        metavar="MODULE:CLASS.METHOD",
-        help="functions that --loader records as operations of their own, such as a tokenizer's; repeatable, or with commas",
-    )
-    yield ov.phases.parse_args
-    from_user = ov.options.loader_ops
-    if not (getattr(ov.options, "--loader") or from_user):
-        return
+@instrument_definition
+def loader(ov: Overseer, *named: str) -> Iterator[Phase]:
+    """Record what the program's loaders do.
+
+    Args:
+        named: Operations that the user names, as ``module:function`` or ``module:Class.method``, several with commas between.
+
+    Raises:
+        CommandLineError: A name is none.
+    """
     from voirkit_instruments.loader_named import names
 
-    loader = Loader(ov, names(from_user))
-    when_imported("torch", loader.begin)
+    recording = Loader(ov, names(named))
+    when_imported("torch", recording.begin)
     try:
         yield ov.phases.run_script
     finally:
-        loader.end()
+        recording.end()
