@@ -11,6 +11,8 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.report.native_part import native_part
+
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
 _COLOURS = {"wait": "red", "transfer": "magenta", "forward": "green", "backward": "cyan", "optimizer": "blue", "other": "yellow"}
@@ -66,6 +68,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     steps = summary.get("steps")
     if steps and steps["n"]:
         yield _BREAKDOWN, _breakdown(steps, width)
+    native = summary.get("native")
+    if native:
+        yield 5, native_part(native, width, duration)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)
