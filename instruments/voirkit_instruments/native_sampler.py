@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,8 +53,8 @@ class Sampler:
         self._sampling, self._stem = sampling, stem
         self._taken = {
             "schema": 1, "tool": "perf", "version": sampling.version, "perf": sampling.perf, "events": list(sampling.events),
-            "frequency_hz": self._rate_hz, "rank": rank, "host": host, "pid": self._pid, "perf_pid": sampling.beside.pid,
-            "began_ns": recorder.now(), "ended_ns": None,
+            "frequency_hz": self._rate_hz, "rank": rank, "host": host, "pid": self._pid, "profiler_pid": sampling.beside.pid,
+            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None,
         }  # fmt: skip
         # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
         recorder.mark(recorder.name("native", "sampling", kind="mark"), self._taken["began_ns"])

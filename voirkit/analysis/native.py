@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.native_join import ELSEWHERE, OTHERS, Joined
 from voirkit.analysis.native_spans import OPERATION, PHASE, Recorded
 from voirkit.analysis.perf_samples import Reading, printed
+from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import NATIVE, NATIVE_FOLDER, write_json
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 SCHEMA = 1
+_ENDS_S = 20.0
 TIME = "cpu-clock"  # the event whose numbers are nanoseconds
 _BY_PREFERENCE = ("cycles", TIME)  # what shares are shares of
 _SHORT = 3  # functions of an operation that the summary names
@@ -58,7 +61,7 @@ def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     if taken is None or (run.is_live and taken.get("ended_ns") is None):
         return None  # it is damaged, or samples still
     data = os.path.join(folder, f"{stem}.data")
-    if not os.path.exists(data):
+    if not os.path.exists(data) or not _is_whole(taken):
         return None
     try:
         counts = count(run, taken, data)
@@ -70,6 +73,17 @@ def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     except OSError:
         pass  # who opens the run next counts again
     return counts
+
+
+def _is_whole(taken: Mapping[str, Any]) -> bool:
+    """Whether the profiler has ended; of a run that was killed it does soon after."""
+    pid, clocks = taken.get("profiler_pid", 0), (taken["began_ns"], taken.get("began_time_ns", 0))
+    until = time.monotonic() + _ENDS_S
+    while is_here(taken["host"]) and is_alive(pid, *clocks):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def count(run: Run, taken: Mapping[str, Any], data: str) -> dict[str, Any]:
