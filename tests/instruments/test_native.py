@@ -57,7 +57,7 @@ def why_not() -> str:
     if shutil.which("perf") is None:
         return "perf is not installed"
     command = ["perf", "record", "--event", "cpu-clock", "--output", "-", "--", "true"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     return done.stderr.decode(errors="replace").strip()[:200] if done.returncode else ""
 
 
