@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
+from voirkit.analysis.native import native_of
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
@@ -22,7 +23,7 @@ SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
+    "parameters": None, "native": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
     "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
 }  # fmt: skip
 
@@ -60,6 +61,7 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
         found.update(computed(ranks, found))
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
+    found["native"] = native_of(run) or found["native"]
     creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:
