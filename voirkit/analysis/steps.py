@@ -107,12 +107,14 @@ class Steps:
         evaluation: Those of loops in which a model is called and nothing is trained.
         wait_known: Whether the time that training waits for batches could be seen.
         device: Those of training on the clock of a GPU, if one was used.
+        episodes: Numbers of the iterators whose batches were trained on; not kept in a rollup.
     """
 
     train: Table
     evaluation: Table
     wait_known: bool
     device: DeviceTable | None = None
+    episodes: frozenset[int] = frozenset()
 
 
 def steps_of(timeline: Timeline) -> Steps:
@@ -130,7 +132,7 @@ def steps_of(timeline: Timeline) -> Steps:
     evaluating = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in calls - trains]
     evaluation = _table(made.turns, evaluating, requests, own, time)
     if training:
-        return Steps(_table(made.turns, training, requests, own, time), evaluation, wait_known=True)
+        return Steps(_table(made.turns, training, requests, own, time), evaluation, wait_known=True, episodes=frozenset(trains))
     return Steps(_between_optimizer_steps(timeline, turn_of), evaluation, wait_known=False)
 
 

@@ -9,20 +9,21 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.report.figure import duration
+
 _MOST = 12  # rows; all of them are in native.json
 
 
-def native_part(native: Mapping[str, Any], width: int, duration: Any) -> RenderableType:
+def native_part(native: Mapping[str, Any], width: int) -> RenderableType:
     """A row for each operation and phase: time on a processor, how much of what passed, the kernel's share, the hottest functions.
 
     Args:
         native: The key ``native`` of a summary.
         width: Columns of the terminal.
-        duration: Writes seconds as people read them.
     """
     heads = ("C code of", "on CPU", "of elapsed", "kernel", "hottest functions")
     rows = [(name, row) for group in ("operations", "phases") for name, row in native[group].items()]
-    cells = [_cells(name, row, native, duration) for name, row in rows[:_MOST]]
+    cells = [_cells(name, row, native) for name, row in rows[:_MOST]]
     shown = [at for at, least in enumerate((0, 0, 66, 56, 0)) if width >= least and any(row[at] for row in cells)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     wide = {at: max(len(row[at]) for row in [heads, *cells]) for at in shown}
@@ -44,7 +45,7 @@ def native_part(native: Mapping[str, Any], width: int, duration: Any) -> Rendera
     return Group(table, Text(f" {', '.join(said)}", style="dim"))
 
 
-def _cells(name: str, row: Mapping[str, Any], native: Mapping[str, Any], duration: Any) -> tuple[str, ...]:
+def _cells(name: str, row: Mapping[str, Any], native: Mapping[str, Any]) -> tuple[str, ...]:
     on_cpu_s = row["on_cpu_s"]
     on_cpu = "" if on_cpu_s is None else duration(on_cpu_s + (row["other_threads_s"] or 0.0))
     of_elapsed = f"{on_cpu_s / row['elapsed_s']:.0%}" if row["elapsed_s"] and on_cpu_s is not None else ""
