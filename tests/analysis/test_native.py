@@ -46,7 +46,16 @@ def made(folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None =
     perf.chmod(0o755)
     (folder / "lines").write_text("".join(lines))
     (run / "native" / f"{host}-r0-{pid}.data").write_text("")
-    known = {"schema": 1, "perf": str(perf), "rank": 0, "host": host, "began_ns": at, "ended_ns": at + 1_000_000, "frequency_hz": 20_000}
+    known = {
+        "schema": 1,
+        "tool": "perf",
+        "program": str(perf),
+        "rank": 0,
+        "host": host,
+        "began_ns": at,
+        "ended_ns": at + 1_000_000,
+        "frequency_hz": 20_000,
+    }
     (run / "native" / f"{host}-r0-{pid}.json").write_text(json.dumps({**known, **(facts or {})}))
     return run
 

@@ -187,35 +187,46 @@ def test_however_a_script_ends_it_ends_so_and_perf_too(place: Place, end: str) -
     assert not still_sampling(place)
 
 
-def hidden(place: Place, *programs: str) -> dict[str, str]:
-    """An environment in whose path there is nothing but these."""
+def only(place: Place, **programs: str) -> dict[str, str]:
+    """An environment in whose path there is a shell, and programs that do as written."""
     folder = place.folder / "path"
     folder.mkdir()
-    for program in programs:
-        (folder / program).symlink_to(shutil.which(program) or "/bin/false")
+    (folder / "sh").symlink_to(shutil.which("sh") or "/bin/sh")
+    for name, text in programs.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
     return {"PATH": str(folder)}
+
+
+REFUSED = "echo 'Permission Denied: Try running again with elevated permissions'; exit 1"
 
 
 def test_without_perf_it_says_how_to_get_it_and_the_run_goes_on(place: Place) -> None:
     place.write(main="print('hello')\n")
-    ended = started(place, "--native", "main.py", env=hidden(place, "sh"))
+    ended = started(place, "--native", "main.py", env=only(place, py_spy=REFUSED))
     assert ended.out == "hello\n"
     assert "perf is not installed" in ended.err
     assert "apt-get install linux-perf" in ended.err
+    assert "Nor can py-spy: it may not look into the process" in ended.err
     assert ended.summary["native"] is None
     assert any("--native" in text for text in ended.summary["warnings"])
 
 
 def test_a_perf_that_may_not_sample_is_told_with_what_to_do(place: Place) -> None:
     place.write(main="print('hello')\n")
-    env = hidden(place, "sh", "cat")
-    perf = place.folder / "path" / "perf"
-    perf.write_text("#!/bin/sh\necho 'Error: Access to performance monitoring and observability operations is limited.'\nexit 255\n")
-    perf.chmod(0o755)
-    ended = started(place, "--native", "main.py", env=env)
+    limited = "echo 'Error: Access to performance monitoring and observability operations is limited.'; exit 255"
+    ended = started(place, "--native", "main.py", env=only(place, perf=limited, py_spy=REFUSED))
     assert ended.out == "hello\n"
     assert "Access to performance monitoring" in ended.err or "perf_event_paranoid" in ended.err
     assert "PERFMON" in ended.err or "sysctl" in ended.err
+
+
+def test_a_perf_that_is_too_old_is_told(place: Place) -> None:
+    place.write(main="print('hello')\n")
+    ended = started(place, "--native", "main.py", env=only(place, perf='echo "Error: unknown option \\`control"; exit 129', py_spy=REFUSED))
+    assert ended.out == "hello\n"
+    assert "too old" in ended.err
 
 
 @pytest.mark.parametrize("rate", ["0", "-3", "fast", "1.5", "100000000"])
@@ -241,3 +252,23 @@ def test_a_resize_of_pillow_is_mapped_to_its_function(place: Place) -> None:
     functions = document(place)["operations"]["RandomResizedCrop"]["functions"]
     hottest = next(row["function"] for row in functions.values())
     assert hottest == "_ImagingResampleHorizontal_8bpc"
+
+
+@pytest.mark.skipif(shutil.which("py-spy", path=os.path.dirname(sys.executable)) is None, reason="needs py-spy")
+def test_where_there_is_no_perf_py_spy_samples_by_operation(place: Place) -> None:
+    place.write(
+        main=SPANS
+        + """
+class Compress:
+    def __call__(self):
+        compress()
+planted("operation", "Compress", "loader", Compress(), 80)
+"""
+    )
+    ended = started(place, "--native", "main.py", env=only(place))
+    if "Nor can py-spy" in ended.err:
+        pytest.skip(ended.err)
+    found = document(place)
+    assert found["tool"] == "py-spy"
+    assert libraries(found["operations"]["Compress"]).startswith("libz")
+    assert "py-spy samples instead" in ended.err
