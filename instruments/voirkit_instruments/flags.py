@@ -55,6 +55,28 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
             ov.require(stop_after_time(ov.options.stop_after))
 
 
+def instrument_loader(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--loader`` and ``--loader-ops``, which implies it."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--loader", action="store_true", dest="--loader", help="record every sample, transform, worker and wait of the data loaders"
+    )
+    ov.argparser.add_argument(
+        "--loader-ops",
+        action="append",
+        default=[],
+        dest="--loader-ops",
+        metavar="MODULE:CLASS.METHOD",
+        help="functions that --loader records as operations of their own, such as a tokenizer's; may be repeated, or have commas",
+    )
+    yield ov.phases.parse_args
+    given = getattr(ov.options, "--loader-ops")
+    if given or getattr(ov.options, "--loader"):
+        from voirkit_instruments.loader import loader
+
+        ov.require(loader(*([given] if isinstance(given, str) else given)))
+
+
 def instrument_log(ov: Overseer) -> Iterator[Phase]:
     """Adds ``--log``, which may be given several times."""
     yield ov.phases.init
@@ -145,6 +167,6 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_dash, instrument_display, instrument_early_stop, instrument_log, instrument_monitor, instrument_argparse,
+    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_log, instrument_monitor, instrument_argparse,
     instrument_rates, instrument_verify,
 ]  # fmt: skip

@@ -10,8 +10,9 @@ import sys
 import weakref
 
 from voirkit.probes.around import ABSENT
+from voirkit_instruments.loader_numbers import forgetting
 from voirkit_instruments.steps_compute import now
-from voirkit_instruments.steps_record import UNKNOWN, Ordinals, forgetting
+from voirkit_instruments.steps_record import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class LoaderRecording:
         self._iter = recording.phase("dataloader", "iter")
         self._fetch = recording.phase("dataloader", "fetch", "items")
         self._end = recording.phase("dataloader", "end")
-        self._loaders = Ordinals()
-        self._episodes = 0
+        self._numbers = recording.numbers
         self._iterators: dict[int, tuple[Any, int, dict[str, Any]]] = {}  # by identity: itself, arguments and what they are
 
     def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
@@ -46,12 +46,11 @@ class LoaderRecording:
         if not began:
             return
         try:
-            which = self._loaders.of(loader)
-            place = {"loader": which, "episode": self._episodes}
+            which = self._numbers.loader(loader)
             if iterator is ABSENT:
-                place = {"loader": which, **_error()}
+                place: dict[str, Any] = {"loader": which, **_error()}
             else:
-                self._episodes += 1
+                place = {"loader": which, "episode": self._numbers.settle(iterator)}
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
                 self._iterators[id(iterator)] = (
                     weakref.ref(iterator, forgetting(self._iterators, id(iterator))),
@@ -106,8 +105,7 @@ class LoaderRecording:
 
     def _stranger(self, iterator: Any) -> tuple[Any, int, dict[str, Any]]:
         """An iterator that was made before anybody watched, or in a way of its own: a loader that is not known."""
-        place = {"loader": None, "episode": self._episodes}
-        self._episodes += 1
+        place = {"loader": None, "episode": self._numbers.settle(iterator)}
         known = (weakref.ref(iterator, forgetting(self._iterators, id(iterator))), self._arguments(place), place)
         self._iterators[id(iterator)] = known
         return known
