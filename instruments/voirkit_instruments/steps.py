@@ -38,6 +38,7 @@ class Steps:
         if self._over:
             return
         try:
+            from voirkit_instruments.loader_numbers import numbers_of
             from voirkit_instruments.steps_record import Recording
             from voirkit_instruments.steps_torch import TorchPatches
 
@@ -45,7 +46,7 @@ class Steps:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            self._torch = TorchPatches(Recording(self._recorder, torch, self._ov.warn), self._ov.warn)
+            self._torch = TorchPatches(Recording(self._recorder, torch, self._ov.warn, numbers_of(self._ov)), self._ov.warn)
             self._torch.put()
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")

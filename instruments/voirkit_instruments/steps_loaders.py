@@ -12,7 +12,7 @@ import weakref
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.steps_compute import now
-from voirkit_instruments.steps_record import UNKNOWN, Ordinals
+from voirkit_instruments.steps_record import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class LoaderRecording:
         self._evaluate = recording.phase("pipeline", "evaluate")
         self._train = recording.phase("pipeline", "train")
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
-        self._loaders = Ordinals()
-        self._episodes = 0
+        self._numbers = recording.numbers
         self._iterators: dict[int, Asked] = {}  # by identity
 
     def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
@@ -76,11 +75,11 @@ class LoaderRecording:
         if not began:
             return
         try:
-            which = self._loaders.of(loader)
-            place = {"loader": which, "episode": self._episodes}
+            which = self._numbers.loader(loader)
             if iterator is ABSENT:
-                place = {"loader": which, **_error()}
+                place: dict[str, Any] = {"loader": which, **_error()}
             else:
+                place = {"loader": which, "episode": self._numbers.settle(iterator)}
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
                 self._next_loop(began)
                 self._ask(iterator, place, began)
@@ -132,7 +131,7 @@ class LoaderRecording:
         known = self._iterators.get(id(iterator))
         if known is None or known.ref() is not iterator:
             # Made before anybody watched, or in a way of its own: of a loader that is not known.
-            known = self._ask(iterator, {"loader": None, "episode": self._episodes}, now())
+            known = self._ask(iterator, {"loader": None, "episode": self._numbers.settle(iterator)}, now())
         known.since_ns = None
         return known
 
@@ -141,7 +140,6 @@ class LoaderRecording:
         before = self._iterators.get(key)
         if before is not None:
             self._over(before, began_ns)
-        self._episodes += 1
         asked = Asked(None, self._arguments(place), place, began_ns, self._done())
         asked.ref = weakref.ref(iterator, self._letting_go(key))
         self._iterators[key] = asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +82,7 @@ def ranks(records: Records, cpus: int | None = None, device: Records | None = No
             steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
         weight = (len(steps.train), len(steps.evaluation))
         if rank not in best or weight > best[rank][0]:
-            facts = {**_loader(records, chosen), "cpus": cpus}
+            facts = {**_loader(records, chosen, steps.episodes), "cpus": cpus}
             best[rank] = weight, Rank(rank, host, steps, {k: v for k, v in facts.items() if v is not None})
     return [rank for _, (_, rank) in sorted(best.items())]
 
@@ -142,15 +142,20 @@ def _requests(records: Records, chosen: Array) -> Iterator[Request]:
         yield Request(kind, begin, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
 
 
-def _loader(records: Records, chosen: Array) -> dict[str, Any]:
-    """What is known of the loader that was waited for longest."""
+def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:
+    """What is known of the loader that training waited for longest; ``loaders``: the numbers of all that it waited for, that one first."""
     waits = chosen[meanings(records.names)[records.name[chosen]] == WAIT]
-    loaders = np.array([arguments.get("loader", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
-    if not len(loaders) or loaders.max() < 0:
+    numbers = np.array([arguments.get("loader", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+    if trained:
+        episodes = np.array([arguments.get("episode", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+        of_training = np.isin(episodes, list(trained))
+        waits, numbers = waits[of_training], numbers[of_training]
+    if not len(numbers) or numbers.max() < 0:
         return {}
-    longest = int(np.argmax(np.bincount(np.maximum(loaders, 0), weights=records.duration_ns[waits])))
+    waited = np.bincount(np.maximum(numbers, 0), weights=records.duration_ns[waits])
+    loaders = [int(n) for n in np.argsort(-waited, kind="stable") if n in set(numbers.tolist())]
     for i in np.unique(records.args[waits]).tolist():
         arguments = records.arguments[i]
-        if arguments.get("loader") == longest and "workers" in arguments:
-            return {key: arguments.get(key) for key in ("workers", "dataset", "batch_size", "pin_memory")}
+        if arguments.get("loader") == loaders[0] and "workers" in arguments:
+            return {**{key: arguments.get(key) for key in ("workers", "dataset", "batch_size", "pin_memory")}, "loaders": loaders}
     return {}

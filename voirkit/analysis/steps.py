@@ -108,12 +108,14 @@ class Steps:
         evaluation: Those of loops in which a model is called and nothing is trained.
         wait_known: Whether the time that training waits for batches could be seen.
         device: Those of training on the clock of a GPU, if one was used.
+        episodes: Numbers of the iterators whose batches were trained on; not kept in a rollup.
     """
 
     train: Table
     evaluation: Table
     wait_known: bool
     device: DeviceTable | None = None
+    episodes: frozenset[int] = frozenset()
 
 
 def steps_of(timeline: Timeline) -> Steps:
@@ -138,7 +140,7 @@ def steps_of(timeline: Timeline) -> Steps:
     for at, after in zip(ended, [*ended[1:], np.iinfo(np.int64).max], strict=True) if ended else ():
         if np.diff(np.searchsorted(stepped, (at, after))) > 1:
             table = _joined(table, _going_on(timeline, made, turn_of, at, after, table))
-    return Steps(table, evaluation, wait_known=True)
+    return Steps(table, evaluation, wait_known=True, episodes=frozenset(trains))
 
 
 def _copies_in_a_row(timeline: Timeline) -> Timeline:
