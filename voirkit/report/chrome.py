@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Extent, Run
     from voirkit.runs.selection import Selection
 
-NAME, SUFFIX = "chrome", ".json"
+NAME, SUFFIX, IS_TEXT = "chrome", ".json", True
 
 # Microseconds of a number of nanoseconds.
 _US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
@@ -120,6 +120,7 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     counted = "row_number() OVER (PARTITION BY flow ORDER BY wall_ns) AS turn, count(*) OVER (PARTITION BY flow) AS turns"
     turns = f"SELECT *, {counted} FROM ({flows})"
     return (
-        f"SELECT line FROM (SELECT CASE kind {cases} ELSE {_SPAN} END AS line, since_ns, duration_ns, 0 AS place FROM ({events}) "
-        f"UNION ALL SELECT {_ARROW}, since_ns, duration_ns, 1 FROM ({turns}) WHERE turns > 1) ORDER BY since_ns, duration_ns DESC, place"
+        f"SELECT line FROM (SELECT CASE kind {cases} ELSE {_SPAN} END AS line, since_ns, duration_ns, 0 AS place, shown_pid, shown_tid, kind FROM ({events}) "
+        f"UNION ALL SELECT {_ARROW}, since_ns, duration_ns, 1, shown_pid, shown_tid, kind FROM ({turns}) WHERE turns > 1) "
+        "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )
