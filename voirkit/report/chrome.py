@@ -119,8 +119,9 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"
     counted = "row_number() OVER (PARTITION BY flow ORDER BY wall_ns) AS turn, count(*) OVER (PARTITION BY flow) AS turns"
     turns = f"SELECT *, {counted} FROM ({flows})"
+    order = "since_ns, duration_ns, shown_pid, shown_tid, kind"
     return (
-        f"SELECT line FROM (SELECT CASE kind {cases} ELSE {_SPAN} END AS line, since_ns, duration_ns, 0 AS place, shown_pid, shown_tid, kind FROM ({events}) "
-        f"UNION ALL SELECT {_ARROW}, since_ns, duration_ns, 1, shown_pid, shown_tid, kind FROM ({turns}) WHERE turns > 1) "
+        f"SELECT line FROM (SELECT CASE kind {cases} ELSE {_SPAN} END AS line, 0 AS place, {order} FROM ({events}) "
+        f"UNION ALL SELECT {_ARROW}, 1, {order} FROM ({turns}) WHERE turns > 1) "
         "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )
