@@ -100,10 +100,14 @@ def test_the_report_has_all_of_it() -> None:
     assert "all of it" not in text
 
 
+def test_no_line_ends_with_blanks() -> None:
+    assert [line for line in drawn(SUMMARY, 60) if line != line.rstrip()] == []
+
+
 def test_colours_are_for_terminals() -> None:
     assert "\x1b" not in "\n".join(drawn(SUMMARY))
     assert "\x1b[" in "\n".join(drawn(SUMMARY, force_terminal=True, color_system="standard"))
 
 
 def test_of_an_empty_summary_what_there_is() -> None:
-    assert drawn({"command": None}) == ["(unknown command)   ", "run directory  voirkit-runs/one"]
+    assert drawn({"command": None}) == ["(unknown command)", "run directory  voirkit-runs/one"]

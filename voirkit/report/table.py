@@ -44,7 +44,14 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
 
 
 def _lines(console: Console, part: RenderableType) -> Lines:
-    return console.render_lines(part, pad=False)
+    return [_trimmed(line) for line in console.render_lines(part, pad=False)]
+
+
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """A line without the blanks at its end: it may be read in a file, or copied."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip())] if line else []
 
 
 def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines]]:
