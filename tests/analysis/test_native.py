@@ -31,9 +31,11 @@ span("worker", "idle", at + 900 * US, at + 950 * US, kind="loader")
 Taken = tuple[float, int, str]  # microseconds from the beginning, thread (0: the main one), what follows the event
 
 
-def made(folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None = None, data: str = "{period} cpu-clock:") -> Path:
+def made(
+    folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None = None, data: str = "{period} cpu-clock:", body: str = BODY
+) -> Path:
     """A run that perf sampled so."""
-    run = record_with_manifest(folder / "run", BODY)
+    run = record_with_manifest(folder / "run", body)
     at, pid, tid, host = json.loads((folder / "run.json").read_text())
     lines = []
     for us, thread, code in taken:
@@ -83,6 +85,12 @@ def test_elapsed_time_is_that_without_what_lies_inside(tmp_path: Path) -> None:
     elapsed = {name: round(row["elapsed_s"] * 1e6) for name, row in {**found["operations"], **found["phases"]}.items()}
     assert elapsed == {"item": 200, "Crop": 150, "Inner": 50, "forward": 200, "backward": 200}
     assert found["operations"]["Crop"]["on_cpu_s"] == pytest.approx(50e-6)
+
+
+def test_an_operation_inside_one_of_the_same_name_is_part_of_it(tmp_path: Path) -> None:
+    body = BODY.replace('"Inner"', '"Crop"')
+    found = document(made(tmp_path, [(120, 0, A), (160, 0, A)], body=body))["operations"]["Crop"]
+    assert (found["n"], round(found["elapsed_s"] * 1e6), found["samples"]) == (1, 200, 2)
 
 
 def test_phases_have_samples_of_their_own(tmp_path: Path) -> None:

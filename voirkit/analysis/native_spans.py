@@ -55,8 +55,14 @@ class Spans:
         return np.bincount(self.name, weights=own, minlength=names).astype(np.int64)
 
     def begun(self, from_ns: int, to_ns: int, names: int) -> Any:
-        """By name: how many began between two instants. Shape (names,)."""
-        return np.bincount(self.name[(self.start_ns >= from_ns) & (self.start_ns < to_ns)], minlength=names)
+        """By name: how many began between two instants, without those inside one of the same name. Shape (names,)."""
+        counts = np.zeros(names, dtype=np.int64)
+        for name in np.unique(self.name).tolist():
+            own = self.name == name
+            start, reached = self.start_ns[own], np.maximum.accumulate(self.end_ns[own])
+            outermost = np.concatenate(([True], start[1:] >= reached[:-1]))
+            counts[name] = np.count_nonzero(outermost & (start >= from_ns) & (start < to_ns))
+        return counts
 
 
 class Recorded:
