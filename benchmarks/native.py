@@ -1,4 +1,4 @@
-"""What ``--native`` costs: a loader's epochs of JPEG files in two workers, with it and without, interleaved.
+"""What ``--native`` costs: two forked processes read, crop and resize JPEG files of 500x400, with it and without, interleaved.
 
     python benchmarks/native.py [--rounds 7] [--epochs 3]
 
@@ -19,28 +19,35 @@ import tempfile
 from pathlib import Path
 
 LOOP = """
-import os, sys, time
+import glob, os, sys, time
 from PIL import Image
-from torch.utils.data import DataLoader
-from torchvision import datasets, transforms
-folder, epochs = sys.argv[1], int(sys.argv[2])
-steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
-steps.append(transforms.Normalize([0.5] * 3, [0.2] * 3))
-loader = DataLoader(datasets.ImageFolder(folder, transforms.Compose(steps)), batch_size=32, num_workers=2)
+from voirkit.trace import recorder
+READ, RESIZE = (recorder.name("operation", name, kind="loader") for name in ("Loader", "Resize"))
+files, epochs = glob.glob(sys.argv[1] + "/*.jpg"), int(sys.argv[2])
+def work(mine):
+    for path in mine * epochs:
+        at = recorder.now()
+        image = Image.open(path).convert("RGB")
+        then = recorder.now()
+        recorder.span(READ, at, then)
+        image.crop((20, 20, 470, 380)).resize((224, 224), Image.BILINEAR)
+        recorder.span(RESIZE, then, recorder.now())
 began, wall = os.times(), time.perf_counter()
-for _ in range(epochs):
-    for batch in loader:
-        pass
+for number in range(2):
+    if os.fork() == 0:
+        work(files[number::2])
+        os._exit(0)
+for number in range(2):
+    os.wait()
 print(sum(os.times()[:4]) - sum(began[:4]), time.perf_counter() - wall)
 """
 IMAGES = """
 import os, sys
 from PIL import Image
-folder = os.path.join(sys.argv[1], "one")
-os.makedirs(folder)
+os.makedirs(sys.argv[1])
 for i in range(200):
     noise = Image.frombytes("RGB", (63, 50), os.urandom(63 * 50 * 3)).resize((500, 400), Image.BICUBIC)
-    noise.save(os.path.join(folder, f"{i}.jpg"), quality=90)
+    noise.save(os.path.join(sys.argv[1], f"{i}.jpg"), quality=90)
 """
 FLAGS = {
     "without": [],
@@ -83,6 +90,7 @@ def main() -> None:
         for turn in range(options.rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 taken[name].append(measured(FLAGS[name], images, options.epochs))
+                print(turn, name, *taken[name][-1], file=sys.stderr, flush=True)
     heads = f"{'variant':16} {'CPU, s':>7} {'ratio':>6} {'of rounds':>12} {'wall':>6} {'of rounds':>12}"
     print(f"{heads} {'perf':>8} {'reading':>8} {'samples':>8}")
     for name, rows in taken.items():
