@@ -51,12 +51,14 @@ def rate(cost: Cost, workers: int) -> float:
 
 
 def table(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
-    """``{"workers", "rate", "limited_by"}`` for each number: by the workers, the processors, or the training itself."""
+    """For each number of workers ``{"workers", "rate", "loading_rate", "limited_by"}``: items per second with the training, what the loader
+    alone could give, and whether the workers, the processors or the training itself are the limit."""
     found = []
     for n in workers:
         allowed = limits(cost, n)
         by = min(allowed, key=lambda what: allowed[what])
-        found.append({"workers": n, "rate": allowed[by] * cost.items, "limited_by": by})
+        alone = min((allowed[what] for what in allowed if what != "training"), default=0.0)
+        found.append({"workers": n, "rate": allowed[by] * cost.items, "loading_rate": alone * cost.items, "limited_by": by})
     return found
 
 
