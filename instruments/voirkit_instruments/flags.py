@@ -127,6 +127,31 @@ def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
         ov.require(monitor_all(interval_s))
 
 
+# Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things repeat with (100, 250, 1000 Hz ticks), so
+# that it does not fall into step with them. docs/native.md says what is seen at it.
+NATIVE_HZ = 499
+
+
+def instrument_native(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--native``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--native",
+        nargs="?",
+        type=_hertz,
+        const=NATIVE_HZ,
+        dest="--native",
+        metavar="HERTZ",
+        help=f"sample the C functions under each loader operation (--loader) and phase with perf, {NATIVE_HZ} times a second or HERTZ",
+    )
+    yield ov.phases.parse_args
+    rate_hz = getattr(ov.options, "--native")
+    if rate_hz is not None:
+        from voirkit_instruments.native import native
+
+        ov.require(native(rate_hz))
+
+
 RATES = {
     "--train-rate": "give train_rate (items/s from step and batch) once a second",
     "--loading-rate": "give loading_rate (items/s that the given loader delivers) once a second",
@@ -153,6 +178,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _hertz(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
+        raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
+    return int(text)
+
+
 def _duration(text: str) -> float:
     from voirkit_instruments.durations import seconds
 
@@ -167,6 +198,6 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_log, instrument_monitor, instrument_argparse,
-    instrument_rates, instrument_verify,
+    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_log, instrument_monitor, instrument_native,
+    instrument_argparse, instrument_rates, instrument_verify,
 ]  # fmt: skip

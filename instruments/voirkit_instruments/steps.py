@@ -51,16 +51,21 @@ class Steps:
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
-    def end(self) -> None:
-        """The program has ended: put torch back as it was, and tell what was done to it."""
+    def end(self, completed: bool = True) -> None:
+        """The program has ended: put torch back as it was, and tell what was done to it.
+
+        Args:
+            completed: Whether it came to its own end: no exception, no exit.
+        """
         self._over = True
         if self._torch is None:
             return
         hot = self._torch.recording.hot
         device = hot.device
-        self._torch.remove()
+        self._torch.remove(completed)
         self._recorder.timed(hot.spans, hot.own_ns)
-        self._ov.summary["patches"] = [{"name": name, "why_not": why or None} for name, why in self._torch.patches.table.items()]
+        table = self._torch.patches.table
+        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
         lost = device.finish() if device is not None else 0
         if lost:
             self._ov.summary["dropped"]["device times"] = lost
@@ -77,7 +82,9 @@ def instrument_steps(ov: Overseer) -> Iterator[Phase]:
         return
     steps = Steps(ov)
     when_imported("torch", steps.begin)
+    completed = False
     try:
         yield ov.phases.run_script
+        completed = True
     finally:
-        steps.end()
+        steps.end(completed)

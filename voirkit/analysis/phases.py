@@ -27,7 +27,11 @@ from voirkit.analysis.turns import Kind, Request
 
 KIND = "phase"  # of the records that this reads
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
-_REQUESTS = {"iter": Kind.ITER, "fetch": Kind.FETCH, "end": Kind.END}
+_REQUESTS = {
+    ("dataloader", "iter"): Kind.ITER, ("dataloader", "fetch"): Kind.FETCH, ("dataloader", "end"): Kind.END,
+    # A loop over a loader, whole: it is over where this ends, however that came.
+    ("pipeline", "epoch"): Kind.LEFT, ("pipeline", "evaluate"): Kind.LEFT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,10 @@ def meanings(names: Sequence[tuple[str, str]]) -> Array:
 
 
 def _timeline(records: Records, chosen: Array) -> Timeline:
+    requests = sorted(_requests(records, chosen), key=lambda request: request.start_ns)
     meaning = meanings(records.names)[records.name[chosen]]
     chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
-    return Timeline(
-        records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), list(_requests(records, chosen))
-    )
+    return Timeline(records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), requests)
 
 
 def _leads(records: Records, chosen: Array, meaning: Array) -> Array:
@@ -129,13 +132,14 @@ def _leads(records: Records, chosen: Array, meaning: Array) -> Array:
 
 
 def _requests(records: Records, chosen: Array) -> Iterator[Request]:
-    kinds = {i: _REQUESTS[name] for i, (category, name) in enumerate(records.names) if category == "dataloader" and name in _REQUESTS}
+    kinds = {i: _REQUESTS[name] for i, name in enumerate(records.names) if name in _REQUESTS}
     asked = chosen[np.isin(records.name[chosen], list(kinds))]
     columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
     for name, start, duration, value, args in zip(*(c[asked].tolist() for c in columns), strict=True):
-        arguments = records.arguments[args]
-        items = value if kinds[name] is Kind.FETCH and value >= 0 else None
-        yield Request(kinds[name], start, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
+        arguments, kind = records.arguments[args], kinds[name]
+        items = value if kind is Kind.FETCH and value >= 0 else None
+        begin = start + duration if kind is Kind.LEFT else start
+        yield Request(kind, begin, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
 
 
 def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
+from voirkit.analysis.native import native_of
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
-from voirkit.errors import RunDirectoryError
 from voirkit.runs.alerts import alerts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
+    "parameters": None, "native": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
     "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
 }  # fmt: skip
 
@@ -44,12 +44,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     try:
         return _summary_of(run, others)
     except duckdb.Error as exc:
-        raise damaged(run.path, exc) from None
-
-
-def damaged(path: str, exc: Exception) -> RunDirectoryError:
-    """The error for a run whose trace can not be read."""
-    return RunDirectoryError("its trace can not be read; it is damaged.", where=path, next=str(exc).partition("\n")[0])
+        raise run.damaged(exc) from None
 
 
 def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
@@ -60,6 +55,7 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
         found.update(computed(ranks, found))
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
+    found["native"] = native_of(run) or found["native"]
     creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:

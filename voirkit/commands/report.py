@@ -93,12 +93,10 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 def _processes(run: Run) -> Sequence[Process]:
     import duckdb
 
-    from voirkit.analysis.summary import damaged
-
     try:
         return run.processes()
     except duckdb.Error as exc:
-        raise damaged(run.path, exc) from None
+        raise run.damaged(exc) from None
 
 
 def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Extent, Run
     from voirkit.runs.selection import Selection
 
-NAME, SUFFIX = "chrome", ".json"
+NAME, SUFFIX, IS_TEXT = "chrome", ".json", True
 
 # Microseconds of a number of nanoseconds.
 _US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
@@ -127,8 +127,10 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     counted = "row_number() OVER w AS turn, count(*) OVER (PARTITION BY flow) AS turns, "
     counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere"
     turns = f"SELECT *, {counted} FROM ({flows}) WINDOW w AS (PARTITION BY flow ORDER BY since_ns)"
+    order = "since_ns, duration_ns, shown_pid, shown_tid, kind"
     return (
-        f"SELECT line FROM (SELECT {line} AS line, since_ns, duration_ns, 0 AS place FROM ({events}) "
-        f"UNION ALL SELECT {_ARROW}, since_ns, duration_ns, 1 FROM ({turns}) "
-        f"WHERE turns > 1 AND (kind <> '{loader_rows.KIND}' OR leads_elsewhere)) ORDER BY since_ns, duration_ns DESC, place"
+        f"SELECT line FROM (SELECT {line} AS line, 0 AS place, {order} FROM ({events}) "
+        f"UNION ALL SELECT {_ARROW}, 1, {order} FROM ({turns}) "
+        f"WHERE turns > 1 AND (kind <> '{loader_rows.KIND}' OR leads_elsewhere)) "
+        "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )

@@ -1,4 +1,4 @@
-"""The formats of ``voirkit export``: each is a module with ``NAME``, ``SUFFIX`` and ``write``, imported only when it is asked for."""
+"""The formats of ``voirkit export``: each is a module with ``NAME, SUFFIX, IS_TEXT`` and ``write``, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         NAME: str
         SUFFIX: str
         """Of the file that it writes; "" if it writes a folder of files."""
+        IS_TEXT: bool
+        """Whether a terminal can show it."""
 
         @staticmethod
         def write(run: Run, selection: Selection, target: str) -> list[str]:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
             Args:
                 run: An opened run.
                 selection: What of it.
-                target: Path of the file, or, without a ``SUFFIX``, of a folder that is there.
+                target: Path of the file, or, without a ``SUFFIX``, of a folder that is there; ``-`` for the standard output.
 
             Returns:
                 The files that were written.

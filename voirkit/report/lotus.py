@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from itertools import groupby
 
 from voirkit.errors import VoirkitError
-from voirkit.report.output import text
+from voirkit.report.output import STDOUT, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     # (rank, loader, pid, category, name, start_ns, duration_ns, number, ready, raised)
     Row = tuple[int, int, int, str, str, int, int, int | None, bool, bool]
 
-NAME, SUFFIX = "lotus", ""
+NAME, SUFFIX, IS_TEXT = "lotus", "", True
 PREFIX = "lotustrace_log"
 _MOMENT_NS = 1000  # the duration that the format gives what has none
 _READS = "Loader"
@@ -56,8 +56,10 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write the folders.
 
     Raises:
-        VoirkitError: The run has no record of a loader.
+        VoirkitError: The run has no record of a loader, or folders can not be written there.
     """
+    if target == STDOUT:
+        raise VoirkitError("it is folders of files.", where="--format lotus -o -", next="Give a folder's name with -o.")
     folders = _Folders(run, target)
     written: list[str] = []
     rows: Iterator[Row] = (row for batch in run.fetch(_QUERY.format(events=run.events(selection))) for row in batch)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
-NAME = "perfetto"
-SUFFIX = ".pftrace"
+NAME, SUFFIX, IS_TEXT = "perfetto", ".pftrace", False
 
 _PACKETS_AT_ONCE = 2000  # some 150 KB
 _SEQUENCE = 1

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from voirkit.report import operations
 from voirkit.report.figure import duration, figure, size
+from voirkit.report.native_part import native_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
@@ -73,6 +74,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     if loader and loader.get("operations"):
         yield 6, operations.operations(loader, width)
         yield 4, Group(*operations.facts(loader))
+    native = summary.get("native")
+    if native:
+        yield 5, native_part(native, width)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)
