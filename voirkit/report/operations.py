@@ -108,14 +108,13 @@ def _predicted(loader: Loader) -> Iterator[Text]:
     now, wanted = loader["workers"], loader.get("enough_workers") or loader.get("best_workers")
     if now not in rows:
         return
-    upto = {now, *(n for n in (1, 2, 4, 8, 16, 32) if now < n < (wanted or 0)), *([wanted] if wanted in rows and wanted > now else ())}
+    upto = {now, *(n for n in (1, 2, 4, 8, 16, 32) if now < n < (wanted or 0)), *([wanted] if wanted and wanted > now else ())}
     said = [f"{n}{' (now)' if n == now else ''} {figure(rows[n]['loading_rate'])}" for n in sorted(upto)]
     last = rows[max(upto)]
     if last["limited_by"] == "processors":
         said[-1] += " (the processors' limit)"
-    pause = loader["cost"]["pause_s"]
-    if pause and loader["batches"]:
-        said.append(f"the training takes up to {figure(loader['items'] / loader['preprocess']['n'] / pause)}")
+    if loader["cost"]["pause_s"]:
+        said.append(f"the training takes up to {figure(loader['cost']['items'] / loader['cost']['pause_s'])}")
     yield _line("items/s that workers can make, at best", *said)
 
 
