@@ -143,9 +143,7 @@ def _prepare(format: Format, target: str, force: bool) -> None:
         raise CommandLineError("this is a folder; one file is to be written.", where=target)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise CommandLineError("this is a file, not a folder.", where=folder, next="Give another name with -o.")
-    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
-    names = [] if is_file or not os.path.isdir(folder) else sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
-    there = [os.path.join(folder, name) for name in names] or [target] * (is_file and os.path.lexists(target))
+    there = [target] * os.path.lexists(target) if is_file else _written_before(format, folder)
     special = next((path for path in there if os.path.islink(path) or not os.path.isfile(path)), None)
     if special is not None:
         raise CommandLineError(
@@ -158,6 +156,14 @@ def _prepare(format: Format, target: str, force: bool) -> None:
             os.makedirs(folder, exist_ok=True)
     except OSError as exc:
         raise _not_written(folder, exc) from None
+
+
+def _written_before(format: Format, folder: str) -> list[str]:
+    """The files of this format that a folder holds."""
+    if (prefix := getattr(format, "PREFIX", None)) is not None:  # its files lie in folders of their own, and have no suffix
+        return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith(prefix))
+    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
+    return sorted(os.path.join(folder, name) for name in (os.listdir(folder) if os.path.isdir(folder) else ()) if name.endswith(suffixes))
 
 
 def _print(path: str) -> None:
