@@ -360,6 +360,8 @@ class Overseer(GivenOverseer):
             self._hand_back()
             self.log.end()
             self._end_record()
+            if self._traced:
+                recording.go_on()
             if self.program is not None:
                 self.program.release()
             if getattr(self, "_descriptor", None) is not None:

@@ -403,3 +403,46 @@ def test_importing_the_annotations_imports_nothing_heavy():
     ]
     code = f"import sys, voirkit.ai, voirkit.dftracer; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=CLEAN).stdout == "[]\n"
+
+
+LATE = """
+import atexit, sys, threading
+
+def before():
+    from voirkit import ai
+    with ai.checkpoint.restart:
+        print("last")
+
+atexit.register(before)
+from voirkit import ai
+
+@atexit.register
+def after():
+    with ai.checkpoint.capture:
+        print("first")
+
+with ai.compute.forward:
+    pass
+main = threading.main_thread()
+
+def outlive():
+    main.join()
+    with ai.data.item:
+        pass
+
+threading.Thread(target=outlive).start()
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("under", ["voirkit", "python"])
+def test_what_a_program_does_when_python_ends_is_in_the_trace(place, under):
+    place.write(main=LATE)
+    if under == "voirkit":
+        ended = place.voirkit("main.py")
+        assert ended.summary["overhead"]["events"] == 1, "the run itself was over"
+        assert ".seg" not in trace_files(place)
+    else:
+        ended = place.python("main.py", env={"VOIRKIT_RUN_DIR": "run"})
+    assert (ended.code, ended.out) == (3, "first\nlast\n"), ended.err
+    assert counts(rows(place.folder / "run")) == {"forward": 1, "item": 1, "capture": 1, "restart": 1}
