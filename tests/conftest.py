@@ -139,6 +139,27 @@ def recorded(tmp_path: Path) -> Iterator[Callable[[], Any]]:
     recorder.end()
 
 
+# For tests of the steps instrument.
+
+
+@pytest.fixture(params=["C", "Python"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is called before and after functions of torch, in C where it was built, and in Python."""
+    if request.param == "C":
+        pytest.importorskip("voirkit_instruments._steps")
+    monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "0" if request.param == "C" else "1")
+    return str(request.param)
+
+
+@pytest.fixture
+def kept(engine: str) -> Iterator[Any]:
+    """What is recorded of torch (``phases.Kept``)."""
+    from phases import watched  # it needs torch
+
+    with watched() as watch:
+        yield watch.kept
+
+
 # Tests that need torch: whole files, told by what they import. Where torch is not installed (`make matrix`) they are not collected.
 _NEEDS_TORCH = re.compile(r"(^|\\n)\s*(import (\w+, )*torch\b|from torch\b|pytest\.importorskip\(.torch)", re.MULTILINE)
 HERE = Path(__file__).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from voirkit.voirfile import check, place_of
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 class SmallOverseer(BaseOverseer):
@@ -115,6 +117,25 @@ def test_an_object_that_can_be_called_may_be_gated(seen: list[str]) -> None:
     instrument = gated("--note", functools.partial(note, "ran"))
     run(instrument, "--note")
     assert (seen, instrument.__name__) == (["ran"], 'gated("--note")')
+
+
+def test_an_instrument_that_is_named_is_imported_when_its_flag_is_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "costly_to_import.py").write_text("runs = []\n\ndef note(ov):\n    runs.append(ov.status)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    instrument = gated("--note", "costly_to_import:note", "Says so.")
+    assert "--note Says so." in help_of(instrument, capsys)
+    run(instrument)
+    assert "costly_to_import" not in sys.modules
+    run(instrument, "--note")
+    assert sys.modules.pop("costly_to_import").runs == ["running"]
+
+
+def test_what_names_no_instrument_is_refused() -> None:
+    said = refusal(lambda: gated("--note", "costly to import", "Says so."))
+    assert "needs an instrument or the name of one, not 'costly to import'" in said
+    assert "gated('--note', 'package.module:function', 'Says so.')" in said
 
 
 def test_a_gated_instrument_keeps_its_name_its_place_and_the_instrument_behind_it(seen: list[str]) -> None:

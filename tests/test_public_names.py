@@ -50,8 +50,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "heavy", ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect"]
-)
+    "heavy",
+    ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect", "ast", "locale", "shutil", "threading",
+     "voirkit_instruments.dash", "voirkit_instruments.monitor"],
+)  # fmt: skip
 def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) -> None:
     code = (
         "import sys, voirkit.cli\n"

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # mypy wants the overloads in a block of their own, right before the function
 
     @overload
-    def gated(flag: str, instrument: str | None = None, help: str | None = None) -> Decorator: ...
+    def gated(flag: str, instrument: str | None = None, help: None = None) -> Decorator: ...
+    @overload
+    def gated(flag: str, instrument: None = None, help: str | None = None) -> Decorator: ...
+    @overload
+    def gated(flag: str, instrument: str, help: str) -> Instrument: ...
     @overload
     def gated(flag: str, instrument: Instrument, help: str | None = None) -> Instrument: ...
 
@@ -38,28 +42,33 @@ def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
     Args:
         flag: The flag, with its dashes. Its value stands in the options under the same name, dashes and all:
             ``getattr(ov.options, "--dash")``.
-        instrument: The instrument, a generator or a plain function; or the help, if this decorates.
+        instrument: The instrument, a generator or a plain function; or the help, if this decorates.  With a help after it a string is
+            ``"package.module:function"``, which is imported when the flag is on, so that a run without it does not pay for it.
         help: What ``voirkit --help`` says of the flag.
 
     Returns:
-        An instrument, with the one behind the flag as its attribute ``instrument``.
+        An instrument, with the one behind the flag (or what names it) as its attribute ``instrument``.
 
     Raises:
         InstrumentError: The flag has no dashes, or the instrument can not be called.
     """
     place = _check_option(flag, "gated")
-    if isinstance(instrument, str):
+    if isinstance(instrument, str) and help is None:
         instrument, help = None, instrument
     if instrument is None:
         return partial(gated, flag, help=help)
-    _check_callable(instrument, f'gated("{flag}")', place)
+    if not isinstance(instrument, str):
+        _check_callable(instrument, f'gated("{flag}")', place)
+    elif not all(name.isidentifier() for name in instrument.replace(":", ".", 1).split(".")) or ":" not in instrument:
+        hint = f"Write: gated({flag!r}, 'package.module:function', {help!r})"
+        raise InstrumentError(f"gated({flag!r}) needs an instrument or the name of one, not {instrument!r}.", where=place, next=hint)
 
     def phases(ov: Any) -> Phases:
         yield ov.phases.init
         ov.argparser.add_argument(flag, action="store_true", dest=flag, help=help)
         yield ov.phases.parse_args
         if getattr(ov.options, flag):
-            ov.require(instrument)
+            ov.require(_named(instrument) if isinstance(instrument, str) else instrument)
 
     return _instrument(phases, instrument, f'gated("{flag}")', place)
 
@@ -166,6 +175,13 @@ def instrument_definition(fn: Instrument) -> Callable[..., Instrument]:
     return define
 
 
+def _named(reference: str) -> Instrument:
+    """The instrument that ``"module:function"`` names."""
+    module, _, name = reference.partition(":")
+    found: Instrument = getattr(__import__(module, fromlist=[name]), name)
+    return found
+
+
 _class = type  # `parametrized` has an argument of that name
 
 
@@ -195,10 +211,9 @@ def _annotation(fn: Instrument, parameter: str, place: str) -> Any:
     return found
 
 
-def _instrument(phases: Callable[[Any], Phases], behind: Instrument, helper: str, place: str) -> Instrument:
+def _instrument(phases: Callable[[Any], Phases], behind: Instrument | str, helper: str, place: str) -> Instrument:
     """An instrument that goes through phases, under the name of the one behind it."""
 
-    @wraps(behind)
     def run(ov: Any) -> Phases:
         if not hasattr(ov, "phases"):
             name = getattr(ov, "__name__", repr(ov))
@@ -206,8 +221,12 @@ def _instrument(phases: Callable[[Any], Phases], behind: Instrument, helper: str
             raise InstrumentError(f"{helper} got {name} where it needs the overseer.", where=place, next=hint)
         return phases(ov)
 
-    if not hasattr(behind, "__name__"):
-        run.__name__ = helper
+    if isinstance(behind, str):
+        run.__name__ = behind.rpartition(":")[2]
+    else:
+        run = wraps(behind)(run)
+        if not hasattr(behind, "__name__"):
+            run.__name__ = helper
     run.instrument = behind  # type: ignore[attr-defined]
     return run
 

@@ -399,8 +399,8 @@ class Overseer(GivenOverseer):
             return
         try:
             self._summarise()
-            self._record.end(self._ended, self.exit_code, self.summary)
             if self._traced:
+                self._record.end(self._ended, self.exit_code, self.summary)  # read by what completes it
                 self._complete(self._record)
             self._check()
             self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})

@@ -7,8 +7,6 @@ when the stream of given values is asked for.
 
 from __future__ import annotations
 
-import heapq
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -214,8 +212,8 @@ class BaseOverseer:
         phase.status, phase.value, phase.exception = "running", value, failure
         waiting = self._plan[phase]
         try:
-            while waiting:  # those who are resumed may require others, so that the heap may grow
-                _, order, generator = heapq.heappop(waiting)
+            while waiting:  # those who are resumed may require others, so that they may grow
+                _, order, generator = waiting.pop(0)
                 self._resume(order, generator, phase)
             phase.status = "done"
         except OverseerAbort as abort:
@@ -264,7 +262,8 @@ class BaseOverseer:
                     return
                 phase = wanted.phase
                 if not phase.done:
-                    heapq.heappush(self._plan[phase], (-wanted.priority, order, generator))
+                    self._plan[phase].append((-wanted.priority, order, generator))
+                    self._plan[phase].sort()
                     return
         finally:
             self.current = outer
@@ -350,9 +349,11 @@ class GivenOverseer(BaseOverseer):
         return self._given
 
     def _make_given(self) -> Any:
+        from threading import RLock
+
         from giving import given
 
-        self._lock = threading.RLock()
+        self._lock = RLock()
         return given()
 
     def give(self, **data: Any) -> None:

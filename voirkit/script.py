@@ -8,7 +8,7 @@ before anything starts. Must never change what the script sees: ``sys.argv``, ``
 from __future__ import annotations
 import __future__
 
-import ast
+import _ast as ast  # the nodes alone: the module ast takes 2 ms of the start
 import builtins
 import io
 import marshal
@@ -338,6 +338,16 @@ def _near_module(name: str) -> str:
 # what only defines
 
 
+def _walk(node: ast.AST) -> list[ast.AST]:
+    """A node and all below it, however deep."""
+    found = [node]
+    for each in found:  # grows
+        for name in each._fields:
+            value = getattr(each, name, None)
+            found += [below for below in (value if isinstance(value, list) else (value,)) if isinstance(below, ast.AST)]
+    return found
+
+
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -351,7 +361,7 @@ def defining_part(body: list[ast.stmt]) -> int:
     for i, statement in enumerate(body):
         if not _defines(statement, own):
             return i
-        own.update(n.name for n in ast.walk(statement) if isinstance(n, _DEFINITIONS))
+        own.update(n.name for n in _walk(statement) if isinstance(n, _DEFINITIONS))
     return len(body)
 
 
@@ -375,7 +385,7 @@ def _defines(statement: ast.stmt, own: set[str], in_class: bool = False) -> bool
         value = statement.value
         return isinstance(statement.target, ast.Name) and (value is None or not (_calls_own(value, own) if in_class else _calls(value)))
     if isinstance(statement, ast.If):
-        asks_for_main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement.test))
+        asks_for_main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in _walk(statement.test))
         return (
             not asks_for_main and not _calls(statement.test) and all(_defines(s, own, in_class) for s in statement.body + statement.orelse)
         )
@@ -400,12 +410,12 @@ _WORK = (
 
 
 def _calls(value: ast.expr) -> bool:
-    return any(isinstance(n, _WORK) for n in ast.walk(value))
+    return any(isinstance(n, _WORK) for n in _walk(value))
 
 
 def _calls_own(value: ast.expr, own: set[str]) -> bool:
     """Whether an expression calls what the script itself defines."""
-    return any(isinstance(n, ast.Call) and _root(n.func) in own for n in ast.walk(value))
+    return any(isinstance(n, ast.Call) and _root(n.func) in own for n in _walk(value))
 
 
 def _is_harmless_decorator(own: set[str]) -> Callable[[ast.expr], bool]:

@@ -34,7 +34,7 @@ static inline int64_t clock_ns(void) {
 typedef struct {
     PyObject_HEAD
     PyObject *span, *failed, *device; /* device: None until a GPU is used */
-    int64_t serial, own_ns, spans, asked;
+    int64_t serial, own_ns, spans, asked, trained, called;
     uint64_t era; /* counts forget() */
     int at_first; /* where a thread is that was not seen yet */
 } Hot;
@@ -293,6 +293,7 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     Part *part = (Part *)self;
     int result = left(part->hot, args, n, 2);
     if (result > 0) {
+        part->hot->trained += part->level == BACKWARD;
         result = record(part->hot, part->name, args[0], end, zero, zero);
         if (part->level != DEAF && result == 0)
             result = tell_device(part->hot, word_end, part->name, zero);
@@ -330,6 +331,7 @@ static PyObject *leave_call(PyObject *self, PyObject *const *args, Py_ssize_t n)
     PyObject *words[] = {args[2], training ? Py_True : Py_False, grad ? Py_True : Py_False};
     if (look_up(part, kind, training * 2 + grad, words, 3, &name, &said) < 0)
         return done(hot, end, trouble(hot, "a module call"));
+    hot->called++;
     result = record(hot, name, args[0], end, said, zero);
     if (result == 0)
         result = tell_device(hot, word_end, name, said);
@@ -350,6 +352,7 @@ static PyObject *leave_step(PyObject *self, PyObject *const *args, Py_ssize_t n)
         optimizer = PyTuple_GET_ITEM(optimizer, 0);
     if (look_up(part, optimizer, 0, &optimizer, 1, &name, &said) < 0)
         return done(hot, end, trouble(hot, "an optimizer's step"));
+    hot->trained++;
     result = record(hot, name, args[0], end, said, zero);
     if (result == 0 && hot->device != Py_None)
         result = tell_device(hot, word_end, name, said);
@@ -486,6 +489,8 @@ static PyMemberDef hot_members[] = {
     {"own_ns", T_LONGLONG, offsetof(Hot, own_ns), 0, NULL},
     {"spans", T_LONGLONG, offsetof(Hot, spans), 0, NULL},
     {"asked", T_LONGLONG, offsetof(Hot, asked), 0, NULL},
+    {"trained", T_LONGLONG, offsetof(Hot, trained), 0, NULL},
+    {"called", T_LONGLONG, offsetof(Hot, called), 0, NULL},
     {NULL},
 };
 

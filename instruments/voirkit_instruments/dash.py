@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.instrument import gated
 from voirkit.phases import StopProgram
+from voirkit_instruments.flags import instrument_dash as instrument_dash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,3 @@ def flush() -> None:
             stream.flush()
         except (AttributeError, OSError, ValueError):  # none, gone or closed: python will say so at its end, as always
             continue
-
-
-instrument_dash = gated("--dash", dash, help="show a live view of the steps, rates, progress and given values; the key q ends the view")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from voirkit.instrument import gated
+from voirkit_instruments.flags import instrument_display as instrument_display
 from voirkit_instruments.values import brief
 
 TYPE_CHECKING = False
@@ -39,6 +39,3 @@ def display(ov: Overseer) -> None:
             print(text, file=sys.stderr)
 
     ov.given.subscribe(show)
-
-
-instrument_display = gated("--display", display, "print everything that is given, one event a line, on stderr")

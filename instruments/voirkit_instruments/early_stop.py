@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from voirkit.instrument import instrument_definition
 from voirkit.phases import StopProgram
-from voirkit_instruments.durations import seconds as duration
+from voirkit_instruments.flags import RATES
+from voirkit_instruments.flags import instrument_early_stop as instrument_early_stop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.phases import PhaseWithPriority
 
 
 @instrument_definition
@@ -61,35 +62,13 @@ def early_stop(
         stopper.end()
 
 
-def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
-    """Adds ``--stop`` and ``--stop-after``."""
-    yield ov.phases.init
-    ov.argparser.add_argument(
-        "--stop",
-        type=_positive,
-        metavar="N",
-        help="stop the script after N rates (train_rate, if no rate is asked for)",
-    )
-    ov.argparser.add_argument(
-        "--stop-after",
-        type=duration,
-        metavar="TIME",
-        help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
-    )
-    yield ov.phases.parse_args
-    if ov.options.stop is not None:
-        ov.require(stop_after_rates(ov.options.stop))
-    if ov.options.stop_after is not None:
-        ov.require(stop_after_time(ov.options.stop_after))
-
-
 @instrument_definition
 def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
     """Stop when one task has given n rates; switches ``train_rate`` on if no rate was asked for."""
-    from voirkit_instruments.rates import FLAGS, train_rate
+    from voirkit_instruments.rates import train_rate
     from voirkit_instruments.stopper import Stopper
 
-    asked = [flag for flag in FLAGS if getattr(ov.options, flag, False)]
+    asked = [flag for flag in RATES if getattr(ov.options, flag, False)]
     if not asked or "--train-rate" in asked:
         ov.require(train_rate)
         asked = ["--train-rate"]
@@ -124,9 +103,3 @@ def stop_after_time(ov: Overseer, seconds: float) -> Iterator[PhaseWithPriority]
         yield ov.phases.run_script(priority=1000)
     finally:
         stopper.end()
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
-    return int(text)

@@ -7,6 +7,7 @@ device: log a loss of every step from a GPU only where that is acceptable.
 from __future__ import annotations
 
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.flags import instrument_log as instrument_log
 from voirkit_instruments.values import number
 
 TYPE_CHECKING = False
@@ -76,19 +77,3 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
 
     ov.log.subscribe(remember)
     ov.given.subscribe(forward)
-
-
-def instrument_log(ov: Overseer) -> Iterator[Phase]:
-    """Adds ``--log``, which may be given several times."""
-    yield ov.phases.init
-    ov.argparser.add_argument(
-        "--log",
-        action="append",
-        dest="--log",
-        metavar="PATTERN",
-        help="log the given values of that key, or of all that match ('*_rate'); '+task' goes along; may be repeated",
-    )
-    yield ov.phases.parse_args
-    patterns = getattr(ov.options, "--log")
-    if patterns:
-        ov.require(log(*([patterns] if isinstance(patterns, str) else patterns)))

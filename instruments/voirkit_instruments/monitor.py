@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.flags import instrument_monitor as instrument_monitor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,42 +75,6 @@ def monitor_all(ov: Overseer, poll_interval: float = 10, arch: str | None = None
 def gpu_monitor(ov: Overseer, poll_interval: float = 10, arch: str | None = None) -> Iterator[Phase]:
     """The same, of which only ``gpudata`` is given."""
     yield from _monitor(ov, poll_interval, gpus_only=True)
-
-
-def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
-    """Adds ``--monitor`` and ``--prometheus``."""
-    yield ov.phases.init
-    ov.argparser.add_argument(
-        "--monitor",
-        nargs="?",
-        type=_interval,
-        const=1.0,
-        dest="--monitor",
-        metavar="SECONDS",
-        help="sample processor, memory, storage, network and GPUs, every second or as often as --monitor=SECONDS says",
-    )
-    ov.argparser.add_argument(
-        "--prometheus",
-        metavar="[HOST:]PORT",
-        dest="--prometheus",
-        type=address,
-        help="serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
-    )
-    yield ov.phases.parse_args
-    served = getattr(ov.options, "--prometheus")
-    if served is not None:
-        from voirkit_instruments.prometheus import prometheus
-
-        ov.require(prometheus(*served))
-    interval_s = getattr(ov.options, "--monitor")
-    if interval_s is not None:
-        ov.require(monitor_all(interval_s))
-
-
-def _interval(text: str) -> float:
-    from voirkit_instruments.durations import seconds
-
-    return seconds(text)
 
 
 def address(text: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ import math
 import os
 from threading import get_ident
 
-from voirkit.instrument import gated
+from voirkit_instruments.flags import instrument_argparse as instrument_argparse
 from voirkit_instruments.patching import Patches, without_this_frame
 
 TYPE_CHECKING = False
@@ -121,5 +121,4 @@ def options(ov: Overseer) -> Iterator[Phase]:
         arguments.settle()
 
 
-instrument_argparse = gated("--options", options, "give the arguments that the script parses with argparse, as options")
 instrument_options = instrument_argparse

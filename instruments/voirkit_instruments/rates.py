@@ -19,6 +19,8 @@ Costs nothing while no flag is on.
 
 from __future__ import annotations
 
+from voirkit_instruments.flags import instrument_rates as instrument_rates
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,21 +72,3 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
     finally:
         watch.remove()
         rate.finish()
-
-
-FLAGS = {
-    "--train-rate": (train_rate, "give train_rate (items/s from step and batch) once a second"),
-    "--loading-rate": (loading_rate, "give loading_rate (items/s that the given loader delivers) once a second"),
-    "--compute-rate": (compute_rate, "give compute_rate (items/s between compute_start and compute_end) once a second"),
-}
-
-
-def instrument_rates(ov: Overseer) -> Iterator[Phase]:
-    """Adds the three flags, and measures what is asked for."""
-    yield ov.phases.init
-    for flag, (_, text) in FLAGS.items():
-        ov.argparser.add_argument(flag, action="store_true", dest=flag, help=text)
-    yield ov.phases.parse_args
-    for flag, (measure, _) in FLAGS.items():
-        if getattr(ov.options, flag):
-            ov.require(measure)

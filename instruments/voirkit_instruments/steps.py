@@ -38,6 +38,7 @@ class Steps:
         if self._over:
             return
         try:
+            from voirkit_instruments.loader_numbers import numbers_of
             from voirkit_instruments.steps_record import Recording
             from voirkit_instruments.steps_torch import TorchPatches
 
@@ -45,21 +46,26 @@ class Steps:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            self._torch = TorchPatches(Recording(self._recorder, torch, self._ov.warn), self._ov.warn)
+            self._torch = TorchPatches(Recording(self._recorder, torch, self._ov.warn, numbers_of(self._ov)), self._ov.warn)
             self._torch.put()
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
-    def end(self) -> None:
-        """The program has ended: put torch back as it was, and tell what was done to it."""
+    def end(self, completed: bool = True) -> None:
+        """The program has ended: put torch back as it was, and tell what was done to it.
+
+        Args:
+            completed: Whether it came to its own end: no exception, no exit.
+        """
         self._over = True
         if self._torch is None:
             return
         hot = self._torch.recording.hot
         device = hot.device
-        self._torch.remove()
+        self._torch.remove(completed)
         self._recorder.timed(hot.spans, hot.own_ns)
-        self._ov.summary["patches"] = [{"name": name, "why_not": why or None} for name, why in self._torch.patches.table.items()]
+        table = self._torch.patches.table
+        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
         lost = device.finish() if device is not None else 0
         if lost:
             self._ov.summary["dropped"]["device times"] = lost
@@ -76,7 +82,9 @@ def instrument_steps(ov: Overseer) -> Iterator[Phase]:
         return
     steps = Steps(ov)
     when_imported("torch", steps.begin)
+    completed = False
     try:
         yield ov.phases.run_script
+        completed = True
     finally:
-        steps.end()
+        steps.end(completed)

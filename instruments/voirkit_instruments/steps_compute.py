@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import time
 
+from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, STEP
-from voirkit_instruments.steps_record import UNKNOWN, Ordinals, Recording
+from voirkit_instruments.steps_record import UNKNOWN, Recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

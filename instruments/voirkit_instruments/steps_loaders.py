@@ -6,12 +6,13 @@ its ``__len__`` plainly only looks. Checked with torch 2.1 and 2.15.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.steps_compute import now
-from voirkit_instruments.steps_record import UNKNOWN, Ordinals, forgetting
+from voirkit_instruments.steps_record import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +22,33 @@ if TYPE_CHECKING:
     from voirkit_instruments.steps_record import Recording
 
 
+class Asked:
+    """An iterator over a loader, from its making to its end: an episode.
+
+    Attributes:
+        ref: The iterator.
+        args: Interned arguments of its records.
+        place: What they are.
+        began_ns: When it was made.
+        before: How much had been trained and called by then.
+        over: Whether its end has been recorded.
+        since_ns: When the next loop began, if this one evaluates and was not asked since: it may be held until long after its end.
+    """
+
+    __slots__ = ("args", "before", "began_ns", "over", "pid", "place", "ref", "since_ns")
+
+    def __init__(self, ref: Any, args: int, place: dict[str, Any], began_ns: int, before: tuple[int, int]) -> None:
+        self.ref, self.args, self.place, self.began_ns, self.before = ref, args, place, began_ns, before
+        self.pid = os.getpid()
+        self.over = False
+        self.since_ns: int | None = None
+
+
 class LoaderRecording:
     """Writes what loaders do into the trace plane.
+
+    A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was trained in it, ``pipeline.evaluate`` if
+    models were only called. It ends with the request that finds nothing, or where its iterator is let go (``break``).
 
     Args:
         recording: The recording that this is a part of.
@@ -36,9 +62,12 @@ class LoaderRecording:
         self._iter = recording.phase("dataloader", "iter")
         self._fetch = recording.phase("dataloader", "fetch", "items")
         self._end = recording.phase("dataloader", "end")
-        self._loaders = Ordinals()
-        self._episodes = 0
-        self._iterators: dict[int, tuple[Any, int, dict[str, Any]]] = {}  # by identity: itself, arguments and what they are
+        self._epoch = recording.phase("pipeline", "epoch")
+        self._evaluate = recording.phase("pipeline", "evaluate")
+        self._train = recording.phase("pipeline", "train")
+        self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
+        self._numbers = recording.numbers
+        self._iterators: dict[int, Asked] = {}  # by identity
 
     def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
         end = now()
@@ -46,18 +75,14 @@ class LoaderRecording:
         if not began:
             return
         try:
-            which = self._loaders.of(loader)
-            place = {"loader": which, "episode": self._episodes}
+            which = self._numbers.loader(loader)
             if iterator is ABSENT:
-                place = {"loader": which, **_error()}
+                place: dict[str, Any] = {"loader": which, **_error()}
             else:
-                self._episodes += 1
+                place = {"loader": which, "episode": self._numbers.settle(iterator)}
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
-                self._iterators[id(iterator)] = (
-                    weakref.ref(iterator, forgetting(self._iterators, id(iterator))),
-                    self._arguments(place),
-                    place,
-                )
+                self._next_loop(began)
+                self._ask(iterator, place, began)
             with self._recording.torch._C.DisableTorchFunction():  # a length may be that of a tensor
                 described = _described(loader)
             self._span(self._iter, began, end, self._arguments({**place, **described}))
@@ -78,39 +103,95 @@ class LoaderRecording:
         fetch, end_of_data = self._fetch, self._end
 
         def describe(iterator: Any) -> tuple[int, int]:
-            return fetch, self._known(iterator)[1]
+            return fetch, self._known(iterator).args
 
         def other(began: int, end: int, iterator: Any, batch: Any) -> None:
             try:
                 known = self._known(iterator)
                 if batch is not ABSENT:
-                    name, args, value = fetch, known[1], recording.items(batch)
+                    name, args, value = fetch, known.args, recording.items(batch)
                 else:
                     error = sys.exc_info()[0]
                     if error is not None and issubclass(error, StopIteration):
-                        name, args, value = end_of_data, known[1], 0
+                        name, args, value = end_of_data, known.args, 0
                     else:
-                        name, args, value = fetch, intern({**known[2], **_error()}), UNKNOWN
+                        name, args, value = fetch, intern({**known.place, **_error()}), UNKNOWN
             except Exception as exc:
                 recording.failed("a batch", exc)
             else:
                 span(name, began, end, args, value)
+                if name == end_of_data:
+                    self._over(known, began)
 
         torch = recording.torch
         modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
         return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
 
-    def _known(self, iterator: Any) -> tuple[Any, int, dict[str, Any]]:
+    def _known(self, iterator: Any) -> Asked:
         known = self._iterators.get(id(iterator))
-        return self._stranger(iterator) if known is None or known[0]() is not iterator else known
-
-    def _stranger(self, iterator: Any) -> tuple[Any, int, dict[str, Any]]:
-        """An iterator that was made before anybody watched, or in a way of its own: a loader that is not known."""
-        place = {"loader": None, "episode": self._episodes}
-        self._episodes += 1
-        known = (weakref.ref(iterator, forgetting(self._iterators, id(iterator))), self._arguments(place), place)
-        self._iterators[id(iterator)] = known
+        if known is None or known.ref() is not iterator:
+            # Made before anybody watched, or in a way of its own: of a loader that is not known.
+            known = self._ask(iterator, {"loader": None, "episode": self._numbers.settle(iterator)}, now())
+        known.since_ns = None
         return known
+
+    def _ask(self, iterator: Any, place: dict[str, Any], began_ns: int) -> Asked:
+        key = id(iterator)
+        before = self._iterators.get(key)
+        if before is not None:
+            self._over(before, began_ns)
+        asked = Asked(None, self._arguments(place), place, began_ns, self._done())
+        asked.ref = weakref.ref(iterator, self._letting_go(key))
+        self._iterators[key] = asked
+        return asked
+
+    def _letting_go(self, key: int) -> Any:
+        def let_go(gone: Any) -> None:
+            asked = self._iterators.get(key)
+            if asked is not None and asked.ref is gone:
+                del self._iterators[key]
+                self._over(asked, now())
+
+        return let_go
+
+    def _next_loop(self, began_ns: int) -> None:
+        for asked in self._iterators.values():
+            trained, called = self._done(asked.before)
+            if called and not trained and asked.since_ns is None:
+                asked.since_ns = began_ns
+
+    def _done(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+        """How much has been trained and called since."""
+        hot = self._recording.hot
+        return hot.trained - before[0], hot.called - before[1]
+
+    def _over(self, asked: Asked, end_ns: int) -> None:
+        """A loop is over: it is a span of the pipeline, once."""
+        if asked.over or asked.pid != os.getpid():
+            return
+        asked.over = True
+        try:
+            trained, called = self._done(asked.before)
+            if asked.since_ns is not None:
+                self._span(self._evaluate, asked.began_ns, asked.since_ns, asked.args)
+            elif trained:
+                self._span(self._epoch, asked.began_ns, end_ns, asked.args)
+                begin = asked.began_ns if self._trained is None else min(self._trained[0], asked.began_ns)
+                self._trained = begin, end_ns
+            elif called:
+                self._span(self._evaluate, asked.began_ns, end_ns, asked.args)
+        except Exception as exc:
+            self._recording.failed("an epoch", exc)
+
+    def finish(self, completed: bool) -> None:
+        """The program has ended; what is still held of its loops ends with it, if it came to its own end."""
+        open_ = sorted(self._iterators.values(), key=lambda asked: -asked.began_ns)
+        self._iterators = {}
+        if completed:
+            for asked in open_:
+                self._over(asked, now())
+        if self._trained is not None:
+            self._span(self._train, *self._trained)
 
 
 def _error() -> dict[str, Any]:

@@ -54,13 +54,15 @@ class Hot:
         device: Times on a GPU, once there is one.
         own_ns: What these functions took, each time that they were called.
         spans: How many records were made in that time.
+        trained: How many walks through graphs and steps of optimizers there were.
+        called: How many outermost module calls.
     """
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
         self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
         self._span, self._failed = span, failed
         self.device: Any = None
-        self.own_ns = self.spans = 0
+        self.own_ns = self.spans = self.trained = self.called = 0
 
     def everywhere(self, inside: int) -> None:
         """This thread, and those that come, are inside of this."""
@@ -94,6 +96,7 @@ class Hot:
             end = now()
             here.inside = was
             if began:
+                self.trained += level == BACKWARD
                 span(name, began, end)
                 if level != DEAF and self.device is not None:
                     self.device.end(name, 0)
@@ -129,6 +132,7 @@ class Hot:
             except Exception as exc:
                 failed("a module call", exc)
                 return
+            self.called += 1
             span(name, began, end, args)
             if self.device is not None:
                 self.device.end(name, args)
@@ -161,6 +165,7 @@ class Hot:
             except Exception as exc:
                 failed("an optimizer's step", exc)
                 return
+            self.trained += 1
             span(name, began, end, args)
             self._count(end)
 

@@ -11,6 +11,7 @@ import weakref
 
 from voirkit_instruments import steps_plain
 from voirkit_instruments.items import count_items
+from voirkit_instruments.loader_numbers import Numbers
 from voirkit_instruments.steps_plain import DEAF, NOTHING
 
 TYPE_CHECKING = False
@@ -51,17 +52,19 @@ class Recording:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
         torch: The module.
         warn: Told, once, of a record that failed.
+        numbers: Those of the run's loaders.
 
     Attributes:
         hot: What is called before and after functions of torch, and what each thread is inside of.
         local: What each thread keeps from the beginning of something to its end.
     """
 
-    def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None]) -> None:
+    def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None], numbers: Numbers | None = None) -> None:
         _recordings.add(self)
         self.hot = engine().Hot(recorder.span, self.failed)
         self.local = threading.local()
         self.recorder, self.torch = recorder, torch
+        self.numbers = numbers if numbers is not None else Numbers()
         self._warn = warn
         self._pid = os.getpid()
         self._names: dict[int, tuple[str, str, str | None]] = {}
@@ -123,34 +126,3 @@ class Recording:
                 if tensors and all(isinstance(tensor, tensor_type) for tensor in tensors):
                     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return UNKNOWN
-
-
-class Ordinals:
-    """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing them."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int]] = {}
-        self._next = 0
-
-    def of(self, thing: object) -> int:
-        """The number of an object.
-
-        Raises:
-            TypeError: It can not be referred to weakly.
-        """
-        key = id(thing)
-        known = self._known.get(key)
-        if known is None or known[0]() is not thing:
-            known = self._known[key] = (weakref.ref(thing, forgetting(self._known, key)), self._next)
-            self._next += 1
-        return known[1]
-
-
-def forgetting(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Drops an entry, whose first part refers to an object weakly, when that object is gone."""
-
-    def forget(gone: Any) -> None:
-        if key in table and table[key][0] is gone:
-            del table[key]
-
-    return forget

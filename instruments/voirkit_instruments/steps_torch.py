@@ -55,7 +55,7 @@ class TorchPatches:
         self._warn = warn
         deaf, made = recording.hot.enter(DEAF), _function(self._made_optimizer)
         loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
-        self._transfers = transfers
+        self._loaders, self._transfers = loaders, transfers
         self._forward = self._around(STEP, *around_forward(recording), ("self",))
         self._backward = self._around(FORWARD, *around_backward(recording))
         step = around_step(recording)
@@ -95,8 +95,13 @@ class TorchPatches:
         self._when("torch.distributed.distributed_c10d", self._put_collectives)
         self._when("torch.optim.optimizer", self._put_steps)
 
-    def remove(self) -> None:
-        """Put all back as it was."""
+    def remove(self, completed: bool = True) -> None:
+        """Put all back as it was.
+
+        Args:
+            completed: Whether the program came to its own end: no exception, no exit.
+        """
+        self._loaders.finish(completed)
         self.recording.local.__dict__.clear()
         self.patches.remove()
 

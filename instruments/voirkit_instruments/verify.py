@@ -13,8 +13,8 @@ import os
 import re
 import sys
 
-from voirkit.instrument import gated
 from voirkit.phases import StopProgram
+from voirkit_instruments.flags import instrument_verify as instrument_verify
 from voirkit_instruments.values import number
 
 TYPE_CHECKING = False
@@ -173,10 +173,3 @@ def _without_probes(ov: Overseer) -> dict[str, Any]:
 
 def _shown(probe: Any) -> dict[str, Any]:
     return {"selector": ", ".join(probe.selectors), "where": probe.made_at, "events": probe.events}
-
-
-instrument_verify = gated(
-    "--verify",
-    verify,
-    "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not",
-)

@@ -45,10 +45,37 @@ def test_more_workers_only_where_there_are_processors():
     assert "cheaper" in said(run(train, wait=1000), facts={"workers": 8, "cpus": 8})["next"]
 
 
-def test_what_the_loader_found_is_named():
-    found = said(run(train, wait=1000), facts={"workers": 2, "operation": "RandomResizedCrop", "operation_share": 0.61})
+def looked_into(workers=2, enough=None, best=3, rate_without=300.0):
+    rates = {2: 100.0, 3: 150.0, 6: 300.0}
+    return {
+        "workers": workers,
+        "enough_workers": enough,
+        "best_workers": best,
+        "cost": {"cores": 2},
+        "predicted": [{"workers": n, "rate": rate, "limited_by": "workers"} for n, rate in rates.items()],
+        "first": {
+            "operation": "RandomResizedCrop", "share": 0.61, "wait_share": 0.7, "action": "reduce", "because": "use less", "rate_without": rate_without,
+        },
+    }  # fmt: skip
+
+
+def test_what_the_loader_found_is_named_with_its_shares_and_what_its_removal_would_give():
+    found = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into()})
     assert found["evidence"]["operation"] == "RandomResizedCrop"
-    assert "61%" in found["because"]
+    assert (found["evidence"]["operation_share"], found["evidence"]["operation_wait_share"]) == (0.61, 0.7)
+    assert "RandomResizedCrop is 61% of the work on it and 70% of the wait" in found["because"]
+    assert "Begin with RandomResizedCrop: use less (without it 300 items/s at best)" in found["next"]
+
+
+def test_how_many_workers_would_remove_the_wait_is_told_or_why_none_would():
+    enough = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into(enough=6)})["next"]
+    assert "num_workers=6 would remove the wait (predicted 300 items/s instead of 100)" in enough
+    better = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into()})["next"]
+    assert "num_workers=3 would give at best 150 items/s" in better
+    none = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into(best=2)})["next"]
+    assert "More workers would not help" in none
+    steady = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into(enough=2)})["next"]
+    assert "keep up on average" in steady
 
 
 def test_computing_names_its_phase():

@@ -111,16 +111,10 @@ def trained(place: Place, script: str) -> Mapping[str, Any]:
 
 
 def test_lightning(place: Place) -> None:
+    # It counts its batches, and never asks for the one that is not there.
     summary = trained(place, LIGHTNING)
-    assert summary["steps"]["n"] in (15, 16)
-    assert summary["steps"]["items"] == 16 * summary["steps"]["n"]
-    assert summary["evaluation"]["n"] in (7, 8)
-
-
-@pytest.mark.xfail(reason="it knows its loader's length, never asks for more, and so the last step of the run is not closed")
-def test_the_last_step_of_lightning(place: Place) -> None:
-    summary = trained(place, LIGHTNING)
-    assert (summary["steps"]["n"], summary["evaluation"]["n"]) == (16, 8)
+    assert (summary["steps"]["n"], summary["steps"]["items"]) == (16, 256)
+    assert summary["evaluation"]["n"] == 8
 
 
 def test_accelerate_with_accumulated_gradients(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""A recorder that keeps what it is told, for tests of the steps instrument, and torch under that instrument."""
+"""A recorder that keeps what it is told, for tests of the steps instrument, torch under that instrument, and a loop to train."""
 
 from __future__ import annotations
 
@@ -7,8 +7,33 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 from voirkit_instruments.steps import Steps
+
+# What a step of ``train`` is.
+STEP = ["dataloader.fetch", "compute.forward", "compute.backward", "compute.step", "compute.zero_grad"]
+
+
+def points(n: int) -> TensorDataset:
+    """Data of three classes."""
+    return TensorDataset(torch.randn(n, 4), torch.randint(0, 3, (n,)))
+
+
+def net() -> nn.Sequential:
+    """A model of them, of several modules."""
+    return nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 3)))
+
+
+def train(model: nn.Module, loader: Any, optimizer: Any, every: int = 1) -> None:
+    """A loop, with a step of the optimizer every so many batches."""
+    for i, (x, y) in enumerate(loader):
+        F.cross_entropy(model(x), y).backward()
+        if (i + 1) % every == 0:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 class Kept:
@@ -74,8 +99,8 @@ class _Overseer:
 class Watched:
     """torch under the steps instrument."""
 
-    def __init__(self) -> None:
-        self.kept = Kept()
+    def __init__(self, kept: Kept | None = None) -> None:
+        self.kept = Kept() if kept is None else kept
         self.overseer: Any = _Overseer()
         self.steps = Steps(self.overseer, self.kept)
 

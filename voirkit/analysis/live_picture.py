@@ -93,7 +93,7 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
         done=steps["n"] if steps else 0,
         rates=[Number(name, rate["median"], rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
         numbers=given,
-        workers=(summary.get("loader") or {}).get("workers"),
+        workers=(summary.get("loader") or (steps or {}).get("loader") or {}).get("workers"),
         devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
         ranks=summary.get("ranks") or (),
         verdict=summary.get("verdict"),

@@ -9,22 +9,20 @@ import numpy as np
 Array = Any  # numpy.ndarray
 
 
-def exclusive_ns(start_ns: Array, duration_ns: Array) -> Array:
-    """How long each span lasted without those inside it.
+def parents(start_ns: Array, duration_ns: Array) -> Array:
+    """The span in which each lies directly.
 
     Args:
         start_ns: Of the spans of one thread, ascending; of two that start together the longer first. Shape (n,).
         duration_ns: Same shape.
 
     Returns:
-        Nanoseconds, same shape, never negative. Spans that overlap without one lying in the other (none do, if one thread
-        recorded them as calls) are taken for nested where the later starts.
+        Indices, same shape; -1 for those that lie in none. Spans that overlap without one lying in the other (none do, if one
+        thread recorded them as calls) are taken for nested where the later starts.
     """
-    own = duration_ns.astype(np.int64, copy=True)
-    if not len(own):
-        return own
+    found = np.full(len(start_ns), -1)
     ends = start_ns + duration_ns
-    level = np.arange(len(own))
+    level = np.arange(len(start_ns))
     while len(level):
         reached = np.maximum.accumulate(ends[level])
         inside = np.zeros(len(level), dtype=bool)
@@ -32,12 +30,23 @@ def exclusive_ns(start_ns: Array, duration_ns: Array) -> Array:
         outer, inner = level[~inside], level[inside]
         if not len(inner):
             break
-        # The children: those at the next level. The rest lie deeper, and are theirs to subtract.
-        deeper = np.zeros(len(inner), dtype=bool)
-        parents = outer[np.searchsorted(outer, inner) - 1]
-        reached = np.maximum.accumulate(ends[inner])
-        deeper[1:] = start_ns[inner[1:]] < reached[:-1]
-        children = inner[~deeper]
-        own -= np.bincount(parents[~deeper], weights=duration_ns[children], minlength=len(own)).astype(np.int64)
+        # Those at the next level are the children; the rest lie deeper, and find a nearer one in a later round.
+        found[inner] = outer[np.searchsorted(outer, inner) - 1]
         level = inner
-    return np.maximum(own, 0)
+    return found
+
+
+def exclusive_ns(start_ns: Array, duration_ns: Array) -> Array:
+    """How long each span lasted without those inside it; arguments as of ``parents``.
+
+    Returns:
+        Nanoseconds, same shape, never negative.
+    """
+    return without_children(duration_ns.astype(np.int64), parents(start_ns, duration_ns))
+
+
+def without_children(amounts: Array, parent: Array) -> Array:
+    """An amount of each span without those of the spans directly in it; ``parent`` as ``parents`` gives it. Never negative."""
+    inner = parent >= 0
+    children = np.bincount(parent[inner], weights=amounts[inner], minlength=len(amounts))
+    return np.maximum(amounts - children.astype(amounts.dtype), 0)

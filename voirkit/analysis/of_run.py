@@ -52,10 +52,10 @@ def records(run: Run, kind: str = KIND) -> Records:
     names = connection.execute("SELECT DISTINCT category, name FROM phases ORDER BY ALL").fetchall()
     arguments = [row[0] for row in connection.execute("SELECT DISTINCT coalesce(args, '{}') FROM phases ORDER BY ALL").fetchall()]
     processes = connection.execute("SELECT DISTINCT rank, host, pid FROM phases ORDER BY ALL").fetchall()
-    connection.register("known_names", _numbered(category=[c for c, _ in names], name=[n for _, n in names]))
-    connection.register("known_arguments", _numbered(text=arguments))
+    connection.register("known_names", numbered(category=[c for c, _ in names], name=[n for _, n in names]))
+    connection.register("known_arguments", numbered(text=arguments))
     connection.register(
-        "known_processes", _numbered(rank=[r for r, _, _ in processes], host=[h for _, h, _ in processes], pid=[p for _, _, p in processes])
+        "known_processes", numbered(rank=[r for r, _, _ in processes], host=[h for _, h, _ in processes], pid=[p for _, _, p in processes])
     )
     columns = connection.execute(
         "SELECT start_ns, duration_ns, n.code AS name, a.code AS args, coalesce(value, -1) AS value, p.code AS process, tid FROM phases s "
@@ -66,7 +66,7 @@ def records(run: Run, kind: str = KIND) -> Records:
     return Records(**plain, names=names, arguments=[json.loads(text) for text in arguments], processes=processes)
 
 
-def _numbered(**columns: Sequence[Any]) -> dict[str, Any]:
+def numbered(**columns: Sequence[Any]) -> dict[str, Any]:
     """A table with a column ``code`` that counts its rows."""
     found: dict[str, Any] = {}
     for key, values in columns.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,11 @@ from voirkit.analysis.turns import Kind, Request
 
 KIND = "phase"  # of the records that this reads
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
-_REQUESTS = {"iter": Kind.ITER, "fetch": Kind.FETCH, "end": Kind.END}
+_REQUESTS = {
+    ("dataloader", "iter"): Kind.ITER, ("dataloader", "fetch"): Kind.FETCH, ("dataloader", "end"): Kind.END,
+    # A loop over a loader, whole: it is over where this ends, however that came.
+    ("pipeline", "epoch"): Kind.LEFT, ("pipeline", "evaluate"): Kind.LEFT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def ranks(records: Records, cpus: int | None = None, device: Records | None = No
             steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
         weight = (len(steps.train), len(steps.evaluation))
         if rank not in best or weight > best[rank][0]:
-            facts = {**_loader(records, chosen), "cpus": cpus}
+            facts = {**_loader(records, chosen, steps.episodes), "cpus": cpus}
             best[rank] = weight, Rank(rank, host, steps, {k: v for k, v in facts.items() if v is not None})
     return [rank for _, (_, rank) in sorted(best.items())]
 
@@ -112,11 +116,10 @@ def meanings(names: Sequence[tuple[str, str]]) -> Array:
 
 
 def _timeline(records: Records, chosen: Array) -> Timeline:
+    requests = sorted(_requests(records, chosen), key=lambda request: request.start_ns)
     meaning = meanings(records.names)[records.name[chosen]]
     chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
-    return Timeline(
-        records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), list(_requests(records, chosen))
-    )
+    return Timeline(records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), requests)
 
 
 def _leads(records: Records, chosen: Array, meaning: Array) -> Array:
@@ -129,24 +132,30 @@ def _leads(records: Records, chosen: Array, meaning: Array) -> Array:
 
 
 def _requests(records: Records, chosen: Array) -> Iterator[Request]:
-    kinds = {i: _REQUESTS[name] for i, (category, name) in enumerate(records.names) if category == "dataloader" and name in _REQUESTS}
+    kinds = {i: _REQUESTS[name] for i, name in enumerate(records.names) if name in _REQUESTS}
     asked = chosen[np.isin(records.name[chosen], list(kinds))]
     columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
     for name, start, duration, value, args in zip(*(c[asked].tolist() for c in columns), strict=True):
-        arguments = records.arguments[args]
-        items = value if kinds[name] is Kind.FETCH and value >= 0 else None
-        yield Request(kinds[name], start, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
+        arguments, kind = records.arguments[args], kinds[name]
+        items = value if kind is Kind.FETCH and value >= 0 else None
+        begin = start + duration if kind is Kind.LEFT else start
+        yield Request(kind, begin, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
 
 
-def _loader(records: Records, chosen: Array) -> dict[str, Any]:
-    """What is known of the loader that was waited for longest."""
+def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:
+    """What is known of the loader that training waited for longest; ``loaders``: the numbers of all that it waited for, that one first."""
     waits = chosen[meanings(records.names)[records.name[chosen]] == WAIT]
-    loaders = np.array([arguments.get("loader", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
-    if not len(loaders) or loaders.max() < 0:
+    numbers = np.array([arguments.get("loader", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+    if trained:
+        episodes = np.array([arguments.get("episode", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+        of_training = np.isin(episodes, list(trained))
+        waits, numbers = waits[of_training], numbers[of_training]
+    if not len(numbers) or numbers.max() < 0:
         return {}
-    longest = int(np.argmax(np.bincount(np.maximum(loaders, 0), weights=records.duration_ns[waits])))
+    waited = np.bincount(np.maximum(numbers, 0), weights=records.duration_ns[waits])
+    loaders = [int(n) for n in np.argsort(-waited, kind="stable") if n in set(numbers.tolist())]
     for i in np.unique(records.args[waits]).tolist():
         arguments = records.arguments[i]
-        if arguments.get("loader") == longest and "workers" in arguments:
-            return {key: arguments.get(key) for key in ("workers", "dataset", "batch_size", "pin_memory")}
+        if arguments.get("loader") == loaders[0] and "workers" in arguments:
+            return {**{key: arguments.get(key) for key in ("workers", "dataset", "batch_size", "pin_memory")}, "loaders": loaders}
     return {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from voirkit.analysis.nesting import Array, exclusive_ns
+from voirkit.analysis.requests import Work, as_read
 from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, Turn, cut
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
@@ -107,18 +108,20 @@ class Steps:
         evaluation: Those of loops in which a model is called and nothing is trained.
         wait_known: Whether the time that training waits for batches could be seen.
         device: Those of training on the clock of a GPU, if one was used.
+        episodes: Numbers of the iterators whose batches were trained on; not kept in a rollup.
     """
 
     train: Table
     evaluation: Table
     wait_known: bool
     device: DeviceTable | None = None
+    episodes: frozenset[int] = frozenset()
 
 
 def steps_of(timeline: Timeline) -> Steps:
     """The steps of a thread."""
     timeline = _copies_in_a_row(timeline)
-    requests = _without_read_ahead(timeline)
+    requests = as_read(timeline.requests, _work(timeline))
     made = cut(requests)
     turn_of = _owners(made, timeline.start_ns)
     n = len(made.turns)
@@ -129,9 +132,15 @@ def steps_of(timeline: Timeline) -> Steps:
     training = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in trains]
     evaluating = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in calls - trains]
     evaluation = _table(made.turns, evaluating, requests, own, time)
-    if training:
-        return Steps(_table(made.turns, training, requests, own, time), evaluation, wait_known=True)
-    return Steps(_between_optimizer_steps(timeline, turn_of), evaluation, wait_known=False)
+    if not training:
+        return Steps(_between_optimizer_steps(timeline, made, turn_of), evaluation, wait_known=False)
+    table = _table(made.turns, training, requests, own, time)
+    stepped = timeline.start_ns[timeline.leads & (turn_of == OUTSIDE)]
+    ended = [r.end_ns for r in requests if r.kind is Kind.END and r.episode in trains] if len(stepped) > 1 else []
+    for at, after in zip(ended, [*ended[1:], np.iinfo(np.int64).max], strict=True) if ended else ():
+        if np.diff(np.searchsorted(stepped, (at, after))) > 1:
+            table = _joined(table, _going_on(timeline, made, turn_of, at, after, table))
+    return Steps(table, evaluation, wait_known=True, episodes=frozenset(trains))
 
 
 def _copies_in_a_row(timeline: Timeline) -> Timeline:
@@ -143,6 +152,16 @@ def _copies_in_a_row(timeline: Timeline) -> Timeline:
     longer = duration.copy()
     longer[:-1][near] += between[near]
     return replace(timeline, duration_ns=longer)
+
+
+def _work(timeline: Timeline) -> Work:
+    """The spans that tell whether a step was done."""
+    kind = np.zeros(REST + 1, dtype=np.int64)
+    kind[[FORWARD, BACKWARD, OPTIMIZER]] = Work.FORWARD, Work.BACKWARD, Work.OPTIMIZER
+    kind = kind[timeline.meaning]
+    chosen = kind != 0
+    start = timeline.start_ns[chosen]
+    return Work(start, start + timeline.duration_ns[chosen], kind[chosen])
 
 
 def _owners(made: Cut, at_ns: Array) -> Array:
@@ -194,55 +213,73 @@ def _items(turn: Turn, requests: Sequence[Request]) -> int:
     return known[0] if known and known[0] is not None else -1
 
 
-def _between_optimizer_steps(timeline: Timeline, turn_of: Array) -> Table:
+def _between_optimizer_steps(timeline: Timeline, made: Cut, turn_of: Array) -> Table:
     """Steps of a script whose batches come from no loader: from one step of its first optimizer to the next."""
     outside = turn_of == OUTSIDE
     ends = (timeline.start_ns + timeline.duration_ns)[timeline.leads & outside]
     work = timeline.start_ns[outside & (timeline.meaning == FORWARD)]
     if not len(ends):
+        return _between(timeline, made, turn_of, ends)
+    first = work[0] if len(work) and work[0] < ends[0] else ends[0]
+    return _between(timeline, made, turn_of, np.concatenate(([first], ends)) if first < ends[0] else ends)
+
+
+def _going_on(timeline: Timeline, made: Cut, turn_of: Array, at_ns: int, until_ns: int, table: Table) -> Table:
+    """Steps that go on with batches that the loader gave before (``itertools.cycle``), after it had no more.
+
+    Args:
+        timeline: The thread's.
+        made: How it was cut.
+        turn_of: To which turn each span belongs.
+        at_ns: When the loader had no more.
+        until_ns: When it next had no more.
+        table: The steps of loops over loaders.
+    """
+    again = table.start_ns[table.start_ns > at_ns]
+    until = min([until_ns, *again[:1].tolist()])
+    inside = (turn_of == OUTSIDE) & (timeline.start_ns >= at_ns) & (timeline.start_ns < until)
+    ends = (timeline.start_ns + timeline.duration_ns)[timeline.leads & inside]
+    calls = timeline.start_ns[inside & (timeline.meaning == FORWARD)]
+    # Not what remains of a loop (a last step of the optimizer): several steps, and each with its own call of the model.
+    if len(ends) < 2 or not np.all(np.diff(np.searchsorted(calls, np.concatenate(([at_ns], ends))))):
+        return _between(timeline, made, turn_of, ends[:0])
+    # A step ends as long after its optimizer's as the steps before it did.
+    begun, steps = table.start_ns[table.start_ns < at_ns], np.flatnonzero(timeline.leads & (turn_of != OUTSIDE))
+    stepped = (timeline.start_ns + timeline.duration_ns)[steps[timeline.start_ns[steps] < at_ns]]
+    tail = (
+        int(np.median((begun + table.time_ns[: len(begun)])[-len(stepped) :] - stepped[-len(begun) :])) if len(begun) == len(stepped) else 0
+    )
+    limits = np.append(calls[np.searchsorted(calls, ends[:-1])], until)
+    return _between(timeline, made, turn_of, np.concatenate(([at_ns], np.minimum(ends + max(tail, 0), limits))))
+
+
+def _between(timeline: Timeline, made: Cut, turn_of: Array, edges: Array) -> Table:
+    """Steps from one time to the next, without the loops over loaders between them. What they wait for is not known, nor their items."""
+    n = max(len(edges) - 1, 0)
+    if not n:
         nothing = np.zeros(0, dtype=np.int64)
         return _completed(nothing, nothing, nothing, np.zeros((0, len(_COLUMNS))))
-    first = work[0] if len(work) and work[0] < ends[0] else ends[0]
-    edges = np.concatenate(([first], ends)) if first < ends[0] else ends
-    n = len(edges) - 1
     turn = np.searchsorted(edges, timeline.start_ns, side="right") - 1
-    turn = np.where(outside & (turn >= 0) & (turn < n), turn, OUTSIDE)
-    own = _by_turn(timeline, turn, n)
-    return _completed(edges[:-1], np.diff(edges), np.full(n, -1), own)
+    turn = np.where((turn_of == OUTSIDE) & (turn >= 0) & (turn < n), turn, OUTSIDE)
+    return _completed(edges[:-1], np.diff(_outside_ns(made, edges)), np.full(n, -1), _by_turn(timeline, turn, n))
 
 
-def _without_read_ahead(timeline: Timeline) -> list[Request]:
-    """The requests as they would be if none were made a batch ahead of the work, as accelerate's loader makes them.
+def _outside_ns(made: Cut, at_ns: Array) -> Array:
+    """How much of the time before each instant belongs to no turn; from some beginning of its own."""
+    if not made.edges:
+        return at_ns
+    edges = np.asarray(made.edges)
+    lasting = np.append(np.diff(edges), 0) * (np.asarray(made.owners) == OUTSIDE)
+    before = np.concatenate(([0], np.cumsum(lasting)[:-1]))
+    piece = np.searchsorted(edges, at_ns, side="right") - 1
+    within = np.where(np.asarray(made.owners)[piece] == OUTSIDE, at_ns - edges[piece], 0)
+    return np.where(piece < 0, at_ns - edges[0], before[piece] + within)
 
-    Seen by work after the end of the loop's iterator and none between its first two requests. The first request is then part of
-    making the iterator, and the one that found nothing begins the last step, which ends with its work.
-    """
-    requests = list(timeline.requests)
-    works = np.isin(timeline.meaning, (BACKWARD, OPTIMIZER))
-    starts, ends = timeline.start_ns[works], (timeline.start_ns + timeline.duration_ns)[works]
-    if not len(starts):
-        return requests
-    of_episode: dict[int, list[int]] = {}
-    for i, request in enumerate(requests):
-        if request.kind is not Kind.ITER:
-            of_episode.setdefault(request.episode, []).append(i)
-    added: list[Request] = []
-    for indices in of_episode.values():
-        *fetches, end = indices
-        if len(fetches) < 2 or requests[end].kind is not Kind.END:
-            continue
-        first, second = requests[fetches[0]], requests[fetches[1]]
-        if np.searchsorted(starts, first.end_ns) != np.searchsorted(starts, second.start_ns):
-            continue
-        after = requests[end + 1].start_ns if end + 1 < len(requests) else None
-        begun = np.searchsorted(starts, requests[end].end_ns)
-        stop = len(starts) if after is None else np.searchsorted(starts, after)
-        if begun == stop:
-            continue
-        items = [requests[i].items for i in fetches]
-        requests[fetches[0]] = replace(first, kind=Kind.ITER)
-        for i, number in zip((*fetches[1:], end), items, strict=True):
-            requests[i] = replace(requests[i], kind=Kind.FETCH, items=number)
-        closed = int(ends[stop - 1])
-        added.append(replace(requests[end], kind=Kind.END, start_ns=closed, end_ns=closed))
-    return sorted([*requests, *added], key=lambda r: r.start_ns)
+
+def _joined(first: Table, second: Table) -> Table:
+    """The steps of both, ascending by start."""
+    if not len(second):
+        return first
+    order = np.argsort(np.concatenate((first.start_ns, second.start_ns)), kind="stable")
+    columns = ("start_ns", "time_ns", "items", "own_ns")
+    return Table(*(np.concatenate((getattr(first, name), getattr(second, name)))[order] for name in columns))

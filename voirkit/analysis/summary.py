@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
+from voirkit.analysis.native import native_of
 from voirkit.analysis.of_run import of_run
+from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
 from voirkit.runs.alerts import alerts
 
@@ -20,7 +22,7 @@ SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "parameters": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
+    "parameters": None, "native": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
     "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
 }  # fmt: skip
 
@@ -48,10 +50,12 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
 def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     found = _own(run)
     ranks = [rank for one in (run, *others) for rank in of_run(one)]
+    found["loader"] = _loader((run, *others), ranks, found)
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
+    found["native"] = native_of(run) or found["native"]
     creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:
@@ -68,21 +72,24 @@ def computed(ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any]:
     """``steps``, ``rates``, ``evaluation``, ``ranks``, ``verdict`` of a summary; rates given by hand (eval_rate) are kept."""
     made = figures(ranks)
     facts = dict(max(ranks, key=lambda r: len(r.steps.train)).facts) if ranks else {}
-    loader = found.get("loader")
     made["rates"] = {**(found.get("rates") or {}), **made["rates"]}
-    if loader is None and "workers" in facts:
-        made["loader"] = {"workers": facts["workers"], "batches": made["steps"]["n"], "operations": {}}
-    made["verdict"] = verdict(made, {**facts, **_slowest_operation(loader)})
+    if "workers" in facts:
+        made["steps"]["loader"] = {key: facts.get(key) for key in ("workers", "dataset", "batch_size")}
+    made["verdict"] = verdict(made, {**facts, "loader": found.get("loader")})
     return made
 
 
-def _slowest_operation(loader: Mapping[str, Any] | None) -> dict[str, Any]:
-    operations = (loader or {}).get("operations") or {}
-    total = sum(row["total_s"] for row in operations.values())
-    if not total:
-        return {}
-    name = max(operations, key=lambda key: operations[key]["total_s"])
-    return {"operation": name, "operation_share": operations[name]["total_s"] / total}
+def _loader(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the loaders did. A run of one rank has worked it out at its end, and keeps it without its trace."""
+    own = found.get("loader")
+    if own and own.get("operations") and found.get("world_size") == 1 and len(runs) == 1:
+        return dict(own)
+    training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
+    try:
+        return loader_of(runs, list(training))
+    except (LookupError, TypeError, ValueError) as exc:  # records that are not like any known ones; all else is still true
+        runs[0].warnings.append(f"the loaders' records can not be worked out ({type(exc).__name__}: {exc}).")
+        return None
 
 
 def _own(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voirkit.analysis.pipeline import words
 from voirkit.runs.summary import NO_STEPS
 from voirkit.runs.thresholds import BOUND, FEW, IDLES, STRAGGLES
 
@@ -23,7 +24,7 @@ def verdict(figures: Figures, facts: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         figures: ``steps`` and ``ranks`` as ``document.figures`` gives them.
         facts: What is known of the loader and the machine: ``workers``, ``dataset``, ``cpus``; what is missing is not used. With
-            ``operation`` and ``operation_share`` (of the pipeline) where the loader was traced.
+            ``loader``, that of the summary, where it was looked into.
     """
     steps = figures["steps"]
     if steps["n"] < FEW:
@@ -140,23 +141,25 @@ def _balanced(shares: Mapping[str, float], steps: Mapping[str, Any]) -> dict[str
 
 def _input(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     workers, dataset, cpus = facts.get("workers"), facts.get("dataset"), facts.get("cpus")
-    operation = facts.get("operation")
+    loader = facts.get("loader") or {}
     who = f" for {dataset}" if dataset else ""
     because = f"{_percent(share)} of a step is spent waiting for the next batch{who}"
     because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
-    because += f"; {operation} is {_percent(facts['operation_share'])} of the work on it" if operation else ""
-    if workers == 0:
+    looked_into = words.because(loader)
+    advice = words.workers(loader) if looked_into else ""
+    if advice:
+        pass
+    elif workers == 0:
         advice = f"Load in worker processes: DataLoader(..., num_workers={max((cpus or 2) - 1, 1)})."
     elif workers is not None and cpus is not None and workers < cpus:
         advice = f"Use more workers: there are {cpus} processors and {workers} worker{'s' if workers > 1 else ''}."
     else:
         advice = "The workers can not keep up: make the work on a sample cheaper, or do it once and keep the result."
-    if operation:
-        advice += f" Begin with {operation}: vectorise it, cache what it gives, or move it to the device."
-    else:
-        advice += " voirkit --loader tells which transform takes the time."
+    advice += f" {words.begin_with(loader)}" if looked_into else " voirkit --loader tells which transform takes the time."
+    because += f"; {looked_into}" if looked_into else ""
     evidence: dict[str, Any] = {"phase": "wait", "share": share, "ceiling": 1 - share}
-    evidence.update({k: v for k, v in (("workers", workers), ("dataset", dataset), ("operation", operation)) if v is not None})
+    evidence.update({k: v for k, v in (("workers", workers), ("dataset", dataset)) if v is not None})
+    evidence.update(words.evidence(loader))
     return {"kind": "input-bound", "because": f"{because}.", "next": advice + _ceiling(share, "without that wait"), "evidence": evidence}
 
 

@@ -15,6 +15,8 @@ A body ``B`` becomes::
         finally:
             leave(began, was, <passed>)
 
+A lambda's, in which there is no ``finally``, is left only where it returns.
+
 Checked with python 3.10 to 3.13.
 """
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType, FunctionType
     from typing import Any, Protocol
+
+    from voirkit.probes.names import FunctionNode
 
     class Here(Protocol):
         """What a thread is inside of; ``inside`` is an integer that ``enter`` may set, and ``leave`` must set back to ``was``."""
@@ -66,15 +70,17 @@ class Around:
         value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
         plain: Expressions; the first that can be evaluated in the function's module is asked at each call, and nothing is done around the
             body where it is true.
+        left: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they can not be had.
     """
 
     def __init__(
         self, here: Here, most: int, enter: Callable[..., int], leave: Callable[..., None], passed: Sequence[str] = (), value: bool = False,
-        plain: Sequence[str] = (),
+        plain: Sequence[str] = (), left: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         leave_out()
         self.here, self.most, self.enter, self.leave = here, most, enter, leave
         self.passed, self.value, self.plain = passed, value, plain
+        self.left = passed if left is None else left
         self._made: dict[int, tuple[CodeType, CodeType]] = {}  # by identity of the program's code: itself, and the new code
         weave.stand_around(self)
 
@@ -110,14 +116,12 @@ class Around:
 
     def _compile(self, function: FunctionType, qualname: str) -> CodeType:
         code, names = function.__code__, function.__globals__
-        unknown = [name for name in self.passed if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)]
+        unknown = [name for name in (*self.passed, *self.left) if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)]
         if unknown:
             raise NoSource(f"has no variable {unknown[0]}.")
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
         plain = _first_that_works([expression for expression in self.plain if expression.partition(".")[0] not in own], names, self.plain)
         tree, node = woven.tree_of(code, qualname, names)
-        if isinstance(node, ast.Lambda):
-            raise NoSource("is a lambda.")
         markers = {slot: f"{MARK}around {slot}" for slot in _SLOTS}
         self._put(node, markers, plain)
         alike = [c for c in all_codes(compiled(tree, code)) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
@@ -125,23 +129,30 @@ class Around:
         values = dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT), strict=True))
         return made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
 
-    def _put(self, node: ast.FunctionDef | ast.AsyncFunctionDef, markers: dict[str, str], plain: str | None) -> None:
-        documented = ast.get_docstring(node, clean=False) is not None
-        top = [*(node.body[:1] if documented else ()), *_taken_out(node.body)]  # a name may not be declared after it was used
-        body = node.body[1:] if documented else node.body
+    def _put(self, node: FunctionNode, markers: dict[str, str], plain: str | None) -> None:
         here, enter, leave, absent = (_standing_for(markers[slot]) for slot in _SLOTS)
         passed: list[ast.expr] = [ast.Name(name, ast.Load()) for name in self.passed]
         was = ast.NamedExpr(ast.Name("@was", ast.Store()), ast.Attribute(here, "inside", ast.Load()))
         test: ast.expr = ast.Compare(was, [ast.Gt()], [ast.Constant(self.most)])
         if plain is not None:
             test = ast.BoolOp(ast.Or(), [ast.parse(plain, mode="eval").body, test])
+        left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in ("@began", "@was", *self.left)]
+        if self.value:
+            left.append(ast.Name("@value", ast.Load()))
+        if isinstance(node, ast.Lambda):
+            parts = {"@began": ast.Call(enter, passed, []), "@value": node.body}
+            kept: list[ast.expr] = [ast.NamedExpr(ast.Name(name, ast.Store()), value) for name, value in parts.items()]
+            timed_value = ast.Subscript(ast.Tuple([*kept, ast.Call(leave, left, [])], ast.Load()), ast.Constant(1), ast.Load())
+            node.body = ast.fix_missing_locations(ast.copy_location(ast.IfExp(test, node.body, timed_value), node.body))
+            return
+        documented = ast.get_docstring(node, clean=False) is not None
+        top = [*(node.body[:1] if documented else ()), *_taken_out(node.body)]  # a name may not be declared after it was used
+        body = node.body[1:] if documented else node.body
         timed = body  # the very nodes: they are compiled twice
         before: list[ast.stmt] = [_set("@began", ast.Constant(0))]
-        left: list[ast.expr] = [ast.Name("@began", ast.Load()), ast.Name("@was", ast.Load()), *passed]
         if self.value:
             timed = _Returns().visit(ast.Module([copy.deepcopy(statement) for statement in body], [])).body
             before.append(_set("@value", absent))
-            left.append(ast.Name("@value", ast.Load()))
         entering = _set("@began", ast.Call(enter, passed, []))
         leaving = ast.Expr(ast.Call(leave, left, []))
         for made in (test, entering, leaving, *before):

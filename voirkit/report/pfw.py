@@ -106,7 +106,7 @@ def _query(run: Run, selection: Selection, places: list[tuple[Process, int]]) ->
         connection.executemany("INSERT INTO pfw_places VALUES (?, ?, ?, ?, ?)", rows)
     left_out = ["counter"]
     if connection.execute("SELECT 1 FROM spans WHERE kind = 'span' LIMIT 1").fetchall():
-        left_out += ["phase", "device"]
+        left_out += ["phase", "device", "loader"]
     kinds = ", ".join(f"'{kind}'" for kind in left_out)
     return (
         f"SELECT file, CASE WHEN kind = 'meta' THEN {_METADATA} ELSE {_EVENT} END FROM ("

@@ -11,6 +11,10 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.report import operations
+from voirkit.report.figure import duration, figure, size
+from voirkit.report.native_part import native_part
+
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
 _COLOURS = {"wait": "red", "transfer": "magenta", "forward": "green", "backward": "cyan", "optimizer": "blue", "other": "yellow"}
@@ -66,6 +70,13 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     steps = summary.get("steps")
     if steps and steps["n"]:
         yield _BREAKDOWN, _breakdown(steps, width)
+    loader = summary.get("loader")
+    if loader and loader.get("operations"):
+        yield 6, operations.operations(loader, width)
+        yield 4, Group(*operations.facts(loader))
+    native = summary.get("native")
+    if native:
+        yield 5, native_part(native, width)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)
@@ -179,7 +190,7 @@ def _facts(summary: Summary) -> Iterator[Text]:
         said.append(f"{evaluation['n']:,} evaluation batches")
     if loss:
         said.append(f"loss {_number(loss['first'])} -> {_number(loss['last'])}")
-    workers = (summary.get("loader") or {}).get("workers")
+    workers = (summary.get("loader") or (steps or {}).get("loader") or {}).get("workers")
     if workers is not None:
         said.append(f"{workers} loader workers")
     if said:
@@ -230,25 +241,3 @@ def _warning(text: str) -> Text:
 
 def _number(value: float | None) -> str:
     return "nan" if value is None else f"{value:.4g}"  # JSON has neither nan nor inf
-
-
-def size(bytes_: float) -> str:
-    """Bytes as people read them."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if bytes_ < 1000:
-            return f"{bytes_:.3g} {unit}"
-        bytes_ /= 1000
-    return f"{bytes_:.3g} TB"
-
-
-def figure(value: float) -> str:
-    """A number as people read it: three digits that count, thousands apart."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them, from microseconds to days."""
-    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (172800, 1 / 3600, "h")):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds / 86400:.3g} d"

@@ -16,9 +16,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MANIFEST, SUMMARY = "run.json", "summary.json"
-_FILES = (MANIFEST, SUMMARY, "report.html")
-_FOLDERS = ("stream", "trace", "steps")
+MANIFEST, SUMMARY, NATIVE = "run.json", "summary.json", "native.json"
+NATIVE_FOLDER = "native"  # what a profiler recorded
+_FILES = (MANIFEST, SUMMARY, NATIVE, "report.html")
+_FOLDERS = ("stream", "trace", "steps", NATIVE_FOLDER)
 PARENT = "voirkit-runs"
 
 

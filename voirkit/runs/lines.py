@@ -147,10 +147,11 @@ def listening(environment: Any = os.environ) -> int | None:
     if fd in (1, 2):
         return fd
     try:
+        if not os.get_inheritable(fd):
+            return None
         import fcntl
 
-        inherited = not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
         writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
     except (OSError, ImportError, OverflowError, ValueError):
         return None
-    return fd if inherited and writable else None
+    return fd if writable else None

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import duckdb
@@ -61,6 +61,10 @@ def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
 class Run:
     """An opened run directory; a context manager.
 
+    Args:
+        path: The directory.
+        ended: Ids of living processes of this host that record into it no more.
+
     Attributes:
         path: Its absolute path, links resolved.
         manifest: ``run.json``; empty if there is none, as of a script that recorded without voirkit's runner.
@@ -69,8 +73,9 @@ class Run:
         warnings: What could not be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, ended: Collection[int] = ()) -> None:
         self.path = find(path)
+        self._ended = ended
         self.warnings: list[str] = []
         self.manifest = self._json(directory.MANIFEST) or {}
         self.summary = self._json(directory.SUMMARY)
@@ -131,7 +136,7 @@ class Run:
         if self._connection is None:
             connection = connect(os.path.join(self._folder, "duckdb"))
             if not self.is_live:
-                self._settle()
+                self._settle(connection)
             try:
                 opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
             except OSError as exc:
@@ -152,9 +157,9 @@ class Run:
             return 0
         return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
-    def _settle(self) -> None:
+    def _settle(self, connection: duckdb.DuckDBPyConnection) -> None:
         try:
-            at_rest.settle(self.path)
+            at_rest.settle(self.path, ended=self._ended, connection=connection)
         except (OSError, duckdb.Error):
             pass  # the folder can not be written to, the disk is full: it is read as it is
 

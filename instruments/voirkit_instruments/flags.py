@@ -1,0 +1,203 @@
+"""The flags of the instruments that run only when they are asked for; each is imported only then.
+
+Every run loads this module, and none of theirs: eight modules less take 3 ms less to start.
+"""
+
+from __future__ import annotations
+
+from voirkit.instrument import gated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase
+
+instrument_dash = gated(
+    "--dash", "voirkit_instruments.dash:dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"
+)
+instrument_display = gated(
+    "--display", "voirkit_instruments.display:display", "print everything that is given, one event a line, on stderr"
+)
+instrument_argparse = gated(
+    "--options", "voirkit_instruments.options:options", "give the arguments that the script parses with argparse, as options"
+)
+instrument_verify = gated(
+    "--verify",
+    "voirkit_instruments.verify:verify",
+    "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not",
+)
+
+
+def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--stop`` and ``--stop-after``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--stop",
+        type=_positive,
+        metavar="N",
+        help="stop the script after N rates (train_rate, if no rate is asked for)",
+    )
+    ov.argparser.add_argument(
+        "--stop-after",
+        type=_duration,
+        metavar="TIME",
+        help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
+    )
+    yield ov.phases.parse_args
+    if ov.options.stop is not None or ov.options.stop_after is not None:
+        from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
+
+        if ov.options.stop is not None:
+            ov.require(stop_after_rates(ov.options.stop))
+        if ov.options.stop_after is not None:
+            ov.require(stop_after_time(ov.options.stop_after))
+
+
+def instrument_loader(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--loader`` and ``--loader-ops``, which implies it."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--loader", action="store_true", dest="--loader", help="record every sample, transform, worker and wait of the data loaders"
+    )
+    ov.argparser.add_argument(
+        "--loader-ops",
+        action="append",
+        default=[],
+        dest="--loader-ops",
+        metavar="MODULE:CLASS.METHOD",
+        help="functions that --loader records as operations of their own, such as a tokenizer's; may be repeated, or have commas",
+    )
+    yield ov.phases.parse_args
+    given = getattr(ov.options, "--loader-ops")
+    if given or getattr(ov.options, "--loader"):
+        from voirkit_instruments.loader import loader
+
+        ov.require(loader(*([given] if isinstance(given, str) else given)))
+
+
+def instrument_log(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--log``, which may be given several times."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--log",
+        action="append",
+        dest="--log",
+        metavar="PATTERN",
+        help="log the given values of that key, or of all that match ('*_rate'); '+task' goes along; may be repeated",
+    )
+    yield ov.phases.parse_args
+    patterns = getattr(ov.options, "--log")
+    if patterns:
+        from voirkit_instruments.log import log
+
+        ov.require(log(*([patterns] if isinstance(patterns, str) else patterns)))
+
+
+def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--monitor`` and ``--prometheus``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--monitor",
+        nargs="?",
+        type=_duration,
+        const=1.0,
+        dest="--monitor",
+        metavar="SECONDS",
+        help="sample processor, memory, storage, network and GPUs, every second or as often as --monitor=SECONDS says",
+    )
+    ov.argparser.add_argument(
+        "--prometheus",
+        metavar="[HOST:]PORT",
+        dest="--prometheus",
+        type=_address,
+        help="serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
+    )
+    yield ov.phases.parse_args
+    served = getattr(ov.options, "--prometheus")
+    if served is not None:
+        from voirkit_instruments.prometheus import prometheus
+
+        ov.require(prometheus(*served))
+    interval_s = getattr(ov.options, "--monitor")
+    if interval_s is not None:
+        from voirkit_instruments.monitor import monitor_all
+
+        ov.require(monitor_all(interval_s))
+
+
+# Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things repeat with (100, 250, 1000 Hz ticks), so
+# that it does not fall into step with them. docs/native.md says what is seen at it.
+NATIVE_HZ = 499
+
+
+def instrument_native(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--native``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--native",
+        nargs="?",
+        type=_hertz,
+        const=NATIVE_HZ,
+        dest="--native",
+        metavar="HERTZ",
+        help=f"sample the C functions under each loader operation (--loader) and phase with perf, {NATIVE_HZ} times a second or HERTZ",
+    )
+    yield ov.phases.parse_args
+    rate_hz = getattr(ov.options, "--native")
+    if rate_hz is not None:
+        from voirkit_instruments.native import native
+
+        ov.require(native(rate_hz))
+
+
+RATES = {
+    "--train-rate": "give train_rate (items/s from step and batch) once a second",
+    "--loading-rate": "give loading_rate (items/s that the given loader delivers) once a second",
+    "--compute-rate": "give compute_rate (items/s between compute_start and compute_end) once a second",
+}
+
+
+def instrument_rates(ov: Overseer) -> Iterator[Phase]:
+    """Adds the three flags of the rates, and measures what is asked for."""
+    yield ov.phases.init
+    for flag, text in RATES.items():
+        ov.argparser.add_argument(flag, action="store_true", dest=flag, help=text)
+    yield ov.phases.parse_args
+    for flag in RATES:
+        if getattr(ov.options, flag):
+            from voirkit_instruments import rates
+
+            ov.require(getattr(rates, flag[2:].replace("-", "_")))
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
+    return int(text)
+
+
+def _hertz(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
+        raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    from voirkit_instruments.durations import seconds
+
+    return seconds(text)
+
+
+def _address(text: str) -> tuple[str, int]:
+    from voirkit_instruments.monitor import address
+
+    return address(text)
+
+
+# What the entry point names, in the order of the help.
+INSTRUMENTS = [
+    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_log, instrument_monitor, instrument_native,
+    instrument_argparse, instrument_rates, instrument_verify,
+]  # fmt: skip

@@ -1,0 +1,192 @@
+"""Which functions of torch the loader instrument stands around: the one table of them. Checked with torch 2.1 and 2.15, torchdata 0.11.
+
+Nothing here imports torch; what does not fit is told by its name and left out.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType, MethodType
+
+from voirkit.imports import when_imported
+from voirkit_instruments.loader_batches import Batches
+from voirkit_instruments.loader_deaths import Deaths
+from voirkit_instruments.loader_find import Finder
+from voirkit_instruments.loader_items import Items, reader, source
+from voirkit_instruments.loader_libraries import Libraries
+from voirkit_instruments.loader_named import NamedOperations
+from voirkit_instruments.loader_operations import Operations, called
+from voirkit_instruments.loader_patches import LoaderPatches, innermost, parameter
+from voirkit_instruments.loader_record import FETCH, OUTSIDE, PIN, PUTTING, Recording
+from voirkit_instruments.loader_workers import Workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
+_DATALOADER = "torch.utils.data.dataloader"
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+
+
+def _nothing(began: int, was: int) -> None:
+    """After what was only to be known of before."""
+
+
+def _begin(*_: Any) -> int:
+    """Before what is only to be known of after."""
+    return 1
+
+
+class LoaderTorch:
+    """The patches of the loader instrument in one process.
+
+    Args:
+        recording: Where records go.
+        named: Operations that the user names.
+    """
+
+    def __init__(self, recording: Recording, named: Sequence[str]) -> None:
+        self.recording = recording
+        self.patches = LoaderPatches(recording.here)
+        operations = Operations(recording, self.patches)
+        self._find = Finder(operations)
+        self._libraries = Libraries(operations, self._find.transform)
+        self.named = NamedOperations(named, operations)
+        self._workers = Workers(recording, self.prepare)
+        self._batches = Batches(recording, self.prepare, Deaths(recording).look)
+        self._items = Items(recording, self._workers)
+        self._item, self._collate = self._items.around_item(), self._items.around_collate()
+
+    def put(self) -> None:
+        """Put the patches in place, each as soon as its module is there."""
+        for module, put in (
+            ("torch.utils.data._utils.fetch", self._put_fetch),
+            ("torch.utils.data._utils.worker", self._put_worker),
+            ("torch.utils.data._utils.pin_memory", self._put_pin),
+            (_DATALOADER, self._put_loader),
+            ("torchdata.stateful_dataloader.worker", self._put_worker),
+            (_STATEFUL, self._put_stateful),
+            ("multiprocessing.queues", self._put_queues),
+        ):
+            self._when(module, put)
+        self.named.watch()
+
+    def remove(self) -> None:
+        """Put all back as it was."""
+        self.named.unwatch()
+        self.patches.remove()
+
+    def prepare(self, dataset: Any, collate: Any) -> dict[str, Any]:
+        """Put what is recorded around what a dataset and a collate function run, as far as it is not there.
+
+        Returns:
+            ``source``: the class whose samples are read, and its method.
+        """
+        self._libraries.look()
+        self.named.look()
+        found = reader(dataset)
+        if found is not None:
+            owner, function = found
+            index = parameter(innermost(function), 1)
+            name = f"{owner.__module__}.{owner.__qualname__}.__getitem__"
+            if index is None or index[1]:
+                self.patches.patches.table.setdefault(name, "has no parameter for an index")
+            else:
+                self.patches.put(name, function, *self._item, FETCH, (index[0],))
+        self._find.dataset(dataset)
+        self._put_collate(collate)
+        return {"source": source(dataset)}
+
+    def _put_collate(self, collate: Any) -> None:
+        while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
+            collate = collate.func
+        if type(collate) not in (FunctionType, MethodType):
+            found = called(type(collate))
+            if found is None:
+                return
+            collate = vars(found[0])[found[1]]
+        function = innermost(collate)
+        if type(function) is FunctionType:
+            self.patches.put(f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH)
+
+    # one module each
+
+    def _when(self, module: str, put: Any) -> None:
+        def imported(found: ModuleType) -> None:
+            try:
+                put(found)
+            except Exception as exc:
+                self._off(module, f"{type(exc).__name__}: {exc}")
+
+        when_imported(module, imported)
+
+    def _off(self, name: str, why: str) -> None:
+        self.patches.patches.table[name] = why
+        self.recording.warn(f"loader: {name} is not watched: it {why.rstrip('.')}.")
+
+    def _put(self, module: ModuleType, path: str, enter: Any, leave: Any, most: int, *passed: Any, value: bool = False) -> None:
+        found: Any = module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        name = f"{module.__name__}.{path}"
+        before, after = passed if passed else ((), ())
+        if not self.patches.put(name, found, enter, leave, most, before, after, value):
+            self._off(name, self.patches.patches.table[name])
+
+    def _put_fetch(self, module: ModuleType) -> None:
+        workers, items = self._workers, self._items
+
+        def preparing(dataset: Any, collate: Any) -> int:
+            return workers.preparing(dataset, collate)
+
+        def iterating(began: int, was: int, fetcher: Any) -> None:
+            try:
+                items.iterating(fetcher)
+            except Exception as exc:
+                self.recording.failed("an iterable dataset", exc)
+
+        self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn"), ())
+        self._put(module, "_IterableDatasetFetcher.__init__", _begin, iterating, OUTSIDE, ("self",), ("self",))
+        self._put(module, "_MapDatasetFetcher.fetch", *workers.around_fetch(), OUTSIDE, value=True)
+        self._put(module, "_IterableDatasetFetcher.fetch", *items.around_fetch(), OUTSIDE, ("self",), (), value=True)
+
+    def _put_worker(self, module: ModuleType) -> None:
+        loop: Any = getattr(module, "_worker_loop", None)
+        names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
+        # By position: the names of the others have changed, these are called alike since 2.1.
+        self._put(module, "_worker_loop", *self._workers.around_loop(), OUTSIDE, (names[2], names[3], names[10]), ())
+        message = vars(module).get("_ResumeIteration")
+        if message is not None and message.__module__ == module.__name__:
+            self.patches.patches.put(message, "__init__", self._workers.resume(vars(message)["__init__"]))
+
+    def _put_queues(self, module: ModuleType) -> None:
+        self._put(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)
+        self._put(module, "Queue.put", *self._workers.around_put(), PUTTING, (), ("self", "obj"))
+
+    def _put_pin(self, module: ModuleType) -> None:
+        self._put(module, "_pin_memory_loop", *self._batches.around_pin_loop(), OUTSIDE, ("in_queue", "out_queue"), ())
+        self._put(module, "pin_memory", *self._batches.around_pin(), PIN)
+
+    def _put_loader(self, module: ModuleType) -> None:
+        batches = self._batches
+
+        def making(iterator: Any, loader: Any) -> int:
+            return batches.making(iterator, loader)
+
+        def again(iterator: Any, loader: Any, first_iter: bool) -> int:
+            return batches.beginning_again(iterator, loader, first_iter)
+
+        self._put(module, "_BaseDataLoaderIter.__init__", making, _nothing, OUTSIDE, ("self", "loader"), ())
+        self._put(module, "_BaseDataLoaderIter._reset", again, _nothing, OUTSIDE, ("self", "loader", "first_iter"), ())
+        self._put_iterators(module, "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+
+    def _put_stateful(self, module: ModuleType) -> None:
+        self._put_iterators(module, "_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
+
+    def _put_iterators(self, module: ModuleType, single: str, several: str) -> None:
+        batches, self_ = self._batches, ("self",)
+        self._put(module, f"{single}._next_data", *batches.around_next_here(), OUTSIDE, self_, (), value=True)
+        self._put(module, f"{several}._next_data", *batches.around_next(), OUTSIDE, self_, self_, value=True)
+        self._put(module, f"{several}._get_data", _begin, batches.after_get_data(), OUTSIDE, (), self_, value=True)
+        self._put(module, f"{several}._try_put_index", *batches.around_put_index(), OUTSIDE, self_, self_)

@@ -1,0 +1,178 @@
+"""Workers, as they see themselves: idle, preparing a batch, putting it on the queue; and how one knows whose worker it is.
+
+A forked worker has the episode from the thread that forked it; one that is started anew is handed it with the process
+(``loader_children.py``); workers that stay for the next episode are told by the message with which torch wakes them.
+Checked with torch 2.1 and 2.15, torchdata 0.11.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import process_time_ns, thread_time_ns
+
+from voirkit.probes.around import ABSENT
+from voirkit_instruments.loader_record import FETCH, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from voirkit_instruments.loader_record import Recording
+
+_CARRIED = "voirkit"  # the attribute of torch's message
+
+
+class Workers:
+    """Functions that stand around those of a worker, and of what prepares batches in any process.
+
+    Args:
+        recording: Where records go.
+        prepare: Called with a dataset and a collate function before they are used; tells the source of samples, as in ``Episode``.
+    """
+
+    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], dict[str, Any]]) -> None:
+        self._recording, self._prepare = recording, prepare
+        self._here, self._span = recording.here, recording.span
+        self._preprocess = recording.name("data", "preprocess", "batch")
+        self._cpu = recording.name("data", "cpu", "cpu_ns")
+        self._idle = recording.name("worker", "idle", "batch")
+        self._put = recording.name("worker", "put", "batch")
+
+    def around_loop(self) -> tuple[Any, Any]:
+        """Around ``_worker_loop``."""
+        here = self._here
+
+        def enter(index_queue: Any, data_queue: Any, worker: int) -> int:
+            try:
+                here.inside, here.asked, here.given = WORKER, index_queue, data_queue
+                here.batch, here.idle = UNKNOWN, 0
+                self._be(here.making or Episode(UNKNOWN, UNKNOWN), worker)
+            except Exception as exc:
+                self._recording.failed("a worker", exc)
+            return 1
+
+        def leave(began: int, was: int) -> None:
+            here.inside = was
+
+        return enter, leave
+
+    def _be(self, episode: Episode, worker: int) -> None:
+        here = self._here
+        self._recording.be_at(episode, worker)
+        # A dataset may read its samples in threads of its own.
+        others: Any = type(here)
+        others.inside, others.args, others.episode, others.worker = FETCH, here.args, episode, worker
+
+    def around_get(self) -> tuple[Any, Any]:
+        """Around the ``get`` of a queue of processes."""
+        here, span, idle = self._here, self._span, self._idle
+
+        def enter() -> int:
+            return now()
+
+        def leave(began: int, was: int, queue: Any, got: Any) -> None:
+            if queue is not here.asked or not began:
+                return
+            end = now()
+            try:
+                since = here.idle or began
+                if got is ABSENT:  # torch waits for five seconds at a time
+                    here.idle = since
+                    return
+                here.idle = 0
+                if type(got) is tuple and type(got[0]) is int:
+                    here.batch = got[0]
+                    if was == WORKER:
+                        span(idle, since, end, here.args, got[0])
+                elif was == WORKER:
+                    told = getattr(got, "__dict__", {}).get(_CARRIED)
+                    if told is not None:
+                        self._be(Episode(*told), here.worker)
+            except Exception as exc:
+                self._recording.failed("a worker's queue", exc)
+
+        return enter, leave
+
+    def around_put(self) -> tuple[Any, Any]:
+        """Around the ``put`` of a queue of processes."""
+        here, span, put = self._here, self._span, self._put
+
+        def enter() -> int:
+            return now()
+
+        def leave(began: int, was: int, queue: Any, given: Any) -> None:
+            if was == PUTTING:
+                here.sent = given
+            elif queue is here.given and began and type(given) is tuple and type(given[0]) is int:
+                span(put, began, now(), here.args, given[0])
+
+        return enter, leave
+
+    def resume(self, original: Any) -> Any:
+        """What ``_ResumeIteration`` is made by: it carries the episode that begins, with it through the queue."""
+        here = self._here
+
+        def __init__(message: Any, *args: Any, **kwargs: Any) -> None:
+            original(message, *args, **kwargs)
+            if here.making is not None:
+                object.__setattr__(message, _CARRIED, tuple(here.making.place.values()))
+
+        return __init__
+
+    # batches
+
+    def preparing(self, dataset: Any, collate: Any) -> int:
+        """Before a fetcher is made."""
+        here = self._here
+        try:
+            source = self._prepare(dataset, collate)
+            if here.inside == WORKER and here.episode is not None:
+                here.episode.source = source
+                self._be(here.episode, here.worker)
+        except Exception as exc:
+            self._recording.failed("what a dataset does", exc)
+        return 1
+
+    def around_fetch(self) -> tuple[Any, Any]:
+        """Around the ``fetch`` of a fetcher of samples by index."""
+        here = self._here
+
+        def enter() -> Any:
+            here.inside, here.item, here.collates = FETCH, UNKNOWN, False
+            return self.processor_ns(), now()
+
+        def leave(began: Any, was: int, got: Any) -> None:
+            self.leave_fetch(began, was, got)
+
+        return enter, leave
+
+    def processor_ns(self) -> int:
+        """What has been worked so far: by all threads of a worker, else by this one."""
+        return thread_time_ns() if self._here.worker == MAIN else process_time_ns()
+
+    def leave_fetch(self, began: Any, was: int, got: Any) -> None:
+        """After a batch has been prepared.
+
+        Args:
+            began: ``processor_ns`` and when it began.
+            was: Where the thread was.
+            got: The batch, or ``ABSENT``.
+        """
+        end = now()
+        here = self._here
+        here.inside, here.item = was, UNKNOWN
+        if not began:
+            return
+        try:
+            worked = self.processor_ns() - began[0]
+            args, episode = here.args, here.episode
+            if episode is None:
+                return  # a fetcher that belongs to no loader
+            if got is ABSENT:
+                error = (sys.exc_info()[0] or BaseException).__name__
+                args = self._recording.arguments_of(episode, worker=here.worker, **episode.source, error=error)
+            self._span(self._preprocess, began[1], end, args, here.batch)
+            self._span(self._cpu, end, end, args, worked)
+        except Exception as exc:
+            self._recording.failed("a batch's preparation", exc)

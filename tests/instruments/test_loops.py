@@ -1,0 +1,409 @@
+"""Loops as people write them, in real torch with planted costs: steps, items and times are what a reader of the script would say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from planted import OTHER, STEP, WAIT, Loop, Net, Seen, clock, seen, usual
+from torch.utils.data import DataLoader, IterableDataset
+
+Says = Callable[..., Seen]
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Says:
+    """What voirkit says of a script."""
+    return lambda script, **how: seen(script, monkeypatch, **how)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def is_usual(found: Seen, n: int) -> None:
+    """So many steps, each like every other."""
+    assert (found.n, found.items, found.ms) == (n, [4] * n, [STEP] * n)
+    assert found.phases == usual(n)
+
+
+# all batches
+
+
+def test_for(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for batch in loop.loader:
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    is_usual(says(script), 5)
+
+
+def test_enumerate_with_a_progress_bar(says: Says, loop: Loop) -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
+
+    def script() -> None:
+        for _, batch in enumerate(tqdm(loop.loader, disable=False, file=open("/dev/null", "w"))):  # noqa: SIM115
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    is_usual(says(script), 5)
+
+
+def test_while_with_several_epochs(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        epoch = 0
+        while True:
+            for batch in loop.loader:
+                loop.train_on(batch)
+            clock.spend(1000)
+            epoch += 1
+            if epoch == 3:
+                break
+
+    is_usual(says(script), 15)
+
+
+def test_a_generator_around_the_loader(says: Says, loop: Loop) -> None:
+    def batches() -> Iterator[Any]:
+        for x, y in loop.loader:
+            yield x * 1, y
+
+    def script() -> None:
+        for batch in batches():
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    is_usual(says(script), 5)
+
+
+def test_a_loader_inside_of_an_iterable_dataset(says: Says, loop: Loop) -> None:
+    class Inner(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for xs, ys in loop.loader:
+                yield from zip(xs, ys, strict=True)
+
+    def script() -> None:
+        for batch in DataLoader(Inner(), batch_size=4):
+            loop.train_on(batch)
+
+    is_usual(says(script), 5)
+
+
+# some of the batches
+
+
+def test_islice(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for batch in itertools.islice(loop.loader, 3):
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    is_usual(says(script), 3)
+
+
+def test_a_loop_left_at_the_end_of_its_body_every_epoch(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(3):
+            for i, batch in enumerate(loop.loader):
+                loop.train_on(batch)
+                if i == 2:
+                    break
+            clock.spend(1000)
+
+    is_usual(says(script), 9)
+
+
+def test_a_loop_left_at_the_beginning_of_its_body_every_epoch(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(3):
+            for i, batch in enumerate(loop.loader):
+                if i == 3:
+                    break
+                loop.train_on(batch)
+            clock.spend(1000)
+
+    is_usual(says(script), 9)
+
+
+def test_a_loop_left_by_return(says: Says, loop: Loop) -> None:
+    def train() -> None:
+        for i, batch in enumerate(loop.loader):
+            loop.train_on(batch)
+            if i == 4:
+                return
+
+    def script() -> None:
+        train()
+        clock.spend(1000)
+        loop.evaluate()
+
+    is_usual(says(script), 5)
+
+
+def test_a_loop_interrupted_in_the_middle(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for i, (x, y) in enumerate(loop.loader):
+            if i == 3:
+                loop.model(x)
+                raise KeyboardInterrupt
+            loop.train_on((x, y))
+
+    is_usual(says(script, completed=False), 3)
+
+
+def test_a_loop_interrupted_and_gone_on_with(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        try:
+            for i, (x, y) in enumerate(loop.loader):
+                if i == 3:
+                    loop.model(x)
+                    raise KeyboardInterrupt
+                loop.train_on((x, y))
+        except KeyboardInterrupt:
+            clock.spend(1000)
+        for batch in loop.loader:
+            loop.train_on(batch)
+
+    is_usual(says(script), 8)
+
+
+# by hand
+
+
+def test_next_by_hand_as_often_as_there_are_batches(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        iterator = iter(loop.loader)
+        for _ in range(len(loop.loader)):
+            loop.train_on(next(iterator))
+        clock.spend(1000)
+        loop.evaluate()
+        clock.spend(1000)
+
+    found = says(script)
+    is_usual(found, 5)
+    assert found.evaluated == 2
+
+
+def test_next_by_hand_fewer_times_with_the_iterator_held(says: Says, loop: Loop) -> None:
+    held = []
+
+    def script() -> None:
+        held.append(iter(loop.loader))
+        for _ in range(3):
+            loop.train_on(next(held[0]))
+        clock.spend(1000)
+
+    is_usual(says(script), 3)
+
+
+def test_an_iterator_that_is_made_anew_when_it_is_empty(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        iterator = iter(loop.loader)
+        for _ in range(12):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                iterator = iter(loop.loader)
+                batch = next(iterator)
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    is_usual(says(script), 12)
+
+
+def test_an_iterator_that_is_made_anew_at_the_known_length(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for step in range(12):
+            if step % len(loop.loader) == 0:
+                iterator = iter(loop.loader)
+            loop.train_on(next(iterator))
+        clock.spend(1000)
+
+    is_usual(says(script), 12)
+
+
+def test_an_endless_generator(says: Says, loop: Loop) -> None:
+    def endless() -> Iterator[Any]:
+        while True:
+            yield from loop.loader
+
+    def script() -> None:
+        batches = endless()
+        for _ in range(12):
+            loop.train_on(next(batches))
+        clock.spend(1000)
+
+    is_usual(says(script), 12)
+
+
+def test_cycle(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for i, batch in enumerate(itertools.cycle(loop.loader)):
+            if i == 12:
+                break
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    found = says(script)
+    assert (found.n, found.ms) == (12, [STEP] * 5 + [STEP - WAIT] * 7)
+    assert found.phases == {**usual(12), "wait": WAIT * 5}
+
+
+def test_what_remains_after_a_loop_is_no_step(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for x, _ in loop.loader:
+            loop.model(x).sum().backward()
+        loop.optimizer.step()
+        loop.optimizer.step()
+
+    assert says(script).n == 5
+
+
+def test_the_next_batch_is_asked_for_before_the_work(says: Says, loop: Loop) -> None:
+    class Prefetcher:
+        def __init__(self) -> None:
+            self.iterator = iter(loop.loader)
+            self.preload()
+
+        def preload(self) -> None:
+            self.batch = next(self.iterator, None)
+
+        def next(self) -> Any:
+            batch = self.batch
+            self.preload()
+            return batch
+
+    def script() -> None:
+        for _ in range(2):
+            prefetcher = Prefetcher()
+            batch = prefetcher.next()
+            while batch is not None:
+                loop.train_on(batch)
+                batch = prefetcher.next()
+            clock.spend(1000)
+
+    found = says(script)
+    assert (found.n, found.items) == (10, [4] * 10)
+    assert found.phases["forward"] == 30
+    assert found.phases["wait"] == 40
+
+
+def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: Says, loop: Loop) -> None:
+    def ahead() -> Iterator[Any]:
+        iterator = iter(loop.loader)
+        batch = next(iterator)
+        for after in iterator:
+            yield batch
+            batch = after
+        yield batch
+
+    def script() -> None:
+        for _ in range(2):
+            for i, batch in enumerate(ahead()):
+                loop.train_on(batch)
+                if i == 2:
+                    break
+            clock.spend(1000)
+
+    found = says(script)
+    assert (found.n, found.items) == (6, [4] * 6)
+
+
+# what is done in the body
+
+
+def test_two_optimizers_with_a_backward_each(says: Says, loop: Loop) -> None:
+    other = Net()
+    second = torch.optim.SGD(other.parameters(), 0.1)
+
+    def script() -> None:
+        for x, y in loop.loader:
+            second.zero_grad()
+            other(x).sum().backward()
+            second.step()
+            loop.train_on((x, y))
+
+    found = says(script)
+    assert (found.n, found.items, found.ms) == (5, [4] * 5, [STEP + 8] * 5)
+
+
+def test_gradients_of_several_batches(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for i, (x, _) in enumerate(loop.loader):
+            loop.model(x).sum().backward()
+            if i % 2:
+                loop.optimizer.step()
+
+    found = says(script)
+    assert (found.n, found.ms) == (5, [12, 14, 12, 14, 12])
+
+
+def test_evaluation_every_few_steps(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for i, batch in enumerate(loop.loader):
+            loop.train_on(batch)
+            if i % 2:
+                loop.evaluate()
+        clock.spend(1000)
+
+    found = says(script)
+    is_usual(found, 5)
+    assert found.evaluated == 4
+
+
+def test_evaluation_after_a_loop_that_is_left(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(2):
+            for i, batch in enumerate(loop.loader):
+                loop.train_on(batch)
+                if i == 2:
+                    break
+            loop.evaluate()
+
+    found = says(script)
+    is_usual(found, 6)
+    assert found.evaluated == 4
+
+
+def test_inference_mode(says: Says, loop: Loop) -> None:
+    @torch.inference_mode()
+    def script() -> None:
+        for x, _ in loop.loader:
+            loop.model(x)
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (0, 5)
+
+
+def test_a_checkpoint_in_the_last_step_before_the_loop_is_left(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for i, batch in enumerate(loop.loader):
+            loop.train_on(batch)
+            if i % 2:
+                clock.spend(50)
+            if i == 3:
+                break
+        clock.spend(1000)
+
+    assert says(script).ms == [STEP, STEP + 50, STEP, STEP + 50]
+
+
+def test_persistent_workers_and_a_loop_that_is_left(says: Says) -> None:
+    loop = Loop(cost=0, num_workers=1, persistent_workers=True)
+
+    def script() -> None:
+        for _ in range(3):
+            for i, batch in enumerate(loop.loader):
+                loop.train_on(batch)
+                if i == 2:
+                    break
+            loop.evaluate()
+
+    found = says(script)
+    assert (found.n, found.items) == (9, [4] * 9)
+    assert found.phases["other"] == 9 * OTHER

@@ -1,0 +1,162 @@
+"""What the steps instrument records of loaders, and how long it says they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from phases import STEP, Kept, net, points, train
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from voirkit_instruments.steps_loaders import batches
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def test_a_loader_tells_what_it_is(kept: Kept) -> None:
+    list(DataLoader(points(7), batch_size=3))
+    assert kept.seen("dataloader.iter") == [
+        {
+            "loader": 0, "episode": 0, "workers": 0, "batch_size": 3, "length": 3, "dataset": "TensorDataset", "pin_memory": False,
+        }
+    ]  # fmt: skip
+    assert [seen["items"] for seen in kept.seen("dataloader.fetch")] == [3, 3, 1]
+
+
+class Stream(IterableDataset[int]):
+    def __len__(self) -> int:
+        return 1  # wrong, and torch says so to who has asked for it
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(5)
+
+
+def test_an_iterable_dataset_has_no_length_and_is_not_asked(kept: Kept) -> None:
+    assert list(DataLoader(Stream(), batch_size=2))  # warnings are errors
+    assert kept.seen("dataloader.iter")[0]["length"] is None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_record_nothing_of_their_own(kept: Kept, workers: int) -> None:
+    model = net()
+    train(model, DataLoader(Transformed(), batch_size=2, num_workers=workers), torch.optim.SGD(model.parameters(), 0.1))
+    assert kept.kinds() == ["dataloader.iter", *STEP * 3, "dataloader.end", "pipeline.epoch"]
+
+
+class Transformed(Dataset[Any]):
+    """Its transform is a module, moves tensors, loads a file and has gradients: all of it is loading."""
+
+    def __init__(self) -> None:
+        self.transform = net()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> Any:
+        x = torch.zeros(4).to(torch.float64).to(torch.float32)
+        self.transform(x).sum().backward()
+        self.transform.zero_grad()
+        return x, 0
+
+
+def test_inside_of_a_request_nothing_else_is_recorded(kept: Kept) -> None:
+    list(DataLoader(Transformed(), batch_size=2))
+    assert set(kept.kinds()) == {"dataloader.iter", "dataloader.fetch", "dataloader.end"}
+
+
+def test_persistent_workers_have_an_episode_each_epoch(kept: Kept) -> None:
+    loader = DataLoader(points(4), batch_size=2, num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        list(loader)
+    assert [(seen["loader"], seen["episode"]) for seen in kept.seen("dataloader.fetch")] == [(0, 0)] * 2 + [(0, 1)] * 2
+
+
+def test_requests_by_hand_and_by_zip(kept: Kept) -> None:
+    iterator = iter(DataLoader(points(2), batch_size=1))
+    next(iterator)
+    assert next(iter([]), None) is next(iter(DataLoader([], batch_size=1)), None)
+    for _ in zip(iterator, DataLoader(points(5), batch_size=1), strict=False):
+        pass
+    assert [seen["loader"] for seen in kept.seen("dataloader.fetch")] == [0, 0, 2]
+    assert [seen["loader"] for seen in kept.seen("dataloader.end")] == [1, 0]
+
+
+def test_a_request_that_fails_has_no_items_and_the_error(kept: Kept) -> None:
+    class Broken(Dataset[int]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> int:
+            if i == 2:
+                raise KeyError("no such picture")
+            return i
+
+    try:
+        raise OSError("handled while batches are asked for")
+    except OSError:
+        with pytest.raises(KeyError):
+            list(DataLoader(Broken(), batch_size=2))
+    place = {"loader": 0, "episode": 0}
+    assert kept.seen("dataloader.fetch") == [{**place, "items": 2}, {**place, "error": "KeyError", "items": -1}]
+
+
+def test_an_iterator_that_can_not_be_made_is_told(kept: Kept) -> None:
+    class Sampler(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            raise ValueError("no order")
+
+    with pytest.raises(ValueError, match="no order"):
+        list(DataLoader(points(2), sampler=Sampler([0, 1]), batch_size=None))
+    assert kept.seen("dataloader.iter")[0]["error"] == "ValueError"
+
+
+def test_a_loader_in_another_thread(kept: Kept) -> None:
+    from voirkit_instruments import steps_plain
+
+    thread = threading.Thread(target=lambda: list(DataLoader(points(4), batch_size=2)))
+    thread.start()
+    net()(torch.randn(1, 4))
+    thread.join()
+    assert kept.kinds().count("dataloader.fetch") == 2
+    assert steps_plain.now() > kept.times("dataloader.end")[0][1]
+
+
+LENGTHS: dict[str, tuple[Callable[[], Any], int | None]] = {
+    "a dataset of torch": (lambda: DataLoader(points(7), batch_size=2, shuffle=True), 4),
+    "a part of one": (lambda: DataLoader(Subset(points(7), [1, 2, 3]), batch_size=2, drop_last=True), 1),
+    "a list": (lambda: DataLoader([1, 2, 3], batch_size=2), 2),
+    "no batches": (lambda: DataLoader([1, 2, 3], batch_size=None), 3),
+    "a dataset whose length looks": (lambda: DataLoader(Looks(), batch_size=2), 3),
+    "a dataset whose length does something": (lambda: DataLoader(Counts()), None),
+    "a sampler whose length does something": (lambda: DataLoader(points(4), sampler=Counts()), None),
+}  # fmt: skip
+
+
+class Looks(Dataset[int]):
+    n = 5
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> int:
+        return i
+
+
+class Counts(Dataset[int]):
+    asked = 0
+
+    def __len__(self) -> int:
+        self.asked += 1
+        return 5
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_length_is_known_where_no_code_of_the_program_runs_for_it(name: str) -> None:
+    make, length = LENGTHS[name]
+    assert batches(make()) == length

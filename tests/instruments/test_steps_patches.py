@@ -1,0 +1,103 @@
+"""What the steps instrument does to torch, to a process that is forked, and when it fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from phases import STEP, Kept, Watched, net, points, train, watched
+from torch import nn
+from torch.utils.data import DataLoader
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+# processes
+
+
+def told_by_child(child: Callable[[], list[str]]) -> list[str]:
+    """What a forked child finds."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.write(write, " ".join(child()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return text.split()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_records_only_if_it_trains(kept: Kept) -> None:
+    x = torch.randn(2, 4)
+
+    def prepares() -> list[str]:
+        net()(x)
+        list(DataLoader(points(2)))
+        return kept.kinds()
+
+    def trains() -> list[str]:
+        model = net()
+        train(model, DataLoader(points(1)), torch.optim.SGD(model.parameters(), 0.1))
+        return kept.kinds()
+
+    assert told_by_child(prepares) == []
+    assert told_by_child(trains) == ["dataloader.iter", *STEP, "dataloader.end", "pipeline.epoch"]
+
+
+# patches
+
+
+def test_torch_is_as_it_was_when_the_run_is_over() -> None:
+    functions = (nn.Module.__call__, torch.autograd.backward, torch.save, DataLoader.__iter__, torch.optim.Optimizer.zero_grad.__wrapped__)
+    before = [function.__code__ for function in functions]
+    names = set(vars(torch.Tensor))
+    with watched() as watch:
+        torch.optim.Adam(net().parameters()).step()
+        during = [function.__code__ for function in functions]
+    assert all(a is not b for a, b in zip(before, during, strict=True))
+    assert [function.__code__ for function in functions] == before
+    assert set(vars(torch.Tensor)) == names
+    assert set(watch.patches.values()) == {None}
+    assert "torch.optim.adam.Adam.step" in watch.patches
+
+
+def test_a_second_run_in_the_process_records_as_the_first() -> None:
+    for _ in range(2):
+        with watched() as watch:
+            net()(torch.randn(1, 4))
+        assert watch.kept.kinds() == ["compute.forward"]
+
+
+def test_a_patch_that_does_not_fit_is_off_and_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "zero_grad", len)
+    monkeypatch.delattr(torch.autograd, "grad")
+    watch = Watched()
+    watch.steps.begin(torch)
+    net()(torch.randn(1, 4))
+    watch.steps.end()
+    assert watch.kept.kinds() == ["compute.forward"]
+    assert [line.split(" is not watched")[0] for line in watch.overseer.warned] == [
+        "steps: torch.nn.modules.module.Module.zero_grad", "steps: torch.autograd.grad",
+    ]  # fmt: skip
+    assert watch.patches["torch.autograd.grad"] == "is not there"
+
+
+def test_a_record_that_fails_is_told_once_and_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("disk full")
+
+    watch = Watched()
+    monkeypatch.setattr(watch.kept, "arguments", broken)
+    watch.steps.begin(torch)
+    model, loader = net(), DataLoader(points(4), batch_size=1)
+    assert len([model(x) for x, _ in loader]) == 4
+    watch.steps.end()
+    assert len(watch.overseer.warned) == 3
+    assert all("disk full" in line for line in watch.overseer.warned)

@@ -1,0 +1,110 @@
+"""``native.json``: which C functions and libraries each operation of the loaders and each phase of training used (docs/native.md).
+
+Also of runs that were killed, if what their profiler recorded can be read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from voirkit.analysis.native_figures import SCHEMA, figures, short
+from voirkit.analysis.native_join import Joined
+from voirkit.analysis.native_spans import OPERATION, Recorded
+from voirkit.analysis.perf_samples import Reading, printed
+from voirkit.analysis.spy_stacks import EVENT, counted
+from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.directory import NATIVE, NATIVE_FOLDER, write_json
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+_ENDS_S = 20.0
+
+
+def native_of(run: Run) -> dict[str, Any] | None:
+    """What the summary says of native code, ``native.json`` made or brought up to date; None if it was not sampled."""
+    folder = os.path.join(run.path, NATIVE_FOLDER)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    ranks = []
+    for stem in [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith(".counts.json")]:
+        counts = _read(os.path.join(folder, f"{stem}.counts.json")) or _count(run, folder, stem)
+        if counts is not None:
+            ranks.append(counts)
+    if not ranks:
+        return None
+    document = figures(ranks)
+    try:
+        write_json(os.path.join(run.path, NATIVE), document)
+    except OSError as exc:
+        run.warnings.append(f"{NATIVE} can not be written ({exc.strerror}).")
+    return short(document)
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+
+
+def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
+    """Read what a profiler recorded, and keep the counts."""
+    taken = _read(os.path.join(folder, f"{stem}.json"))
+    if taken is None or (run.is_live and taken.get("ended_ns") is None):
+        return None  # it is damaged, or samples still
+    data = os.path.join(folder, f"{stem}.data")
+    if not os.path.exists(data) or not _is_whole(taken):
+        return None
+    try:
+        counts = count(run, taken, data)
+    except (OSError, KeyError, TypeError) as exc:
+        run.warnings.append(f"--native: {NATIVE_FOLDER}/{stem}.data can not be read ({exc}).")
+        return None
+    try:
+        write_json(os.path.join(folder, f"{stem}.counts.json"), counts)
+    except OSError:
+        pass  # who opens the run next counts again
+    return counts
+
+
+def _is_whole(taken: Mapping[str, Any]) -> bool:
+    """Whether the profiler has ended; of a run that was killed it does soon after."""
+    pid, clocks = taken.get("profiler_pid", 0), (taken["began_ns"], taken.get("began_time_ns", 0))
+    until = time.monotonic() + _ENDS_S
+    while is_here(taken["host"]) and is_alive(pid, *clocks):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def count(run: Run, taken: Mapping[str, Any], data: str) -> dict[str, Any]:
+    """Join what perf, or py-spy, recorded of a process and those that it started with what the run recorded of them.
+
+    Args:
+        run: The run, opened.
+        taken: What is known of the recording: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``, ``program``.
+        data: perf's file.
+
+    Raises:
+        OSError: perf is not there, or can not read the file.
+    """
+    known = {key: taken.get(key) for key in ("tool", "version", "frequency_hz", "rank", "host")}
+    recorded = Recorded(run, taken["rank"], taken["host"])
+    if taken.get("tool") == "py-spy":
+        with open(data, encoding="utf-8", errors="replace") as lines:
+            made = counted(lines, {name for group, name in recorded.names if group == OPERATION})
+        return {"schema": SCHEMA, **known, "events": [EVENT], "user_only": True, "lost": 0, **made}
+    reading = Reading()
+    joined = Joined(recorded, reading, taken["began_ns"])
+    joined.add(reading.batches(printed(data, taken.get("program") or "perf")), taken.get("ended_ns"))
+    return {
+        "schema": SCHEMA, **known, "events": sorted(reading.events), "user_only": reading.user_only,
+        "samples": reading.samples, "lost": reading.lost, "unread": reading.unread, "rows": joined.document(),
+    }  # fmt: skip

@@ -1,0 +1,122 @@
+"""What was going on when a sample was taken: the operations of loaders and the phases of training, by thread and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voirkit.analysis.innermost import NONE, innermost
+from voirkit.analysis.nesting import Array, exclusive_ns
+from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS, PHASES
+from voirkit.runs.parquet import quoted
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+OPERATION, PHASE = "operation", "phase"
+_MEANINGS = (*PHASES[:-1], *PARTS)
+Name = tuple[str, str]  # (operation or phase, its name)
+Thread = tuple[int, int]  # pid, tid
+
+
+def name_of(kind: str, category: str, name: str) -> Name | None:
+    """Of a record: the operation or phase that it is, or None."""
+    if kind == "loader":
+        if category == "operation" or (category == "data" and name in ("item", "collate")):
+            return OPERATION, name
+        return None
+    if kind == "phase":
+        meaning = COMMUNICATION if category == "comm" else MEANING.get((category, name))
+        return None if meaning is None else (PHASE, _MEANINGS[meaning])
+    return None
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans of one group (operations, or phases) of one thread, ascending by start, the longer of two first; arrays of shape (n,)."""
+
+    start_ns: Array
+    end_ns: Array
+    name: Array
+
+    def owners(self, at_ns: Array) -> Any:
+        """The name of the innermost span that each instant lies in; -1 where there is none."""
+        at = innermost(self.start_ns, self.end_ns, at_ns)
+        return np.where(at == NONE, NONE, self.name[at])
+
+    def elapsed_ns(self, from_ns: int, to_ns: int, names: int) -> Any:
+        """By name: how long, between two instants, it was the innermost. Shape (names,)."""
+        start = np.clip(self.start_ns, from_ns, to_ns)
+        own = exclusive_ns(start, np.clip(self.end_ns, from_ns, to_ns) - start)
+        return np.bincount(self.name, weights=own, minlength=names).astype(np.int64)
+
+    def begun(self, from_ns: int, to_ns: int, names: int) -> Any:
+        """By name: how many began between two instants. Shape (names,)."""
+        return np.bincount(self.name[(self.start_ns >= from_ns) & (self.start_ns < to_ns)], minlength=names)
+
+
+class Recorded:
+    """The operations and phases of one rank's processes on one host.
+
+    Args:
+        run: The run, opened.
+        rank: Its number.
+        host: Its host's name.
+
+    Attributes:
+        names: By number.
+        leading: By group and process: the thread with most of them, the one that trains, or loads.
+        processes: Those that recorded anything.
+    """
+
+    def __init__(self, run: Run, rank: int, host: str) -> None:
+        self._connection = run.connection()
+        self._where = f"rank = {int(rank)} AND host = {quoted(host)}"
+        rows = self._connection.execute(
+            f"SELECT DISTINCT kind, category, name FROM spans WHERE kind IN ('loader', 'phase') AND {self._where} ORDER BY ALL"
+        ).fetchall()
+        known = [(row, name) for row in rows if (name := name_of(*row)) is not None]
+        self.names: list[Name] = sorted({name for _, name in known})
+        codes = {name: i for i, name in enumerate(self.names)}
+        self._connection.execute("CREATE OR REPLACE TEMP TABLE native_names (kind VARCHAR, category VARCHAR, name VARCHAR, code BIGINT)")
+        if known:
+            self._connection.executemany("INSERT INTO native_names VALUES (?, ?, ?, ?)", [(*row, codes[name]) for row, name in known])
+        self._is_phase = np.array([group == PHASE for group, _ in self.names], dtype=bool)
+        found = self._connection.execute(
+            "SELECT kind, pid, tid, count(*) AS n FROM spans JOIN native_names USING (kind, category, name) "
+            f"WHERE {self._where} GROUP BY ALL ORDER BY n, tid DESC"
+        ).fetchall()
+        self.leading: dict[str, dict[int, int]] = {OPERATION: {}, PHASE: {}}
+        for kind, pid, tid, _ in found:
+            self.leading[PHASE if kind == "phase" else OPERATION][pid] = tid
+        pids = self._connection.execute(f"SELECT DISTINCT pid FROM spans WHERE {self._where}").fetchall()
+        self.processes = {pid for (pid,) in pids}
+
+    def between(self, from_ns: int, to_ns: int) -> dict[str, dict[Thread, Spans]]:
+        """By group and thread: the spans of which a part lies between two instants."""
+        columns = self._connection.execute(
+            "SELECT start_ns, start_ns + duration_ns AS end_ns, pid, tid, code FROM spans "
+            f"JOIN native_names USING (kind, category, name) WHERE {self._where} AND start_ns <= {to_ns} "
+            f"AND start_ns + duration_ns >= {from_ns} ORDER BY pid, tid, start_ns, end_ns DESC"
+        ).fetchnumpy()
+        start, end, pid, tid, code = (np.asarray(columns[key]) for key in ("start_ns", "end_ns", "pid", "tid", "code"))
+        found: dict[str, dict[Thread, Spans]] = {OPERATION: {}, PHASE: {}}
+        for thread, part in _parts(pid, tid):
+            phases = self._is_phase[code[part]]
+            for group, chosen in ((OPERATION, ~phases), (PHASE, phases)):
+                if chosen.any():
+                    found[group][thread] = Spans(start[part][chosen], end[part][chosen], code[part][chosen])
+        return found
+
+
+def _parts(pid: Array, tid: Array) -> Iterator[tuple[Thread, slice]]:
+    """By thread, the rows that are its own; they lie together."""
+    if not len(pid):
+        return
+    edges = [0, *(np.flatnonzero((np.diff(pid) != 0) | (np.diff(tid) != 0)) + 1).tolist(), len(pid)]
+    for begin, end in pairwise(edges):
+        yield (int(pid[begin]), int(tid[begin])), slice(begin, end)

@@ -1,0 +1,36 @@
+"""``loader`` of a summary for a run, or for the directories of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from voirkit.analysis.pipeline.figures import figures
+from voirkit.analysis.pipeline.partial import Partial, combine, partials
+from voirkit.analysis.pipeline.records import KIND
+from voirkit.runs.parquet import quoted
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+
+def ranks_of(run: Run) -> list[int]:
+    """The ranks that have recorded their loaders."""
+    found = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)} ORDER BY rank").fetchall()
+    return [rank for (rank,) in found]
+
+
+def loader_of(runs: Collection[Run], training: Collection[int] = ()) -> dict[str, Any] | None:
+    """What the loaders of a run did; None if it was recorded without ``--loader``.
+
+    Args:
+        runs: The run, or the directories of its ranks.
+        training: Numbers of the loaders that are trained on.
+    """
+    parts: list[Partial] = []
+    cpus: int | None = None
+    for run in runs:
+        cpus = cpus or run.manifest.get("cpus")
+        for rank in ranks_of(run):
+            parts += partials(run, rank)
+    return figures(combine(parts), training, cpus)

@@ -1,0 +1,139 @@
+"""A thread's requests for batches as a reader of the script would count them: a batch read ahead is none, and a loop that is left ends.
+
+What was recorded is put right before ``turns`` cuts the time at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, cut
+
+
+class Work:
+    """The spans of a thread that are a step's work; arrays of shape (n,), ascending by start.
+
+    Attributes:
+        start_ns: On the process's clock.
+        end_ns: Same.
+        kind: Which kind of work: a bit (``TRAINS``: any but the lowest).
+    """
+
+    FORWARD, BACKWARD, OPTIMIZER = 1, 2, 4
+    TRAINS = BACKWARD | OPTIMIZER
+
+    def __init__(self, start_ns: Array, end_ns: Array, kind: Array) -> None:
+        self.start_ns, self.end_ns, self.kind = start_ns, end_ns, kind
+
+    def of(self, kinds: int) -> Work:
+        """Only those of some kinds."""
+        chosen = (self.kind & kinds) != 0
+        return Work(self.start_ns[chosen], self.end_ns[chosen], self.kind[chosen])
+
+
+def as_read(requests: Sequence[Request], work: Work) -> list[Request]:
+    """The requests, each batch asked for when its step begins, each loop that was left with its end.
+
+    Args:
+        requests: What was asked of loaders, ascending by start.
+        work: What was done between them.
+    """
+    ended = {r.episode for r in requests if r.kind is Kind.END}
+    fetched = {r.episode for r in requests if r.kind is Kind.FETCH}
+    known = [r for r in requests if r.kind is not Kind.LEFT or (r.episode in fetched and r.episode not in ended)]
+    return _left(_without_read_ahead(known, work.of(Work.TRAINS)), work)
+
+
+def _without_read_ahead(requests: list[Request], work: Work) -> list[Request]:
+    """The requests as they would be if none were made a batch ahead of the work, as accelerate's loader and prefetchers make them.
+
+    Seen by work after the last request of the loop's iterator and none between its first two. The first request is then part of making
+    the iterator, and the one that found nothing begins the last step, which ends with its work, or where it is asked for another.
+    """
+    of_episode: dict[int, list[int]] = {}
+    for i, request in enumerate(requests):
+        if request.kind is not Kind.ITER:
+            of_episode.setdefault(request.episode, []).append(i)
+    requests = list(requests)
+    for indices in of_episode.values():
+        fetches = [i for i in indices if requests[i].kind is Kind.FETCH]
+        if len(fetches) < 2 or len(fetches) == len(indices):
+            continue
+        (first, second), last = fetches[:2], indices[len(fetches)]
+        if _works(work, requests[first].end_ns, requests[second].start_ns):
+            continue
+        if requests[last].kind is Kind.END:
+            after = requests[last + 1] if last + 1 < len(requests) else None
+            worked = _works(work, requests[last].end_ns, after.start_ns if after else None)
+            if not worked:
+                continue
+            begun = [*fetches[1:], last]
+            closed = after.start_ns if after and after.episode == requests[last].episode else int(worked[-1])
+            requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
+        elif _works(work, requests[second].end_ns, requests[indices[2]].start_ns):
+            begun = fetches[1:]
+        else:
+            continue
+        for i, number in zip(begun, [requests[i].items for i in fetches], strict=False):
+            requests[i] = replace(requests[i], kind=Kind.FETCH, items=number)
+        requests[first] = replace(requests[first], kind=Kind.ITER)
+    return sorted(requests, key=lambda r: r.start_ns)
+
+
+def _works(work: Work, begin_ns: int, end_ns: int | None) -> Sequence[int]:
+    """When the work ended that began between two times."""
+    stop = len(work.start_ns) if end_ns is None else int(np.searchsorted(work.start_ns, end_ns))
+    found: list[int] = work.end_ns[int(np.searchsorted(work.start_ns, begin_ns)) : stop].tolist()
+    return found
+
+
+def _left(requests: list[Request], work: Work) -> list[Request]:
+    """Each loop that was left ends where its last step does, or, if that was not done, without it.
+
+    An iterator may be held long after its loop: a step then ends no later after its work than the longest of the others. A step is done
+    if what was worked in all others of the loader was worked in it.
+    """
+    if not any(r.kind is Kind.LEFT for r in requests):
+        return requests
+    made = cut(requests)
+    kinds, tails, last_ns = _worked(made, work)
+    loader_of = {r.episode: r.loader for r in requests}
+    last = {turn.episode: i for i, turn in enumerate(made.turns)}
+    let_go = {last[r.episode] for r in requests if r.kind is Kind.LEFT and r.episode in last}
+    whole: dict[int, list[int]] = {}  # by loader, the turns that another request closed
+    for i, turn in enumerate(made.turns):
+        if i not in let_go and turn.end_ns is not None and kinds[i]:
+            whole.setdefault(loader_of[turn.episode], []).append(i)
+    for at, request in enumerate(requests):
+        if request.kind is not Kind.LEFT or request.episode not in last:
+            continue
+        i, others = last[request.episode], whole.get(request.loader, [])
+        wanted = int(np.bitwise_and.reduce(kinds[others])) if others else 0
+        if not kinds[i] or wanted & ~int(kinds[i]):
+            requests[at] = replace(request, kind=Kind.TORN)
+        elif others:
+            end = min(request.start_ns, int(last_ns[i] + tails[others].max()))
+            requests[at] = replace(request, start_ns=end, end_ns=end)
+    return sorted(requests, key=lambda r: r.start_ns)
+
+
+def _worked(made: Cut, work: Work) -> tuple[Array, Array, Array]:
+    """By turn: which kinds of work were done, how long it went on after the last of them, and when that ended; without loops in it."""
+    n = len(made.turns)
+    edges, owners = np.asarray(made.edges), np.asarray(made.owners)
+    piece = np.searchsorted(edges, work.start_ns, side="right") - 1
+    turn = np.where(piece < 0, OUTSIDE, owners[np.maximum(piece, 0)])
+    inside = turn != OUTSIDE
+    kinds, last_ns = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    np.bitwise_or.at(kinds, turn[inside], work.kind[inside])
+    # Where something is trained, evaluation of the model by hand is no part of that work.
+    counted = inside & (((work.kind & Work.TRAINS) != 0) | ((kinds & Work.TRAINS) == 0)[np.maximum(turn, 0)])
+    np.maximum.at(last_ns, turn[counted], work.end_ns[counted])
+    ends = np.append(edges[1:], edges[-1:])
+    after = np.where(owners == OUTSIDE, 0, np.maximum(ends - np.maximum(edges, last_ns[np.maximum(owners, 0)]), 0))
+    tails = np.bincount(owners[owners != OUTSIDE], weights=after[owners != OUTSIDE], minlength=n).astype(np.int64)
+    return kinds, tails, last_ns
