@@ -60,6 +60,11 @@ def finish(
     return read_summary(path), table
 
 
+def settle(path: str, rank: int) -> None:
+    """Have what this process has recorded after the run put to rest as well; if that fails, whoever opens the run does it."""
+    _run("voirkit.runs.at_rest", path, "--rank", str(rank), "--ended", str(os.getpid()))
+
+
 def export(path: str, target: str) -> str:
     """Write the trace of a run to a file in DFTracer's form; returns why that failed, or nothing."""
     return _run("voirkit.cli", "export", path, "--format", "pfw", "--output", target)[0]
