@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from voirkit.commands.ends_by_signal import ends_by_signal
@@ -17,6 +18,7 @@ from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
+from voirkit.runs.traces import lost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,18 +49,20 @@ def main(argv: Sequence[str]) -> int:
         if not target.startswith(("http://", "https://")):
             _prepare(format, target, options.force)
         _write(format, run, chosen, target)
-        for warning in (*_missing_ranks(run, chosen), *run.warnings):
+        for warning in (*_missing(run, chosen), *run.warnings):
             tell(warning)
     return 0
 
 
-def _missing_ranks(run: Run, chosen: Selection) -> list[str]:
-    """What to say of ranks that are not in an export of all."""
-    world_size, there = run.manifest.get("world_size"), {process.rank for process in run.processes()}
-    if chosen.ranks is not None or not isinstance(world_size, int) or not there:
-        return []
-    missing = sorted(set(range(world_size)) - there)
-    return [f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else []
+def _missing(run: Run, chosen: Selection) -> list[str]:
+    """What to say of what is not in the export: spans that could not be recorded, ranks that recorded nothing."""
+    processes = [process for process in run.processes() if chosen.ranks is None or process.rank in chosen.ranks]
+    dropped: Counter[str] = Counter()
+    for process in processes:
+        dropped.update(process.dropped)
+    world_size, there = run.manifest.get("world_size"), {process.rank for process in processes}
+    missing = sorted(set(range(world_size)) - there) if chosen.ranks is None and isinstance(world_size, int) and there else []
+    return [*lost(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
 
 
 def _write(format: Format, run: Run, chosen: Selection, target: str) -> None:
@@ -143,9 +147,7 @@ def _prepare(format: Format, target: str, force: bool) -> None:
         raise CommandLineError("this is a folder; one file is to be written.", where=target)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise CommandLineError("this is a file, not a folder.", where=folder, next="Give another name with -o.")
-    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
-    names = [] if is_file or not os.path.isdir(folder) else sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
-    there = [os.path.join(folder, name) for name in names] or [target] * (is_file and os.path.lexists(target))
+    there = [target] * os.path.lexists(target) if is_file else _written_before(format, folder)
     special = next((path for path in there if os.path.islink(path) or not os.path.isfile(path)), None)
     if special is not None:
         raise CommandLineError(
@@ -158,6 +160,14 @@ def _prepare(format: Format, target: str, force: bool) -> None:
             os.makedirs(folder, exist_ok=True)
     except OSError as exc:
         raise _not_written(folder, exc) from None
+
+
+def _written_before(format: Format, folder: str) -> list[str]:
+    """The files of this format that a folder holds."""
+    if (prefix := getattr(format, "PREFIX", None)) is not None:  # its files lie in folders of their own, and have no suffix
+        return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith(prefix))
+    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
+    return sorted(os.path.join(folder, name) for name in (os.listdir(folder) if os.path.isdir(folder) else ()) if name.endswith(suffixes))
 
 
 def _print(path: str) -> None:

@@ -46,6 +46,7 @@ FORMATS = {
     "pfw": ("voirkit.report.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
     "perfetto": ("voirkit.report.perfetto", "Perfetto's own, for https://ui.perfetto.dev; needs perfetto"),
     "otlp": ("voirkit.report.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
+    "lotus": ("voirkit.report.lotus", "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs with --loader)"),
     "parquet": ("voirkit.report.parquet", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.report.arrow", "the same as an Arrow file; needs pyarrow"),
     "csv": ("voirkit.report.csv", "the same as text"),

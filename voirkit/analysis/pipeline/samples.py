@@ -48,13 +48,18 @@ def operations(recorded: Recorded, sources: Sources, lives: Lives, chunk: int | 
         lives: Its batches: which worker made each, and when it was waited for.
         chunk: How many records are held at a time; by default as ``Recorded`` has it.
     """
-    level = np.array([_LEVELS.get(name, OPERATION) for name in recorded.names], np.int64)
+    level = levels(recorded)
     waits = _waits(lives)
     found: dict[Kind, Operation] = {}
-    for part in _whole_batches(recorded.of_samples(*([] if chunk is None else [chunk])), level):
-        pieces = [_Piece(own, level[own.name], waits.get(thread)) for thread, own in _by_thread(part)]
+    for part in whole_batches(recorded.of_samples(*([] if chunk is None else [chunk])), level):
+        pieces = [_Piece(own, level[own.name], waits.get(thread)) for thread, own in by_thread(part)]
         _add(found, recorded, sources, _Piece.joined(pieces))
     return found
+
+
+def levels(recorded: Recorded) -> Array:
+    """The level of each name."""
+    return np.array([_LEVELS.get(name, OPERATION) for name in recorded.names], np.int64)
 
 
 def _waits(lives: Lives) -> dict[int, tuple[Array, Array]]:
@@ -73,7 +78,7 @@ def _waits(lives: Lives) -> dict[int, tuple[Array, Array]]:
     return found
 
 
-def _whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
+def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
     """The same records, cut anew so that of each thread what lies in a batch comes with the batch."""
     held = EMPTY
     for chunk in chunks:
@@ -89,7 +94,7 @@ def _whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]
     yield held
 
 
-def _by_thread(part: Columns) -> Iterator[tuple[int, Columns]]:
+def by_thread(part: Columns) -> Iterator[tuple[int, Columns]]:
     """The records of each thread by their start, of those that start together the longer first."""
     order = np.lexsort((-part.duration_ns, part.start_ns, part.thread))
     part = part.take(order)
