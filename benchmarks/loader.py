@@ -222,9 +222,8 @@ def others(folder: Path, rounds: int, images: int) -> None:
         for name in names:
             ratios[name].append(took[name] / took["plain"])
     for name, found in ratios.items():
-        print(
-            f"others     {name:18} {statistics.median(found):.3f} x plain (range {min(found):.2f}-{max(found):.2f}), CPU of {5 * images} samples"
-        )
+        spread = f"(range {min(found):.2f}-{max(found):.2f})"
+        print(f"others     {name:18} {statistics.median(found):.3f} x plain {spread}, CPU of {5 * images} samples")
 
 
 if __name__ == "__main__":
