@@ -20,6 +20,9 @@ class Losses:
     """The first and the last loss, how many there were, and some between.
 
     Every loss is kept at first; when there are 256, every second, then every fourth ...: a long run costs no more than a short one.
+
+    Attributes:
+        n: How many losses there were.
     """
 
     def __init__(self) -> None:
@@ -31,11 +34,13 @@ class Losses:
         self._read = self._bad = 0
         self._first_bad: tuple[int, float] | None = None
 
-    def add(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         """Look at a given event."""
-        if "loss" not in event:
-            return
-        loss = event["loss"]
+        if "loss" in event:
+            self.add(event["loss"])
+
+    def add(self, loss: Any) -> None:
+        """Take in the next loss: a number, a tensor or an array. Waits for no device."""
         plain = number(loss, wait=False)
         if plain is not None:
             loss = float(plain)
@@ -85,10 +90,31 @@ class Losses:
             bad = {"first": at, "value": str(value), "n": self._bad, "of": self._read}
         return {"first": float(first), "last": float(last), "n": self.n, "not_finite": bad, "curve": curve}
 
+    def means(self) -> tuple[float, float] | None:
+        """Mean of the first and of the last quarter of those kept; None with less than two losses that are numbers.
+
+        Of a loss for each sample its mean counts.
+        """
+        values = [value for _, kept in self._kept if (value := _as_float(kept)) is not None]
+        quarter = max(1, len(values) // 4)
+        if len(values) < 2:
+            return None
+        return sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
+
+
+def _as_float(loss: Any) -> float | None:
+    plain = number(loss)
+    if plain is not None:
+        return float(plain)
+    try:  # one loss for each sample
+        return float((loss.float() if hasattr(loss, "float") else loss).mean())
+    except Exception:  # not a number of any kind
+        return None
+
 
 def instrument_loss(ov: Overseer) -> Any:
     """Put the losses into the summary."""
     losses = Losses()
-    ov.when_given(lambda given: given.subscribe(losses.add))
+    ov.when_given(lambda given: given.subscribe(losses.on_event))
     yield ov.phases.finalize
     ov.summary["loss"] = losses.summary()

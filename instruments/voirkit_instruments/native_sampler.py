@@ -54,7 +54,7 @@ class Sampler:
         self._taken = {
             "schema": 1, "tool": sampling.tool, "version": sampling.version, "program": sampling.program,
             "frequency_hz": sampling.rate_hz, "rank": rank, "host": host, "pid": self._pid, "profiler_pid": sampling.beside.pid,
-            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None,
+            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None, "ended": False,
         }  # fmt: skip
         # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
         recorder.mark(recorder.name("native", "sampling", kind="mark"), self._taken["began_ns"])
@@ -78,10 +78,10 @@ class Sampler:
         if self._sampling is None or os.getpid() != self._pid:
             return
         profiler = self._sampling.beside
-        self._taken["ended_ns"] = recorder.now()
+        self._taken.update(ended=True, ended_ns=recorder.now())
         if profiler.ended(0):
             self._taken["ended_ns"] = None  # its last sample tells
-            self._warn(f"--native: sampling ended before the run did: {profiler.words()[-200:] or 'it is not known why'}")
+            self._warn(f"--native: sampling ended before the run did ({_why_ended(profiler.words())}).")
         took_s = profiler.took_s()
         recorder.timed(0, int(took_s * 1e9))
         self._taken["took_s"] = took_s
@@ -100,6 +100,12 @@ class Sampler:
             write_json(f"{self._stem}.json", self._taken)
         except OSError as exc:
             self._warn(f"--native: {self._stem}.json can not be written ({exc.strerror}).")
+
+
+def _why_ended(words: str) -> str:
+    lines = [line.strip("[] ") for line in words.splitlines()]
+    at_limit = [line for line in lines if "limit" in line]
+    return f"{at_limit[0]}; --trace-limit" if at_limit else (lines or ["it said nothing"])[-1]
 
 
 def _said(exc: CanNotSample, then: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 
 from voirkit.probes.around import ABSENT
@@ -65,6 +66,8 @@ class LoaderRecording:
         self._epoch = recording.phase("pipeline", "epoch")
         self._evaluate = recording.phase("pipeline", "evaluate")
         self._train = recording.phase("pipeline", "train")
+        self._queue = recording.phase("dataloader", "queue")
+        self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
         self._numbers = recording.numbers
         self._iterators: dict[int, Asked] = {}  # by identity
@@ -80,6 +83,8 @@ class LoaderRecording:
                 place: dict[str, Any] = {"loader": which, **_error()}
             else:
                 place = {"loader": which, "episode": self._numbers.settle(iterator)}
+                if threading.current_thread() is not threading.main_thread():
+                    self._elsewhere.add(threading.get_ident())
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
                 self._next_loop(began)
                 self._ask(iterator, place, began)
@@ -126,6 +131,17 @@ class LoaderRecording:
         torch = recording.torch
         modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
         return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
+
+    def after_get(self) -> Any:
+        """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over a loader and hands its batches over."""
+        here, span, queue, elsewhere, ident = self._here, self._span, self._queue, self._elsewhere, threading.get_ident
+
+        def leave(began: int, was: int, got: Any) -> None:
+            here.inside = was
+            if began and elsewhere and got is not ABSENT and ident() not in elsewhere:
+                span(queue, began, now())
+
+        return leave
 
     def _known(self, iterator: Any) -> Asked:
         known = self._iterators.get(id(iterator))

@@ -21,7 +21,7 @@ from voirkit_instruments.steps_compute import (
     around_zero_grad,
 )  # fmt: skip
 from voirkit_instruments.steps_loaders import LoaderRecording
-from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, STEP
+from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, NOTHING, STEP
 from voirkit_instruments.steps_record import Recording
 from voirkit_instruments.steps_transfer import TENSOR_METHODS, TransferRecording
 
@@ -65,6 +65,8 @@ class TorchPatches:
         self._made = self._around(DEAF, made, made, ("self",))
         self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True)
         self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True)
+        # Of everybody's queues, in no graph of torch.compile.
+        self._get = Around(recording.hot.here, NOTHING, deaf, loaders.after_get(), (), True)
         self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",))
         self._load = self._around(BACKWARD, deaf, after_checkpoint(recording, "restart"), ("f",))
         self._move = self._around(BACKWARD, _function(transfers.enter_module), _function(transfers.leave_module), ("self",))
@@ -78,6 +80,7 @@ class TorchPatches:
         for module, path, around in (
             ("torch.utils.data.dataloader", "DataLoader.__iter__", self._iter),
             ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", self._next),
+            ("queue", "Queue.get", self._get),
             ("torch.nn.modules.module", "Module._wrapped_call_impl", self._forward),
             ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
             *(("torch.nn.modules.module", f"Module.{name}", self._move) for name in TENSOR_METHODS),

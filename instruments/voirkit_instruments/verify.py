@@ -15,7 +15,7 @@ import sys
 
 from voirkit.phases import StopProgram
 from voirkit_instruments.flags import instrument_verify as instrument_verify
-from voirkit_instruments.values import number
+from voirkit_instruments.loss import Losses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,54 +29,6 @@ ESSENTIAL = ("loss", "step+batch", "use_cuda")
 READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")
 RATES = ("train_rate", "loading_rate", "compute_rate")
 _KEYS = ("loss", "use_cuda", "options", "model", "loader")
-_MOST_LOSSES = 512
-
-
-class LossTrend:
-    """Whether the loss falls: the mean of the first quarter of the run against that of the last.
-
-    Every loss is kept at first; when there are 512, every second, then every fourth …: a long run costs no more than a
-    short one.
-
-    Attributes:
-        n: How many losses there were.
-    """
-
-    def __init__(self) -> None:
-        self.n = 0
-        self._every = 1
-        self._kept: list[Any] = []
-
-    def add(self, loss: Any) -> None:
-        """Take in the next loss: a number, a tensor or an array. Waits for no device."""
-        if self.n % self._every == 0:
-            kept = number(loss, wait=False)
-            if kept is None:
-                # Detached, or it would hold the graph of its step; a copy, since a script may reuse its loss's memory.
-                kept = loss.detach().clone() if hasattr(loss, "detach") else loss
-            self._kept.append(kept)
-            if len(self._kept) >= _MOST_LOSSES:
-                del self._kept[1::2]
-                self._every *= 2
-        self.n += 1
-
-    def means(self) -> tuple[float, float] | None:
-        """Mean of the first and of the last quarter; None with less than two losses that are numbers."""
-        values = [value for value in map(_as_float, self._kept) if value is not None]
-        quarter = max(1, len(values) // 4)
-        if len(values) < 2:
-            return None
-        return sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
-
-
-def _as_float(loss: Any) -> float | None:
-    plain = number(loss)
-    if plain is not None:
-        return float(plain)
-    try:  # one loss for each sample
-        return float((loss.float() if hasattr(loss, "float") else loss).mean())
-    except Exception:  # not a number of any kind
-        return None
 
 
 class Arrivals:
@@ -84,12 +36,12 @@ class Arrivals:
 
     Attributes:
         counts: How often each reading came.
-        loss: The trend of the loss.
+        loss: The losses.
     """
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(READINGS, 0)
-        self.loss = LossTrend()
+        self.loss = Losses()
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take in a given event."""

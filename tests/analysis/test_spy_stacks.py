@@ -22,7 +22,7 @@ LINES = [
     f"<module> (/srv/main.py:4);{CALL};Net.forward (/srv/main.py:20);{CALL};Linear.forward ({SITE}/torch/nn/modules/linear.py:134);gemm ({SITE}/torch/lib/libtorch_cpu.so) 6",
     f"<module> (/srv/main.py:4);Optimizer.profile_hook_step.<locals>.wrapper ({SITE}/torch/optim/optimizer.py:484);SGD.step ({SITE}/torch/optim/sgd.py:80) 1",
 ]
-OPERATIONS = {"RandomResizedCrop", "Loader", "collate", "item"}
+OPERATIONS = {"RandomResizedCrop", "Loader", "collate_fn", "ImageFolder.__getitem__"}
 
 
 def test_a_line_is_frames_and_a_count() -> None:
@@ -36,7 +36,7 @@ def test_each_stack_counts_for_the_innermost_operation_and_phase() -> None:
         (row["group"], row["name"]): sum(code["events"][EVENT][0] for code in row["code"]) for row in counted(LINES, OPERATIONS)["rows"]
     }
     assert rows == {
-        ("operation", "RandomResizedCrop"): 6, ("operation", "Loader"): 7, ("operation", "item"): 2, ("operation", "collate"): 3,
+        ("operation", "RandomResizedCrop"): 6, ("operation", "Loader"): 7, ("operation", "ImageFolder.__getitem__"): 2, ("operation", "collate_fn"): 3,
         ("phase", "backward"): 4, ("phase", "forward"): 6, ("phase", "optimizer"): 1,
     }  # fmt: skip
 

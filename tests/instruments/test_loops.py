@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,6 +94,66 @@ def test_a_loader_inside_of_an_iterable_dataset(says: Says, loop: Loop) -> None:
             loop.train_on(batch)
 
     is_usual(says(script), 5)
+
+
+# batches that another thread fetches
+
+
+class Prefetcher:
+    """A thread that iterates over the loader; it goes on where it is told to, so that one clock does for both.
+
+    Args:
+        loader: The loader.
+        epochs: How often it goes over it; ``None`` tells the end of each.
+    """
+
+    def __init__(self, loader: Any, epochs: int, tells: bool = True) -> None:
+        self.queue: Any = queue.Queue()
+        self._turn = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._fetch, args=(loader, epochs, tells))
+        self._thread.start()
+
+    def _fetch(self, loader: Any, epochs: int, tells: bool) -> None:
+        for _ in range(epochs):
+            iterator = iter(loader)
+            while True:
+                self._turn.acquire()
+                batch = next(iterator, None)
+                if batch is not None or tells:
+                    self.queue.put(batch)
+                if batch is None:
+                    break
+
+    def get(self) -> Any:
+        threading.Timer(0.002, self._turn.release).start()  # the thread fetches while this one waits
+        return self.queue.get()
+
+
+def test_batches_through_a_queue(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        prefetcher = Prefetcher(loop.loader, epochs=2)
+        for _ in range(2):
+            while (batch := prefetcher.get()) is not None:
+                loop.train_on(batch)
+            clock.spend(1000)
+
+    is_usual(says(script), 10)
+
+
+def test_batches_through_a_queue_as_many_as_are_known(says: Says) -> None:
+    loop = Loop(n=18)
+
+    def script() -> None:
+        prefetcher = Prefetcher(loop.loader, epochs=1, tells=False)
+        for _ in range(len(loop.loader)):
+            loop.train_on(prefetcher.get())
+        prefetcher._turn.release()
+        clock.spend(1000)
+        loop.evaluate()
+
+    found = says(script)
+    assert (found.n, found.items, found.evaluated) == (5, [4, 4, 4, 4, 2], 2)
+    assert found.phases == {**usual(5), "wait": 18}
 
 
 # some of the batches

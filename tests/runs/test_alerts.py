@@ -15,7 +15,7 @@ from voirkit_instruments.loss import MOST_POINTS, Losses
 def summary(values: list[float], **more: Any) -> dict[str, Any]:
     losses = Losses()
     for value in values:
-        losses.add({"loss": value})
+        losses.add(value)
     return {"loss": losses.summary(), **more}
 
 

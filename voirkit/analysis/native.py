@@ -56,8 +56,8 @@ def _read(path: str) -> dict[str, Any] | None:
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """Read what a profiler recorded, and keep the counts."""
     taken = _read(os.path.join(folder, f"{stem}.json"))
-    if taken is None or (run.is_live and taken.get("ended_ns") is None):
-        return None  # it is damaged, or samples still
+    if taken is None or _samples_still(taken):
+        return None
     data = os.path.join(folder, f"{stem}.data")
     if not os.path.exists(data) or not _is_whole(taken):
         return None
@@ -71,6 +71,13 @@ def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     except OSError:
         pass  # who opens the run next counts again
     return counts
+
+
+def _samples_still(taken: Mapping[str, Any]) -> bool:
+    """Whether the program goes on: another rank of this run, or a run that is looked at while it lasts."""
+    if taken.get("ended") or not is_here(taken.get("host")):
+        return False
+    return is_alive(taken.get("pid", 0), taken["began_ns"], taken.get("began_time_ns", 0))
 
 
 def _is_whole(taken: Mapping[str, Any]) -> bool:

@@ -118,7 +118,8 @@ def short(document: Mapping[str, Any]) -> dict[str, Any]:
     made = {key: document[key] for key in ("tool", "event", "frequency_hz", "kernel_seen", "samples", "lost")}
     for group in ("operations", "phases"):
         made[group] = {name: _brief(row) for name, row in document[group].items() if row["samples"] or row["other_threads"]["samples"]}
-    return {**made, "file": NATIVE}
+    elsewhere = document["elsewhere"]
+    return {**made, "elsewhere": _brief(elsewhere) if elsewhere else None, "file": NATIVE}
 
 
 def _brief(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
+from voirkit.analysis.handed import handed
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.steps import (
     BACKWARD,
@@ -78,11 +79,18 @@ def ranks(records: Records, cpus: int | None = None, device: Records | None = No
             continue
         timeline = _timeline(records, chosen)
         steps = steps_of(timeline)
+        waited = chosen
+        if not steps.wait_known:
+            others = np.flatnonzero((records.process == number) & (records.tid != records.tid[chosen[0]]))
+            requests = _handed(records, chosen, others, timeline)
+            if requests:
+                steps, waited = steps_of(replace(timeline, requests=requests)), others
         if device is not None:
             steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
         weight = (len(steps.train), len(steps.evaluation))
         if rank not in best or weight > best[rank][0]:
-            facts = {**_loader(records, chosen, steps.episodes), "cpus": cpus}
+            trained = steps.episodes if waited is chosen else ()
+            facts = {**_loader(records, waited, trained), "cpus": cpus}
             best[rank] = weight, Rank(rank, host, steps, {k: v for k, v in facts.items() if v is not None})
     return [rank for _, (_, rank) in sorted(best.items())]
 
@@ -140,6 +148,24 @@ def _requests(records: Records, chosen: Array) -> Iterator[Request]:
         items = value if kind is Kind.FETCH and value >= 0 else None
         begin = start + duration if kind is Kind.LEFT else start
         yield Request(kind, begin, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
+
+
+def _handed(records: Records, chosen: Array, others: Array, timeline: Timeline) -> list[Request]:
+    """The requests of a thread with what it got from queues, if other threads fetched batches; empty if that is not so."""
+    queue = next((i for i, name in enumerate(records.names) if name == ("dataloader", "queue")), None)
+    got = chosen[records.name[chosen] == queue]
+    if not len(got):
+        return []
+    start = records.start_ns[got]
+    gets = list(zip(start.tolist(), (start + records.duration_ns[got]).tolist(), strict=True))
+    works = timeline.start_ns[np.isin(timeline.meaning, (FORWARD, BACKWARD, OPTIMIZER))]
+    made = handed(gets, list(_requests(records, others)), works)
+    if not made:
+        return []
+    if made[-1].kind is not Kind.END:  # it asked for no more
+        over = int((timeline.start_ns + timeline.duration_ns).max())
+        made.append(replace(made[-1], kind=Kind.LEFT, start_ns=over, end_ns=over, items=None))
+    return sorted([*timeline.requests, *made], key=lambda request: request.start_ns)
 
 
 def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from voirkit.analysis.native_join import ELSEWHERE
-from voirkit.analysis.native_spans import OPERATION, PHASE, Name
+from voirkit.analysis.native_spans import COLLATE, ITEM, OPERATION, PHASE, Name
 from voirkit.analysis.perf_lines import UNKNOWN, split
 
 EVENT = "stacks"
@@ -129,13 +129,15 @@ def owners(frames: Iterable[Frame], operations: Collection[str]) -> list[Name]:
 def _operation(frame: Frame, operations: Collection[str], fetching: bool) -> str:
     function = frame.function
     for name in (frame.owner, function):
-        if name in operations and name not in ("item", "collate"):
+        if name in operations:
             return name
     if function in _READS and _LOADER in operations:
         return _LOADER
-    if fetching and "collate" in function and "collate" in operations:
-        return "collate"
-    return "item" if fetching and function == "__getitem__" and "item" in operations else ""
+    if fetching and "collate" in function and COLLATE in operations:
+        return COLLATE
+    if fetching and function == "__getitem__":
+        return next((name for name in operations if name.endswith(ITEM)), "")
+    return ""
 
 
 def _phase(frame: Frame) -> str:

@@ -27,6 +27,7 @@ MEANING = {
     ("dataloader", "iter"): WAIT,
     ("dataloader", "fetch"): WAIT,
     ("dataloader", "end"): WAIT,
+    ("dataloader", "queue"): WAIT,
     ("device", "transfer"): TRANSFER,
     ("compute", "forward"): FORWARD,
     ("compute", "backward"): BACKWARD,

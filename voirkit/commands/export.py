@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from voirkit.commands.ends_by_signal import ends_by_signal
@@ -17,6 +18,7 @@ from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
+from voirkit.runs.traces import lost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,18 +49,20 @@ def main(argv: Sequence[str]) -> int:
         if not target.startswith(("http://", "https://")):
             _prepare(format, target, options.force)
         _write(format, run, chosen, target)
-        for warning in (*_missing_ranks(run, chosen), *run.warnings):
+        for warning in (*_missing(run, chosen), *run.warnings):
             tell(warning)
     return 0
 
 
-def _missing_ranks(run: Run, chosen: Selection) -> list[str]:
-    """What to say of ranks that are not in an export of all."""
-    world_size, there = run.manifest.get("world_size"), {process.rank for process in run.processes()}
-    if chosen.ranks is not None or not isinstance(world_size, int) or not there:
-        return []
-    missing = sorted(set(range(world_size)) - there)
-    return [f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else []
+def _missing(run: Run, chosen: Selection) -> list[str]:
+    """What to say of what is not in the export: spans that could not be recorded, ranks that recorded nothing."""
+    processes = [process for process in run.processes() if chosen.ranks is None or process.rank in chosen.ranks]
+    dropped: Counter[str] = Counter()
+    for process in processes:
+        dropped.update(process.dropped)
+    world_size, there = run.manifest.get("world_size"), {process.rank for process in processes}
+    missing = sorted(set(range(world_size)) - there) if chosen.ranks is None and isinstance(world_size, int) and there else []
+    return [*lost(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
 
 
 def _write(format: Format, run: Run, chosen: Selection, target: str) -> None:

@@ -23,11 +23,13 @@ def native_part(native: Mapping[str, Any], width: int) -> RenderableType:
     """
     heads = ("C code of", "on CPU", "of elapsed", "kernel", "hottest functions")
     rows = [(name, row) for group in ("operations", "phases") for name, row in native[group].items()]
+    rows += [("elsewhere", native["elsewhere"])] if native["elsewhere"] else []
     cells = [_cells(name, row, native) for name, row in rows[:_MOST]]
     shown = [at for at, least in enumerate((0, 0, 66, 56, 0)) if width >= least and any(row[at] for row in cells)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    wide = {at: max(len(row[at]) for row in [heads, *cells]) for at in shown}
     last = len(heads) - 1  # cut where there is no room
+    shown = shown or [0, last]
+    wide = {at: max(len(row[at]) for row in [heads, *cells]) for at in shown}
     wide[last] = max(min(wide[last], width - 2 * len(shown) - sum(wide[at] for at in shown[:-1])), len(heads[last]))
     for at in shown:
         justify: Any = "left" if at in (0, last) else "right"
