@@ -29,8 +29,11 @@ def loader_of(runs: Collection[Run], training: Collection[int] = ()) -> dict[str
     """
     parts: list[Partial] = []
     cpus: int | None = None
+    places: set[tuple[str, int]] = set()
     for run in runs:
         cpus = cpus or run.manifest.get("cpus")
+        places |= {(process.host, process.rank) for process in run.processes()}
         for rank in ranks_of(run):
             parts += partials(run, rank)
-    return figures(combine(parts), training, cpus)
+    ranks_of_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
+    return figures(combine(parts), training, None if cpus is None else max(cpus // ranks_of_host, 1))
