@@ -360,6 +360,8 @@ class Overseer(GivenOverseer):
             self._hand_back()
             self.log.end()
             self._end_record()
+            if self._traced:
+                recording.go_on()
             if self.program is not None:
                 self.program.release()
             if getattr(self, "_descriptor", None) is not None:
@@ -409,8 +411,9 @@ class Overseer(GivenOverseer):
         """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""
         draw = None if self._quiet else (*_columns(), record.path.removeprefix(current_folder() + os.sep))
         rank = record.manifest["rank"]
-        completed, self.table = traces.finish(record.path, rank, self.warn, draw)
-        self.summary = completed or self.summary
+        if record.is_whole:  # else nothing can be written there, which has been told
+            completed, self.table = traces.finish(record.path, rank, self.warn, draw)
+            self.summary = completed or self.summary
         self._warnings += [text for text in self.summary["warnings"] if text not in self._warnings]
         dropped = self.summary["dropped"]
         for name, n in traces.dropped_by_others(record.path, rank).items():

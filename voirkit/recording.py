@@ -5,6 +5,7 @@ The recorder is loaded by what records, not from here: a run that records nothin
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -25,6 +26,8 @@ _BEGIN = "voirkit.recording:take"
 
 _plan: dict[str, Any] | None = None  # folder, rank, host, limit
 _tell: Callable[[str], None] = tell
+_ended: dict[str, Any] | None = None  # the plan of the run that has ended
+_late: tuple[dict[str, Any], int] | None = None  # that plan while what comes after its run is recorded, and by which process
 
 
 def prepare(folder: str, rank: int, host: str | None = None, limit: int = LIMIT, say: Callable[[str], None] = tell) -> None:
@@ -38,6 +41,9 @@ def prepare(folder: str, rank: int, host: str | None = None, limit: int = LIMIT,
         say: Told what goes wrong.
     """
     global _plan, _tell
+    end_late()
+    atexit.unregister(end_late)
+    atexit.register(end_late)  # before the program registers anything, so that it is called last
     _plan, _tell = {"folder": folder, "rank": rank, "host": host, "limit": limit}, say
     inherit.watch(_BEGIN, offered, before_main=True)
     when_imported(RECORDER, _begin)
@@ -54,11 +60,37 @@ def end() -> Any:
     Returns:
         What came to be recorded (``events``, ``dropped`` by name, ``seconds`` that it took), or None if nothing has used the recorder.
     """
-    global _plan
+    global _plan, _ended
     inherit.unwatch(_BEGIN)
     plan, _plan = _plan, None
+    _ended = plan or _ended
     recorder = sys.modules.get(RECORDER)
     return recorder.end() if recorder is not None and plan is not None else None
+
+
+def go_on() -> None:
+    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one. Its trace is at rest already.
+
+    It goes into files of its own, which are put to rest when python ends; what the run came to does not count it.
+    """
+    global _late
+    recorder = sys.modules.get(RECORDER)
+    if recorder is not None and _ended is not None and _plan is None:
+        _late = _ended, os.getpid()
+        recorder.begin(**_ended, tell=_tell)
+        atexit.unregister(recorder.end)  # callbacks that were registered before it are called after it
+
+
+def end_late() -> None:
+    """End what ``go_on`` has begun."""
+    global _late
+    if _late is None:
+        return
+    (plan, pid), _late = _late, None
+    if sys.modules[RECORDER].end().events and os.getpid() == pid:
+        from voirkit.runs import traces
+
+        traces.settle(plan["folder"], plan["rank"])
 
 
 def _begin(recorder: ModuleType) -> None:
@@ -121,11 +153,16 @@ def begin_alone(folder: str, where: str) -> bool:
         return False
     prepare(folder, _alone.rank, _alone.host)
     __import__(RECORDER)
-    import atexit
-
-    atexit.unregister(end_alone)
-    atexit.register(end_alone)
+    atexit.unregister(end_late)  # the program may have registered callbacks already, which are called after it
+    atexit.unregister(_end_with_python)
+    atexit.register(_end_with_python)
     return True
+
+
+def _end_with_python() -> None:
+    if _alone is not None:
+        end_alone()
+        go_on()  # into segments, which whoever opens the run puts to rest
 
 
 def end_alone() -> None:

@@ -16,6 +16,7 @@ from voirkit.report.cells import Bar, printable
 PLAIN = frozenset({float, int, bool, str, type(None)})
 CONTEXT = frozenset({"task", "units"})
 PROGRESS = frozenset({"progress", "total", "descr"})
+MONITORED = frozenset({"cpudata", "iodata", "netdata", "gpudata"})  # their figures are drawn from the trace
 # What a pinned host number holds until the device has written it: no loss is this number.
 UNREAD = -2.718281828459045e301
 
@@ -145,7 +146,10 @@ class Board:
         tasks = list(self._rows.items())  # in one go: the thread that gives may add to it at any moment
         for task, cells in sorted(tasks, key=lambda item: item[0] != ""):
             of_task = []
+            hidden = {*MONITORED, "time"} if not MONITORED.isdisjoint(cells) else ()
             for key, cell in list(cells.items()):
+                if key in hidden:
+                    continue
                 text, is_number = text_of(cell.value)
                 if is_number and cell.units:
                     text = f"{text} {cell.units}"

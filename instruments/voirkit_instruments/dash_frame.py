@@ -69,7 +69,8 @@ def frame(
     columns, height = size[0] - 1, min(MOST_LINES, max(size[1] - KEPT_FOR_OUTPUT, size[1] // 2))
     if columns < 10 or height < 2:
         return []
-    lines = [header_line(header.title, f"{clock(header.elapsed_s)}  {header.events} events", columns, look)]
+    given = f"  {header.events} events" if bars or rows else ""
+    lines = [header_line(header.title, f"{clock(header.elapsed_s)}{given}", columns, look)]
     if picture is not None:
         lines += steps_lines(picture, bars, rows, columns, height - 1, look)
         height = max(height, len(lines))

@@ -68,7 +68,8 @@ class View:
         """Leave the last values, once all have been given. After ``stop``."""
         if os.getpid() == self._pid and self.board.events:
             self.board.settle()
-            self._attempt(self._leave)
+            if self.board.rows() or self.board.bars():
+                self._attempt(self._leave)
 
     def elapsed_s(self) -> float:
         """Since the view was made."""

@@ -1,4 +1,4 @@
-"""Steps, rates and progress of this process for the live view, from what the steps instrument has written to the trace.
+"""Steps, rates and progress of this run for the live view, from what the steps instrument has written to the trace.
 
 Reads the files like any other reader, so that nothing is added to what a step costs. Does nothing until something is recorded.
 """
@@ -24,14 +24,15 @@ MOST = 1 << 10  # records that are looked at at a time: about 150 steps
 
 
 class OwnSteps:
-    """What this process has recorded of its steps.
+    """What this process has recorded of its steps; of several ranks what all have: one alone takes waiting for another for its own work.
 
     Args:
         ov: The overseer of the run.
     """
 
     def __init__(self, ov: Overseer) -> None:
-        self._ov, self._rank = ov, rank_and_world_size()[0]
+        self._ov = ov
+        self._rank, self._ranks = rank_and_world_size()
         self._steps: Any = None
         self._workers: Any = None
         self._picture: Picture | None = None
@@ -46,7 +47,7 @@ class OwnSteps:
         from voirkit.analysis.live_workers import Workers
 
         self._workers = Workers(os.getpid())
-        self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid())
+        self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)
 
     def picture(self) -> Picture | None:
         """The steps as they are now, or were a second ago at most; None as long as there are none."""

@@ -10,7 +10,7 @@ import weakref
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader_numbers import forgetting
-from voirkit_instruments.loader_record import MAIN, PIN, PINNING, Episode, now
+from voirkit_instruments.loader_record import MAIN, PIN, PINNING, PUTTING, Episode, now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class Batches:
 
     Args:
         recording: Where records go.
-        prepare: Called with a dataset and a collate function before workers are made.
+        prepare: Called with a dataset and a collate function before workers are made; tells the source of samples, as in ``Episode``.
         died: Called with an iterator and its episode when a request has found that a worker is gone.
     """
 
-    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], None], died: Callable[[Any, Episode], None]) -> None:
+    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], dict[str, Any]], died: Callable[[Any, Episode], None]) -> None:
         self._recording, self._prepare, self._died = recording, prepare, died
-        self._here, self._span = recording.here, recording.span
+        self._here, self._span, self._arguments = recording.here, recording.span, recording.arguments_of
         self._episodes: dict[int, tuple[Any, Episode]] = {}  # by identity of the iterator: itself, and its episode
         self._queued = recording.name("batch", "queued", "batch")
         self._arrived = recording.name("batch", "arrived", "batch")
@@ -46,9 +46,7 @@ class Batches:
         try:
             episode = self._begin(iterator, loader)
             given = vars(loader)
-            self._prepare(given.get("dataset"), given.get("collate_fn"))
-            if given.get("num_workers") == 0:
-                self._recording.be_at(episode, MAIN)  # the first of an iterable's samples may be read at once
+            episode.source = self._prepare(given.get("dataset"), given.get("collate_fn"))
         except Exception as exc:
             self._recording.failed("a loader's iterator", exc)
         return 1
@@ -80,28 +78,25 @@ class Batches:
             raise KeyError(id(iterator))
         return known[1]
 
-    def _arguments(self, episode: Episode, **more: Any) -> int:
-        key = tuple(more.items())
-        found = episode.arguments.get(key)
-        if found is None:
-            found = episode.arguments[key] = self._recording.arguments({**episode.place, **more})
-        return found
-
     # with workers
 
     def around_put_index(self) -> tuple[Any, Any]:
-        """Around ``_try_put_index``."""
+        """Around ``_try_put_index``, in which what is put on a queue is looked at."""
+        here = self._here
 
         def enter(iterator: Any) -> Any:
+            here.inside, here.sent = PUTTING, None
             return (iterator._send_idx,)
 
         def leave(began: Any, was: int, iterator: Any) -> None:
             at = now()
+            sent, here.inside, here.sent = here.sent, was, None
             try:
-                batch = began[0]
+                batch = began[0] if began else iterator._send_idx
                 if iterator._send_idx > batch:
-                    worker = iterator._task_info[batch][0]
-                    self._span(self._queued, at, at, self._arguments(self.episode(iterator), worker=worker), batch)
+                    episode, worker = self.episode(iterator), iterator._task_info[batch][0]
+                    self._span(self._queued, at, at, self._arguments(episode, worker=worker), batch)
+                    episode.tasks[batch] = sent[1] if sent is not None else None
             except Exception as exc:
                 self._recording.failed("a queued batch", exc)
 
@@ -118,6 +113,7 @@ class Batches:
                     episode.lost = True
                 elif type(got[0]) is int:
                     batch = episode.arrived = got[0]
+                    episode.tasks.pop(batch, None)
                     self._span(self._arrived, at, at, self._arguments(episode, worker=iterator._task_info[batch][0]), batch)
             except Exception as exc:
                 self._recording.failed("a batch's arrival", exc)
@@ -170,7 +166,7 @@ class Batches:
         def enter(iterator: Any) -> Any:
             try:
                 episode = self.episode(iterator)
-                before = (here.batch, here.item, here.args, here.place)
+                before = (here.batch, here.item, here.args, here.episode, here.worker)
                 self._recording.be_at(episode, MAIN)
             except Exception:
                 return 0
@@ -184,7 +180,7 @@ class Batches:
                 return
             try:
                 began, episode, before = entered
-                here.batch, here.item, here.args, here.place = before
+                here.batch, here.item, here.args, here.episode, here.worker = before
                 error = _error(got)
                 if error is StopIteration:
                     return

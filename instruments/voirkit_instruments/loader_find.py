@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import OrderedDict
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.loader_operations import Operations
 
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType)
+_LISTS = (list, tuple, dict, OrderedDict)  # torch 2.1 keeps modules in the last
 _MOST = 64  # a longer list holds samples
 _DEEPEST = 6
 
@@ -60,7 +62,7 @@ class Finder:
         elif kind is FunctionType or kind is MethodType:
             if functions and not _is_foreign(value):
                 self._operations.function(value)
-        elif kind in (list, tuple, dict) or _is_a(value, "torch.nn.modules.container", "ModuleList"):
+        elif kind in _LISTS or _is_a(value, "torch.nn.modules.container", "ModuleList"):
             self._list(value, deep, seen, functions)
         elif _is_a(value, "torch.utils.data.dataset", "Dataset"):
             self._look(value, deep, seen)
@@ -71,12 +73,12 @@ class Finder:
                 self._object(value, kind, deep, seen)
 
     def _list(self, values: Any, deep: int, seen: set[int], functions: bool) -> None:
-        if type(values) not in (list, tuple, dict):
+        if type(values) not in _LISTS:
             values = vars(values).get("_modules", {})
         if id(values) in seen or not 0 < len(values) <= _MOST:
             return
         seen.add(id(values))
-        for value in list(values.values()) if type(values) is dict else list(values):
+        for value in list(values.values()) if isinstance(values, dict) else list(values):
             self._value(value, deep - 1, seen, functions)
 
     def _object(self, value: Any, kind: type, deep: int, seen: set[int]) -> None:

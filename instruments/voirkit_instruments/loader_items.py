@@ -104,13 +104,13 @@ class Items:
         """Around the ``fetch`` of an iterable dataset's fetcher."""
         here = self._here
 
-        def enter(fetcher: Any) -> int:
+        def enter(fetcher: Any) -> Any:
             here.inside, here.item, here.collates = ITEM, UNKNOWN, False
-            known = self._iterables.get(id(fetcher))
+            worked, known = self._workers.processor_ns(), self._iterables.get(id(fetcher))
             began = now()
             if known is not None:
                 here.item, known[1].since = known[1].n, began
-            return began
+            return worked, began
 
         return enter, self._workers.around_fetch()[1]
 
@@ -140,12 +140,27 @@ def reader(dataset: Any) -> tuple[type, FunctionType] | None:
     Args:
         dataset: The one that a loader was given.
     """
-    data = sys.modules.get("torch.utils.data")
-    subset = getattr(data, "Subset", None)
-    while subset is not None and type(dataset) is subset:
-        dataset = vars(dataset).get("dataset")
+    dataset = _under(dataset, ("Subset",))
     for owner in type(dataset).__mro__:
         found = vars(owner).get("__getitem__")
         if found is not None:
             return (owner, found) if type(found) is FunctionType else None
     return None
+
+
+def source(dataset: Any) -> str:
+    """What reads the samples of a dataset, such as ``Pictures.__getitem__``: of torch's own datasets of datasets the (first) inner one."""
+    kind = type(_under(dataset, ("Subset", "ConcatDataset", "ChainDataset")))
+    iterable = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
+    return f"{kind.__name__}.{'__iter__' if iterable is not None and issubclass(kind, iterable) else '__getitem__'}"
+
+
+def _under(dataset: Any, wrappers: tuple[str, ...]) -> Any:
+    """What is inside of torch's own datasets of others; of several the first."""
+    data = sys.modules.get("torch.utils.data")
+    kinds = [getattr(data, name, None) for name in wrappers]
+    while type(dataset) in kinds:
+        given = vars(dataset)
+        inner = given.get("dataset", given.get("datasets"))
+        dataset = inner[0] if type(inner) in (list, tuple) and inner else inner
+    return dataset

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.loader_record import Recording
 
+_PASSING = {("torchvision.datasets.folder", "default_loader")}  # only calls another function that is recorded
+
 
 class Operations:
     """What stands around transforms.
@@ -48,8 +50,10 @@ class Operations:
     def function(self, function: Any, name: str | None = None) -> bool:
         """A function that is a transform."""
         function = innermost(function)
-        if type(function) is not FunctionType or self._patches.has(function):
+        if type(function) is not FunctionType or (function.__module__, function.__name__) in _PASSING:
             return False
+        if self._patches.has(function):
+            return True
         number = self._recording.operation(name or function.__name__)
 
         def enter() -> Any:

@@ -20,8 +20,8 @@ UNKNOWN = -1
 MAIN = -1  # in place of a worker's number: the process that asks for batches prepares them itself
 
 # What a thread is inside of. What stands around a function does something up to its level: transforms in an item and elsewhere in a fetch,
-# an item in a fetch but in no other item, queues in the loop of a worker or of the pinning thread.
-ITEM, FETCH, WORKER, PIN, PINNING, OUTSIDE = 0, 1, 2, 3, 4, 5
+# an item in a fetch but in no other item, queues in the loop of a worker, of the pinning thread, and where an index is put on one.
+ITEM, FETCH, WORKER, PUTTING, PIN, PINNING, OUTSIDE = 0, 1, 2, 3, 4, 5, 6
 
 
 class Here(threading.local):
@@ -31,10 +31,12 @@ class Here(threading.local):
         batch: The loader's number of the batch that is being prepared.
         item: The index of the sample that is being read.
         args: Number of the arguments of records: loader, episode and worker.
-        place: Those arguments.
+        episode: What they are of, while batches are prepared.
+        worker: Which worker this is.
         making: The episode whose iterator this thread has made last; in a forked worker that is its own.
         asked: The queue that this thread takes numbers of batches from.
         given: The queue that a worker puts batches on.
+        sent: What was put on a worker's queue last.
         owner: A weak reference to the iterator that this pinning thread belongs to.
         idle: Since when a worker waits for a number.
         collates: Whether samples are being put together.
@@ -44,10 +46,12 @@ class Here(threading.local):
     batch = item = UNKNOWN
     args = idle = 0
     collates = False
-    place: dict[str, Any] = {}  # noqa: RUF012  # never changed, only replaced
+    worker = MAIN
+    episode: Episode | None = None
     making: Episode | None = None
     asked: Any = None
     given: Any = None
+    sent: Any = None
     owner: Any = None
 
     def __deepcopy__(self, memo: object) -> Here:
@@ -89,8 +93,22 @@ class Recording:
 
     def be_at(self, episode: Episode, worker: int) -> None:
         """From now on this thread prepares batches of an episode."""
-        self.here.place = {**episode.place, "worker": worker}
-        self.here.args = self.arguments(self.here.place)
+        here = self.here
+        here.episode, here.worker = episode, worker
+        here.args = self.arguments_of(episode, worker=worker, **episode.source)
+
+    def arguments_of(self, episode: Episode, **more: Any) -> int:
+        """The number of an episode's arguments and others."""
+        key = tuple(more.items())
+        found = episode.arguments.get(key)
+        if found is None:
+            found = episode.arguments[key] = self.arguments({**episode.place, **more})
+        return found
+
+    def folder(self) -> str | None:
+        """Where the trace's files are; None if nothing is recorded into files."""
+        inherited = getattr(self._recorder, "inherited", lambda: None)()
+        return None if inherited is None else str(inherited[0])
 
     def failed(self, what: str, exc: BaseException) -> None:
         """Tell, once for each kind of record, that one could not be made."""
@@ -104,17 +122,21 @@ class Episode:
 
     Attributes:
         place: Its ``loader`` and ``episode``.
-        workers: Number of the arguments for each worker, and for batches that were ready or not.
+        source: What reads its samples, ``source``: class and method; empty if that is not known.
+        arguments: The numbers of its arguments with others, by those.
+        tasks: The indices of each batch that was queued and has not arrived.
         batches: How many were asked for, where no worker prepares them.
         arrived: The last batch that has arrived since one was asked for; None: none has.
         lost: Whether the last request ended without a batch.
     """
 
-    __slots__ = ("arguments", "arrived", "batches", "lost", "place")
+    __slots__ = ("arguments", "arrived", "batches", "lost", "place", "source", "tasks")
 
     def __init__(self, loader: int, episode: int) -> None:
         self.place: dict[str, Any] = {"loader": loader, "episode": episode}
+        self.source: dict[str, Any] = {}
         self.arguments: dict[Any, int] = {}
+        self.tasks: dict[int, Any] = {}
         self.batches = 0
         self.arrived: int | None = None
         self.lost = False

@@ -9,13 +9,14 @@ from types import FunctionType, MethodType
 
 from voirkit.imports import when_imported
 from voirkit_instruments.loader_batches import Batches
+from voirkit_instruments.loader_deaths import Deaths
 from voirkit_instruments.loader_find import Finder
-from voirkit_instruments.loader_items import Items, reader
+from voirkit_instruments.loader_items import Items, reader, source
 from voirkit_instruments.loader_libraries import Libraries
 from voirkit_instruments.loader_named import NamedOperations
 from voirkit_instruments.loader_operations import Operations, called
 from voirkit_instruments.loader_patches import LoaderPatches, innermost, parameter
-from voirkit_instruments.loader_record import FETCH, OUTSIDE, PIN, WORKER, Recording
+from voirkit_instruments.loader_record import FETCH, OUTSIDE, PIN, PUTTING, Recording
 from voirkit_instruments.loader_workers import Workers
 
 TYPE_CHECKING = False
@@ -53,7 +54,7 @@ class LoaderTorch:
         self._libraries = Libraries(operations, self._find.transform)
         self.named = NamedOperations(named, operations)
         self._workers = Workers(recording, self.prepare)
-        self._batches = Batches(recording, self.prepare, lambda iterator, episode: None)
+        self._batches = Batches(recording, self.prepare, Deaths(recording).look)
         self._items = Items(recording, self._workers)
         self._item, self._collate = self._items.around_item(), self._items.around_collate()
 
@@ -76,8 +77,12 @@ class LoaderTorch:
         self.named.unwatch()
         self.patches.remove()
 
-    def prepare(self, dataset: Any, collate: Any) -> None:
-        """Put what is recorded around what a dataset and a collate function run, as far as it is not there."""
+    def prepare(self, dataset: Any, collate: Any) -> dict[str, Any]:
+        """Put what is recorded around what a dataset and a collate function run, as far as it is not there.
+
+        Returns:
+            ``source``: the class whose samples are read, and its method.
+        """
         self._libraries.look()
         self.named.look()
         found = reader(dataset)
@@ -91,6 +96,7 @@ class LoaderTorch:
                 self.patches.put(name, function, *self._item, FETCH, (index[0],))
         self._find.dataset(dataset)
         self._put_collate(collate)
+        return {"source": source(dataset)}
 
     def _put_collate(self, collate: Any) -> None:
         while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
@@ -156,7 +162,7 @@ class LoaderTorch:
 
     def _put_queues(self, module: ModuleType) -> None:
         self._put(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)
-        self._put(module, "Queue.put", *self._workers.around_put(), WORKER, (), ("self", "obj"))
+        self._put(module, "Queue.put", *self._workers.around_put(), PUTTING, (), ("self", "obj"))
 
     def _put_pin(self, module: ModuleType) -> None:
         self._put(module, "_pin_memory_loop", *self._batches.around_pin_loop(), OUTSIDE, ("in_queue", "out_queue"), ())

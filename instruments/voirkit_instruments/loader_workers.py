@@ -8,9 +8,10 @@ Checked with torch 2.1 and 2.15, torchdata 0.11.
 from __future__ import annotations
 
 import sys
+from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.loader_record import FETCH, UNKNOWN, WORKER, Episode, now
+from voirkit_instruments.loader_record import FETCH, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ class Workers:
 
     Args:
         recording: Where records go.
-        prepare: Called with a dataset and a collate function before they are used.
+        prepare: Called with a dataset and a collate function before they are used; tells the source of samples, as in ``Episode``.
     """
 
-    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], None]) -> None:
+    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], dict[str, Any]]) -> None:
         self._recording, self._prepare = recording, prepare
         self._here, self._span = recording.here, recording.span
         self._preprocess = recording.name("data", "preprocess", "batch")
+        self._cpu = recording.name("data", "cpu", "cpu_ns")
         self._idle = recording.name("worker", "idle", "batch")
         self._put = recording.name("worker", "put", "batch")
 
@@ -60,7 +62,7 @@ class Workers:
         self._recording.be_at(episode, worker)
         # A dataset may read its samples in threads of its own.
         others: Any = type(here)
-        others.inside, others.args, others.place = FETCH, here.args, here.place
+        others.inside, others.args, others.episode, others.worker = FETCH, here.args, episode, worker
 
     def around_get(self) -> tuple[Any, Any]:
         """Around the ``get`` of a queue of processes."""
@@ -86,7 +88,7 @@ class Workers:
                 elif was == WORKER:
                     told = getattr(got, "__dict__", {}).get(_CARRIED)
                     if told is not None:
-                        self._be(Episode(*told), here.place["worker"])
+                        self._be(Episode(*told), here.worker)
             except Exception as exc:
                 self._recording.failed("a worker's queue", exc)
 
@@ -100,7 +102,9 @@ class Workers:
             return now()
 
         def leave(began: int, was: int, queue: Any, given: Any) -> None:
-            if queue is here.given and began and type(given) is tuple and type(given[0]) is int:
+            if was == PUTTING:
+                here.sent = given
+            elif queue is here.given and began and type(given) is tuple and type(given[0]) is int:
                 span(put, began, now(), here.args, given[0])
 
         return enter, leave
@@ -120,8 +124,12 @@ class Workers:
 
     def preparing(self, dataset: Any, collate: Any) -> int:
         """Before a fetcher is made."""
+        here = self._here
         try:
-            self._prepare(dataset, collate)
+            source = self._prepare(dataset, collate)
+            if here.inside == WORKER and here.episode is not None:
+                here.episode.source = source
+                self._be(here.episode, here.worker)
         except Exception as exc:
             self._recording.failed("what a dataset does", exc)
         return 1
@@ -132,20 +140,39 @@ class Workers:
 
         def enter() -> Any:
             here.inside, here.item, here.collates = FETCH, UNKNOWN, False
-            return now()
+            return self.processor_ns(), now()
 
-        return enter, self._leave_fetch
+        def leave(began: Any, was: int, got: Any) -> None:
+            self.leave_fetch(began, was, got)
 
-    def _leave_fetch(self, began: int, was: int, got: Any) -> None:
+        return enter, leave
+
+    def processor_ns(self) -> int:
+        """What has been worked so far: by all threads of a worker, else by this one."""
+        return thread_time_ns() if self._here.worker == MAIN else process_time_ns()
+
+    def leave_fetch(self, began: Any, was: int, got: Any) -> None:
+        """After a batch has been prepared.
+
+        Args:
+            began: ``processor_ns`` and when it began.
+            was: Where the thread was.
+            got: The batch, or ``ABSENT``.
+        """
         end = now()
         here = self._here
         here.inside, here.item = was, UNKNOWN
         if not began:
             return
         try:
-            args = here.args
+            worked = self.processor_ns() - began[0]
+            args, episode = here.args, here.episode
+            if episode is None:
+                return  # a fetcher that belongs to no loader
             if got is ABSENT:
-                args = self._recording.arguments({**here.place, "error": (sys.exc_info()[0] or BaseException).__name__})
-            self._span(self._preprocess, began, end, args, here.batch)
+                error = (sys.exc_info()[0] or BaseException).__name__
+                args = self._recording.arguments_of(episode, worker=here.worker, **episode.source, error=error)
+            self._span(self._preprocess, began[1], end, args, here.batch)
+            self._span(self._cpu, end, end, args, worked)
         except Exception as exc:
             self._recording.failed("a batch's preparation", exc)

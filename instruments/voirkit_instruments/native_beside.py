@@ -75,6 +75,28 @@ class Beside(NamedTuple):
             return ""
 
 
+class CanNotSample(Exception):
+    """Why not, and on lines of their own what to do."""
+
+
+class Sampling(NamedTuple):
+    """A profiler that samples.
+
+    Attributes:
+        tool: ``perf`` or ``py-spy``.
+        beside: Its process.
+        rate_hz: Samples a second.
+        version: Of the profiler.
+        program: Its path.
+    """
+
+    tool: str
+    beside: Beside
+    rate_hz: int
+    version: str
+    program: str
+
+
 def run_beside(command: Sequence[str], said: str, environment: Mapping[str, str]) -> Beside:
     """Start a program.
 

@@ -10,37 +10,14 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import NamedTuple
 
-from voirkit_instruments.native_beside import Beside, run_beside, without_handler
+from voirkit_instruments.native_beside import Beside, CanNotSample, Sampling, run_beside, without_handler
 
 TIME = "cpu-clock"  # always counted: its numbers are nanoseconds on a processor
 _COUNTERS = ("cycles", "instructions", "cache-misses")
 _READY_S = 20.0
 _PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 _PAGES = "32"  # 128 kB for each processor, 5 s of samples; what a user may lock is 516 kB in all
-
-
-class CanNotSample(Exception):
-    """Why not, and on lines of their own what to do."""
-
-
-class Sampling(NamedTuple):
-    """perf, sampling.
-
-    Attributes:
-        beside: Its process.
-        data: Where it records.
-        events: What it counts.
-        version: Which perf it is.
-        perf: Its path.
-    """
-
-    beside: Beside
-    data: str
-    events: tuple[str, ...]
-    version: str
-    perf: str
 
 
 def attach(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Sampling:
@@ -75,7 +52,7 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Sampling:
         except OSError as exc:
             raise CanNotSample(f"{exc}.") from None
         _enable(beside, control, answer)
-    return Sampling(beside, f"{stem}.data", events, version, perf)
+    return Sampling("perf", beside, rate_hz, version, perf)
 
 
 def _counted(perf: str, environment: dict[str, str]) -> tuple[str, tuple[str, ...]]:

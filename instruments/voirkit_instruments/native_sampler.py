@@ -11,7 +11,8 @@ from typing import Any
 from voirkit.runs.directory import NATIVE_FOLDER, write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.native_perf import CanNotSample, Sampling, attach
+from voirkit_instruments import native_perf
+from voirkit_instruments.native_beside import CanNotSample, Sampling
 
 _ENDED_S = 60.0
 
@@ -35,40 +36,52 @@ class Sampler:
 
     def start(self) -> None:
         """Begin; if that is not possible it is said why, and the rest goes on."""
+        if not sys.platform.startswith("linux"):
+            self._warn("--native: it works on Linux alone.\n  The run goes on without it.")
+            return
+        rank, host = rank_and_world_size()[0], os.uname().nodename
+        stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
         try:
-            self._start()
+            os.makedirs(self._folder, exist_ok=True)
+            sampling = self._attach(stem)
         except CanNotSample as exc:
-            what, _, todo = str(exc).partition("\n")
-            self._warn("\n  ".join([f"--native: {what}", *todo.splitlines(), "The run goes on without it."]))
+            self._warn(_said(exc, "The run goes on without it."))
+            return
         except OSError as exc:
             self._warn(f"--native: {exc}.\n  The run goes on without it.")
-
-    def _start(self) -> None:
-        if not sys.platform.startswith("linux"):
-            raise CanNotSample("there is no perf but on Linux.")
-        rank, host = rank_and_world_size()[0], os.uname().nodename
-        os.makedirs(self._folder, exist_ok=True)
-        stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
-        sampling = attach(self._pid, stem, self._rate_hz, self._most_bytes)
+            return
         self._sampling, self._stem = sampling, stem
         self._taken = {
-            "schema": 1, "tool": "perf", "version": sampling.version, "perf": sampling.perf, "events": list(sampling.events),
-            "frequency_hz": self._rate_hz, "rank": rank, "host": host, "pid": self._pid, "profiler_pid": sampling.beside.pid,
-            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None,
+            "schema": 1, "tool": sampling.tool, "version": sampling.version, "program": sampling.program,
+            "frequency_hz": sampling.rate_hz, "rank": rank, "host": host, "pid": self._pid, "profiler_pid": sampling.beside.pid,
+            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None, "ended": False,
         }  # fmt: skip
         # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
         recorder.mark(recorder.name("native", "sampling", kind="mark"), self._taken["began_ns"])
         self._write()
+
+    def _attach(self, stem: str) -> Sampling:
+        """The best profiler that works here."""
+        try:
+            return native_perf.attach(self._pid, stem, self._rate_hz, self._most_bytes)
+        except CanNotSample as exc:
+            from voirkit_instruments import native_spy
+
+            if not native_spy.is_there():
+                raise
+            sampling = native_spy.attach(self._pid, stem, self._rate_hz, because=exc)
+            self._warn(_said(exc, "py-spy samples instead: without the kernel, without times, and it stops the program for each sample."))
+            return sampling
 
     def stop(self) -> None:
         """The program has ended: sample no more. What the profiler itself took is part of voirkit's own cost."""
         if self._sampling is None or os.getpid() != self._pid:
             return
         profiler = self._sampling.beside
-        self._taken["ended_ns"] = recorder.now()
+        self._taken.update(ended=True, ended_ns=recorder.now())
         if profiler.ended(0):
             self._taken["ended_ns"] = None  # its last sample tells
-            self._warn(f"--native: sampling ended before the run did: {profiler.words()[-200:] or 'perf said nothing'}")
+            self._warn(f"--native: sampling ended before the run did ({_why_ended(profiler.words())}).")
         took_s = profiler.took_s()
         recorder.timed(0, int(took_s * 1e9))
         self._taken["took_s"] = took_s
@@ -79,7 +92,7 @@ class Sampler:
         if self._sampling is None or os.getpid() != self._pid:
             return
         if not self._sampling.beside.ended(_ENDED_S):
-            self._warn("--native: perf does not end; what it sampled is read by voirkit report when it has.")
+            self._warn(f"--native: {self._sampling.tool} does not end; voirkit report reads what it sampled when it has.")
         self._write()
 
     def _write(self) -> None:
@@ -87,3 +100,14 @@ class Sampler:
             write_json(f"{self._stem}.json", self._taken)
         except OSError as exc:
             self._warn(f"--native: {self._stem}.json can not be written ({exc.strerror}).")
+
+
+def _why_ended(words: str) -> str:
+    lines = [line.strip("[] ") for line in words.splitlines()]
+    at_limit = [line for line in lines if "limit" in line]
+    return f"{at_limit[0]}; --trace-limit" if at_limit else (lines or ["it said nothing"])[-1]
+
+
+def _said(exc: CanNotSample, then: str) -> str:
+    what, _, todo = str(exc).partition("\n")
+    return "\n  ".join([f"--native: {what}", *todo.splitlines(), then])

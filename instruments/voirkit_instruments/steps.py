@@ -64,7 +64,8 @@ class Steps:
         device = hot.device
         self._torch.remove(completed)
         self._recorder.timed(hot.spans, hot.own_ns)
-        self._ov.summary["patches"] = [{"name": name, "why_not": why or None} for name, why in self._torch.patches.table.items()]
+        table = self._torch.patches.table
+        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
         lost = device.finish() if device is not None else 0
         if lost:
             self._ov.summary["dropped"]["device times"] = lost

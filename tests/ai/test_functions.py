@@ -112,6 +112,65 @@ def test_callables_that_are_no_functions(ai, recorded):
     assert counts(recorded()) == {"forward": 3}
 
 
+def test_a_property_stays_one(ai, recorded):
+    class C:
+        def __init__(self):
+            self._x = 1
+
+        @ai.data.item
+        @property
+        def x(self):
+            """An x."""
+            return self._x
+
+        @ai.data.item
+        @x.setter
+        def x(self, value):
+            self._x = value
+
+        @ai.data.preprocess
+        @functools.cached_property
+        def once(self):
+            return [self._x]
+
+    c = C()
+    c.x = 2
+    assert (c.x, c.once, c.once is c.once, C.x.__doc__) == (2, [2], True, "An x.")
+    with pytest.raises(AttributeError):
+        del c.x
+    assert counts(recorded()) == {"item": 2, "preprocess": 1}
+
+
+@the_tree.checkpoint.init
+class Decorated:
+    """A model."""
+
+    def __init__(self, x=1):
+        self.x = x
+
+
+class Derived(Decorated):
+    pass
+
+
+def test_a_class_stays_itself_and_the_making_of_its_objects_is_recorded(recorded):
+    made = Decorated(x=2)
+    assert isinstance(made, Decorated)
+    assert isinstance(Derived(), Decorated)
+    assert (Decorated.__name__, Decorated.__doc__, str(inspect.signature(Decorated))) == ("Decorated", "A model.", "(x=1)")
+    assert pickle.loads(pickle.dumps(Decorated)) is Decorated
+    assert pickle.loads(pickle.dumps(made)).x == 2
+    assert counts(recorded()) == {"checkpoint.init": 2}
+
+
+def test_a_class_without_an_init_of_its_own_is_a_clear_type_error_and_unchanged(ai):
+    for kind in (int, list, types.new_class("Plain"), types.new_class("Heir", (Decorated,))):
+        before = dict(vars(kind))
+        with pytest.raises(TypeError, match=f"__init__ of its own, which {kind.__name__} has not: decorate the method"):
+            ai.compute.forward(kind)
+        assert "__init__" in before or dict(vars(kind)) == before
+
+
 def test_what_can_not_be_called_is_a_type_error(ai):
     with pytest.raises(TypeError, match="decorates a function, not int"):
         ai.compute.forward(5)
@@ -146,14 +205,19 @@ def test_a_coroutine_function_stays_one_and_lasts_until_its_work_ends(ai, record
 def test_interleaved_coroutines_keep_their_own_times(ai, recorded):
     @ai.compute.forward
     async def f(seconds):
+        begun = time.perf_counter_ns()
         await asyncio.sleep(seconds)
+        return begun, time.perf_counter_ns()
 
     async def main():
-        await asyncio.gather(f(0.06), f(0.01))
+        return await asyncio.gather(f(0.06), f(0.01))
 
-    asyncio.run(main())
-    long, short = recorded()
-    assert long.duration_ns > 55e6 > 9e6 < short.duration_ns < 50e6
+    inside = asyncio.run(main())
+    assert inside[0][0] < inside[1][0] < inside[1][1] < inside[0][1]
+    (long, short), now = recorded(), time.perf_counter_ns()
+    for event, (begun, ended) in ((long, inside[0]), (short, inside[1])):
+        assert event.start_ns <= begun < ended <= event.start_ns + event.duration_ns < now
+    assert short.start_ns + short.duration_ns < inside[0][1]
 
 
 def test_a_cancelled_coroutine_is_recorded(ai, recorded):

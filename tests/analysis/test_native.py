@@ -19,7 +19,7 @@ from voirkit.runs.opened import open_run
 BODY = """
 import json
 at = NOW
-span("data", "item", at, at + 400 * US, kind="loader")
+span("data", "item", at, at + 400 * US, kind="loader", loader=0, worker=0, source="Photos.__getitem__")
 span("operation", "Crop", at + 100 * US, at + 300 * US, kind="loader")
 span("operation", "Inner", at + 150 * US, at + 200 * US, kind="loader")
 span("data", "preprocess", at, at + 410 * US, kind="loader")
@@ -31,9 +31,11 @@ span("worker", "idle", at + 900 * US, at + 950 * US, kind="loader")
 Taken = tuple[float, int, str]  # microseconds from the beginning, thread (0: the main one), what follows the event
 
 
-def made(folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None = None, data: str = "{period} cpu-clock:") -> Path:
+def made(
+    folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None = None, data: str = "{period} cpu-clock:", body: str = BODY
+) -> Path:
     """A run that perf sampled so."""
-    run = record_with_manifest(folder / "run", BODY)
+    run = record_with_manifest(folder / "run", body)
     at, pid, tid, host = json.loads((folder / "run.json").read_text())
     lines = []
     for us, thread, code in taken:
@@ -46,7 +48,16 @@ def made(folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None =
     perf.chmod(0o755)
     (folder / "lines").write_text("".join(lines))
     (run / "native" / f"{host}-r0-{pid}.data").write_text("")
-    known = {"schema": 1, "perf": str(perf), "rank": 0, "host": host, "began_ns": at, "ended_ns": at + 1_000_000, "frequency_hz": 20_000}
+    known = {
+        "schema": 1,
+        "tool": "perf",
+        "program": str(perf),
+        "rank": 0,
+        "host": host,
+        "began_ns": at,
+        "ended_ns": at + 1_000_000,
+        "frequency_hz": 20_000,
+    }
     (run / "native" / f"{host}-r0-{pid}.json").write_text(json.dumps({**known, **(facts or {})}))
     return run
 
@@ -65,15 +76,21 @@ S = "7f02 [unknown] (/lib/libjpeg.so)"
 
 def test_a_sample_belongs_to_the_innermost_operation(tmp_path: Path) -> None:
     found = document(made(tmp_path, [(50, 0, B), (120, 0, A), (160, 0, A), (250, 0, A), (350, 0, B)]))
-    assert {name: row["samples"] for name, row in found["operations"].items()} == {"Crop": 2, "Inner": 1, "item": 2}
+    assert {name: row["samples"] for name, row in found["operations"].items()} == {"Crop": 2, "Inner": 1, "Photos.__getitem__": 2}
     assert found["operations"]["Crop"]["functions"]["resample|_imaging.so"]["share"] == 1
 
 
 def test_elapsed_time_is_that_without_what_lies_inside(tmp_path: Path) -> None:
     found = document(made(tmp_path, [(120, 0, A)]))
     elapsed = {name: round(row["elapsed_s"] * 1e6) for name, row in {**found["operations"], **found["phases"]}.items()}
-    assert elapsed == {"item": 200, "Crop": 150, "Inner": 50, "forward": 200, "backward": 200}
+    assert elapsed == {"Photos.__getitem__": 200, "Crop": 150, "Inner": 50, "forward": 200, "backward": 200}
     assert found["operations"]["Crop"]["on_cpu_s"] == pytest.approx(50e-6)
+
+
+def test_an_operation_inside_one_of_the_same_name_is_part_of_it(tmp_path: Path) -> None:
+    body = BODY.replace('"Inner"', '"Crop"')
+    found = document(made(tmp_path, [(120, 0, A), (160, 0, A)], body=body))["operations"]["Crop"]
+    assert (found["n"], round(found["elapsed_s"] * 1e6), found["samples"]) == (1, 200, 2)
 
 
 def test_phases_have_samples_of_their_own(tmp_path: Path) -> None:
@@ -119,8 +136,12 @@ def test_shares_of_an_operation_sum_to_one(tmp_path: Path) -> None:
 
 def test_it_has_the_two_tables_of_p3map(tmp_path: Path) -> None:
     found = document(made(tmp_path, [(50, 0, B), (120, 0, A), (130, 0, B)]))
-    assert found["op_to_func"] == {"Crop": ["decode|libjpeg.so", "resample|_imaging.so"], "item": ["decode|libjpeg.so"], "Inner": []}
-    assert found["common_funcs_to_op"] == {"decode|libjpeg.so": ["Crop", "item"]}
+    assert found["op_to_func"] == {
+        "Crop": ["decode|libjpeg.so", "resample|_imaging.so"],
+        "Photos.__getitem__": ["decode|libjpeg.so"],
+        "Inner": [],
+    }
+    assert found["common_funcs_to_op"] == {"decode|libjpeg.so": ["Crop", "Photos.__getitem__"]}
 
 
 def test_what_hardware_counted_is_summed_by_function(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from terminal import Terminal
 
 Run = Callable[..., Terminal]
-HEADER = re.compile(r"── main\.py ─ 0:\d\d:\d\d  \d+ events ──")
+HEADER = re.compile(r"── main\.py ─ 0:\d\d:\d\d(  \d+ events)? ──")
 VOIRKIT = [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run"]
 
 

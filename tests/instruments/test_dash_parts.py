@@ -117,6 +117,19 @@ def test_what_does_not_fit_is_counted() -> None:
     assert lines[-1] == "... 22 more"
 
 
+def test_what_monitor_gives_takes_no_rows_since_its_figures_are_drawn_from_the_trace() -> None:
+    board = Board()
+    board.update({"task": "main", "time": 1795339402, "cpudata": {"load": 1}})
+    board.update({"task": "train", "time": 3})
+    assert [(row.task, row.key) for row in board.rows()] == [("train", "time")]
+
+
+def test_events_are_counted_in_the_header_when_there_are_values_to_show() -> None:
+    row = Row("", "loss", "0.4", True, 3)
+    assert "0:00:12 ──" in frame(Header("main.py", 12.0, 9), [], [], [], (40, 24), Look(color=False))[0]
+    assert "0:00:12  9 events ──" in frame(Header("main.py", 12.0, 9), [], [row], [], (40, 24), Look(color=False))[0]
+
+
 def test_a_plain_line_has_numbers_only() -> None:
     rows = [Row("", "loss", "0.412", True, 3), Row("", "model", "ResNet", False, 1)]
     assert plain_line(12.34, [Bar("", "", 120, 400)], rows) == "[12.3s] loss 0.412 | 120/400"

@@ -49,7 +49,7 @@ def test_steps_are_shown_without_a_probe_or_a_voirfile(on_terminal: Run) -> None
     terminal.until_shows("wait 50%")
     shown = "\n".join(terminal.screen.display)
     assert "forward 10%  backward 20%  optimizer 10%" in shown
-    assert re.search(r"epoch 1 +━+─+ +20/30 +67% +0:00:00 left", shown)
+    assert re.search(r"epoch 1 +━+─+ +20/30 +67%", shown)
     assert re.search(r"train_rate +400 items/s", shown)
     assert "input-bound" in shown
     terminal.type("on\n")

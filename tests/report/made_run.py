@@ -44,6 +44,10 @@ class MadeRun:
         yield rows[: len(rows) // 2]
         yield rows[len(rows) // 2 :]
 
+    def fetch(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Nothing: what is asked in SQL is of loaders."""
+        return iter(())
+
     def processes(self) -> list[Process]:
         return list(self.made_of)
 

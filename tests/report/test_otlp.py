@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -329,12 +331,76 @@ def test_a_collector_that_stays_busy_is_an_error(receiver: Receiver) -> None:
         otlp_http.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=lambda seconds: None)
 
 
-def test_spans_that_a_collector_rejects_are_an_error(receiver: Receiver) -> None:
+def rejecting(n: int, why: str) -> tuple[int, dict[str, str], bytes]:
     answer = service.ExportTraceServiceResponse()
-    answer.partial_success.rejected_spans, answer.partial_success.error_message = 2, "too old"
-    receiver.answers = [(200, {"Content-Type": "application/x-protobuf"}, answer.SerializeToString())]
-    with pytest.raises(VoirkitError, match="rejected 2 spans: too old"):
+    answer.partial_success.rejected_spans, answer.partial_success.error_message = n, why
+    return 200, {"Content-Type": "application/x-protobuf"}, answer.SerializeToString()
+
+
+def test_spans_that_a_collector_rejects_are_counted_and_an_error_at_the_end(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "_SPANS_AT_ONCE", 2)
+    json_answer = json.dumps({"partialSuccess": {"rejectedSpans": "1", "errorMessage": "odd\n\x1b[31m"}}).encode()
+    receiver.answers = [rejecting(2, "too old"), (200, {"Content-Type": "application/json"}, json_answer), rejecting(1, "too old")]
+    with pytest.raises(VoirkitError, match=re.escape("the collector rejected 4 spans: too old; odd  [31m")):
+        otlp.write(MadeRun([row("a", n, 1) for n in range(6)]), None, receiver.address)  # type: ignore[arg-type]
+    assert len(receiver.requests) == 4, "what comes after those is sent"
+
+
+def test_what_a_collector_that_takes_all_has_to_say_is_told(receiver: Receiver, capsys: pytest.CaptureFixture[str]) -> None:
+    receiver.answers = [rejecting(0, "use gzip")]
+    otlp.write(MadeRun([row("a", 0, 1)]), None, receiver.address)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == f"voirkit: -o {receiver.address}: the collector says: use gzip\n"
+
+
+def test_a_web_page_is_no_collector(receiver: Receiver) -> None:
+    receiver.answers = [(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>It works!</html>")]
+    with pytest.raises(VoirkitError, match="no collector: it sends a web page"):
         otlp.write(MadeRun([row("a", 0, 1)]), None, receiver.address)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("told", ["nan", "", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", "1e99"])
+def test_whatever_a_busy_collector_says_it_is_asked_again(receiver: Receiver, told: str) -> None:
+    receiver.answers = [(429, {"Retry-After": told}, b"")]
+    waits: list[float] = []
+    run = MadeRun([row("a", 0, 1)])
+    spans = otlp.Spans(run)  # type: ignore[arg-type]
+    otlp_http.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=waits.append)
+    assert len(waits) == 1
+    assert 0 <= waits[0] <= 30
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "timed out"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "timed out"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 3_000_000, "its answer does not end"),
+        (b"\x1b\xff nonsense\r\n\r\n", "nonsense"),
+    ],
+    ids=["none", "no end", "flood", "nonsense"],
+)
+def test_a_collector_that_hangs_or_talks_nonsense_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: bytes, why: str) -> None:
+    monkeypatch.setattr(otlp_http, "_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1 << 20)
+                connection.sendall(answer)
+                if b"nonsense" not in answer:
+                    over.wait(30)
+
+        over = threading.Event()
+        thread = threading.Thread(target=hang)
+        thread.start()
+        try:
+            with pytest.raises(VoirkitError, match=f"no collector can be reached there: .*{why}") as told:
+                otlp.write(MadeRun([row("a", 0, 1)]), None, f"http://127.0.0.1:{server.getsockname()[1]}")  # type: ignore[arg-type]
+        finally:
+            over.set()
+            thread.join()
+    assert str(told.value).partition("\n")[0].isprintable()
 
 
 @pytest.mark.parametrize(

@@ -164,3 +164,16 @@ def test_a_target_that_is_a_file_takes_all_processes(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as opened:
         assert pfw.write(opened, EVERYTHING, str(tmp_path / "all.pfw.gz")) == [str(tmp_path / "all.pfw.gz")]
     assert len(own(read(str(tmp_path / "all.pfw.gz")))) == 2
+
+
+def test_arguments_that_are_called_like_the_formats_own_get_another_name(tmp_path: Path) -> None:
+    body = """
+    arguments = recorder.arguments({"hhash": "mine", "name": "n", "value": 3, "text": '"hhash":'})
+    recorder.span(recorder.name("a", "b"), NOW, NOW + 9, arguments)
+    recorder.mark(recorder.name("a", "m", "meta"), NOW, arguments)
+    """
+    records = one_file(record(tmp_path / "run", body))
+    (span,) = own(records)
+    assert span["args"] == {"hhash": records[0]["args"]["value"], "_hhash": "mine", "name": "n", "value": 3, "text": '"hhash":'}
+    (meta,) = (one for one in records if one["name"] == "CM" and one["args"]["name"] == "m")
+    assert {key: value for key, value in meta["args"].items() if key.startswith("_")} == {"_hhash": "mine", "_name": "n", "_value": 3}

@@ -38,7 +38,7 @@ def drawn(summary: dict[str, Any], width: int = 100, lines: int | None = LINES, 
 def test_all_of_it_is_there() -> None:
     text = "\n".join(drawn(SUMMARY))
     for words in (
-        "train.py --epochs 3   2.17 min, exit code 0", "input-bound  61% of", "try  Use more workers.", "loss-not-finite  The loss is nan",
+        "train.py --epochs 3   2.17 min, exit code 0", "input-bound  61% of", "next  Use more workers.", "loss-not-finite  The loss is nan",
         "512 items/s", "loss 2.3 -> nan", "memory  peak 2.34 GB · all processes 3 GB, at most 4 GB", "GPU  0: 42% busy, 250 W", "0.10%",
         "run directory  voirkit-runs/one",
     ):  # fmt: skip
@@ -75,11 +75,33 @@ def test_it_is_never_longer_than_its_lines_nor_wider_than_the_terminal(width: in
     assert "step" in text
 
 
+def test_the_numbers_of_rates_stand_below_each_other() -> None:
+    rates = {
+        name: {**SUMMARY["rates"]["train_rate"], "median": median} for name, median in (("train_rate", 512.0), ("loading_rate", 90210.0))
+    }
+    lines = drawn({**SUMMARY, "rates": rates})
+    assert "train_rate       512 items/s   400 .. 600" in lines
+    assert "loading_rate  90,210 items/s   400 .. 600" in lines
+
+
+def test_what_monitor_saw_is_there() -> None:
+    monitor = {
+        "cpu": {"mean": 0.664, "max": 1.02}, "host_cpu": {"mean": 0.97}, "rss": {"mean": 3e9, "max": 4e9}, "read": {"mean": 1.0, "total": 737280.0},
+        "write": {"mean": 1.0, "total": 2.4e9}, "net_received": {"total": 0}, "net_sent": {"mean": 1.0},
+    }  # fmt: skip
+    lines = drawn({**SUMMARY, "monitor": monitor})
+    assert "used  0.664 cores, at most 1.02 · the machine's processors 97% · 737 kB read · 2.4 GB written" in lines
+
+
 def test_the_report_has_all_of_it() -> None:
     text = "\n".join(drawn(MUCH, lines=None))
     assert "warning 49" in text
     assert "rate29" in text
     assert "all of it" not in text
+
+
+def test_no_line_ends_with_blanks() -> None:
+    assert [line for line in drawn(SUMMARY, 60) if line != line.rstrip()] == []
 
 
 def test_colours_are_for_terminals() -> None:
@@ -88,4 +110,4 @@ def test_colours_are_for_terminals() -> None:
 
 
 def test_of_an_empty_summary_what_there_is() -> None:
-    assert drawn({"command": None}) == ["(unknown command)   ", "run directory  voirkit-runs/one"]
+    assert drawn({"command": None}) == ["(unknown command)", "run directory  voirkit-runs/one"]

@@ -75,3 +75,20 @@ def test_a_condition_that_does_not_hold_says_the_figure(text, because):
 def test_what_is_no_condition_is_refused(text, words):
     with pytest.raises(CommandLineError, match=words):
         read(text, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("train_rate>=5MB", "train_rate>=500"),
+        ("wait_share<3s", "wait_share<20%"),
+        ("duration<2GB", "duration<250ms"),
+        ("memory.peak<10min", "memory.peak<2GB"),
+        ("steps>10%", "steps>500"),
+        ("steps.time_s.p90<5%", "steps.time_s.p90<250ms"),
+    ],
+)
+def test_a_unit_that_the_figure_does_not_have_is_refused(text, hint):
+    with pytest.raises(CommandLineError, match="is not measured in") as caught:
+        read(text, KNOWN)
+    assert f"Write: {hint}" in str(caught.value)

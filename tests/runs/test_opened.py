@@ -138,7 +138,7 @@ def test_closing_leaves_no_files(run: Path, tmp_path: Path, monkeypatch: pytest.
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(spare))
-    monkeypatch.setattr(at_rest, "settle", lambda run: None)
+    monkeypatch.setattr(at_rest, "settle", lambda run, **_: None)
     with open_run(run) as opened:
         assert len(rows(opened)) == 101
         assert list(spare.iterdir())

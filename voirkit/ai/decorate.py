@@ -7,7 +7,7 @@ thrown in, return values, exceptions.  A span lasts as long as the work: that of
 from __future__ import annotations
 
 import types
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,15 +26,22 @@ def timed(fn: Any, span: Span, choose: Choose | None = None) -> Any:
     """A function like ``fn`` whose calls are recorded as this span.
 
     Args:
-        fn: A function or any other callable; a ``staticmethod`` or ``classmethod`` stays one.
+        fn: A function or any other callable. A ``staticmethod``, ``classmethod`` or property stays one, a class itself: each of its
+            objects is recorded while it is made, that is, during its ``__init__``.
         span: What is recorded.
         choose: Finds the span of a call by its arguments, instead.
 
     Raises:
-        TypeError: ``fn`` can not be called.
+        TypeError: ``fn`` can not be called, or is a class without an ``__init__`` of its own.
     """
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(timed(fn.__func__, span, choose))
+    if isinstance(fn, property):
+        return _property(fn, span)
+    if isinstance(fn, cached_property):
+        return type(fn)(timed(fn.func, span, choose))
+    if isinstance(fn, type):
+        return _class(fn, span)
     if not callable(fn):
         raise TypeError(f"an annotation decorates a function, not {type(fn).__name__}")
     flags = _flags(fn)
@@ -47,6 +54,31 @@ def timed(fn: Any, span: Span, choose: Choose | None = None) -> Any:
     if flags & _GENERATOR:
         return _generator(fn, span, choose)
     return _function(fn, span) if choose is None else _chosen(fn, choose)
+
+
+_of_properties: set[Any] = set()  # functions of theirs that are timed
+
+
+def _property(fn: property, span: Span) -> property:
+    """A property whose reading, setting and deleting are recorded; what is already, of ``@x.setter`` above ``@node``, is not again."""
+    own = [f if f is None or f in _of_properties else timed(f, span) for f in (fn.fget, fn.fset, fn.fdel)]
+    _of_properties.update(f for f in own if f is not None)
+    found = fn
+    for put, f in zip(("getter", "setter", "deleter"), own, strict=True):
+        found = getattr(found, put)(f) if f is not None else found
+    return found
+
+
+def _class(fn: type, span: Span) -> type:
+    # A class without one gets none: `dataclass` would then make none, and `__new__` alone be called otherwise than before.
+    init = vars(fn).get("__init__")
+    if not isinstance(init, types.FunctionType):
+        raise TypeError(
+            f"an annotation decorates a function, or a class with an __init__ of its own, which {fn.__name__} has not: "
+            "decorate the method that is to be recorded"
+        )
+    fn.__init__ = timed(init, span)  # type: ignore[misc]  # of this class alone
+    return fn
 
 
 def _flags(fn: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 OPERATION, PHASE = "operation", "phase"
+COLLATE, ITEM = "collate_fn", ".__getitem__"
+_ARGS = "CASE WHEN s.kind = 'loader' AND s.category = 'data' AND s.name = 'item' THEN coalesce(s.args, '') ELSE '' END"
+_NAMED = f"spans s JOIN native_names n ON n.kind = s.kind AND n.category = s.category AND n.name = s.name AND n.args = {_ARGS}"
 _MEANINGS = (*PHASES[:-1], *PARTS)
 Name = tuple[str, str]  # (operation or phase, its name)
 Thread = tuple[int, int]  # pid, tid
 
 
-def name_of(kind: str, category: str, name: str) -> Name | None:
-    """Of a record: the operation or phase that it is, or None."""
+def name_of(kind: str, category: str, name: str, args: str = "") -> Name | None:
+    """Of a record: the operation or phase that it is, or None. What a dataset does itself and collation are named as in ``loader``."""
     if kind == "loader":
-        if category == "operation" or (category == "data" and name in ("item", "collate")):
+        if category == "operation":
             return OPERATION, name
+        if (category, name) == ("data", "collate"):
+            return OPERATION, COLLATE
+        if (category, name) == ("data", "item"):
+            return OPERATION, str(json.loads(args or "{}").get("source") or f"dataset{ITEM}")
         return None
     if kind == "phase":
         meaning = COMMUNICATION if category == "comm" else MEANING.get((category, name))
@@ -55,8 +63,14 @@ class Spans:
         return np.bincount(self.name, weights=own, minlength=names).astype(np.int64)
 
     def begun(self, from_ns: int, to_ns: int, names: int) -> Any:
-        """By name: how many began between two instants. Shape (names,)."""
-        return np.bincount(self.name[(self.start_ns >= from_ns) & (self.start_ns < to_ns)], minlength=names)
+        """By name: how many began between two instants, without those inside one of the same name. Shape (names,)."""
+        counts = np.zeros(names, dtype=np.int64)
+        for name in np.unique(self.name).tolist():
+            own = self.name == name
+            start, reached = self.start_ns[own], np.maximum.accumulate(self.end_ns[own])
+            outermost = np.concatenate(([True], start[1:] >= reached[:-1]))
+            counts[name] = np.count_nonzero(outermost & (start >= from_ns) & (start < to_ns))
+        return counts
 
 
 class Recorded:
@@ -76,19 +90,18 @@ class Recorded:
     def __init__(self, run: Run, rank: int, host: str) -> None:
         self._connection = run.connection()
         self._where = f"rank = {int(rank)} AND host = {quoted(host)}"
-        rows = self._connection.execute(
-            f"SELECT DISTINCT kind, category, name FROM spans WHERE kind IN ('loader', 'phase') AND {self._where} ORDER BY ALL"
-        ).fetchall()
+        chosen = f"SELECT DISTINCT kind, category, name, {_ARGS} AS args FROM spans s WHERE kind IN ('loader', 'phase') AND {self._where}"
+        rows = self._connection.execute(f"{chosen} ORDER BY ALL").fetchall()
         known = [(row, name) for row in rows if (name := name_of(*row)) is not None]
         self.names: list[Name] = sorted({name for _, name in known})
         codes = {name: i for i, name in enumerate(self.names)}
-        self._connection.execute("CREATE OR REPLACE TEMP TABLE native_names (kind VARCHAR, category VARCHAR, name VARCHAR, code BIGINT)")
+        columns = "kind VARCHAR, category VARCHAR, name VARCHAR, args VARCHAR, code BIGINT"
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE native_names ({columns})")
         if known:
-            self._connection.executemany("INSERT INTO native_names VALUES (?, ?, ?, ?)", [(*row, codes[name]) for row, name in known])
+            self._connection.executemany("INSERT INTO native_names VALUES (?, ?, ?, ?, ?)", [(*row, codes[name]) for row, name in known])
         self._is_phase = np.array([group == PHASE for group, _ in self.names], dtype=bool)
         found = self._connection.execute(
-            "SELECT kind, pid, tid, count(*) AS n FROM spans JOIN native_names USING (kind, category, name) "
-            f"WHERE {self._where} GROUP BY ALL ORDER BY n, tid DESC"
+            f"SELECT s.kind, pid, tid, count(*) AS n FROM {_NAMED} WHERE {self._where} GROUP BY ALL ORDER BY n, tid DESC"
         ).fetchall()
         self.leading: dict[str, dict[int, int]] = {OPERATION: {}, PHASE: {}}
         for kind, pid, tid, _ in found:
@@ -99,8 +112,8 @@ class Recorded:
     def between(self, from_ns: int, to_ns: int) -> dict[str, dict[Thread, Spans]]:
         """By group and thread: the spans of which a part lies between two instants."""
         columns = self._connection.execute(
-            "SELECT start_ns, start_ns + duration_ns AS end_ns, pid, tid, code FROM spans "
-            f"JOIN native_names USING (kind, category, name) WHERE {self._where} AND start_ns <= {to_ns} "
+            "SELECT start_ns, start_ns + duration_ns AS end_ns, pid, tid, code "
+            f"FROM {_NAMED} WHERE {self._where} AND start_ns <= {to_ns} "
             f"AND start_ns + duration_ns >= {from_ns} ORDER BY pid, tid, start_ns, end_ns DESC"
         ).fetchnumpy()
         start, end, pid, tid, code = (np.asarray(columns[key]) for key in ("start_ns", "end_ns", "pid", "tid", "code"))

@@ -12,7 +12,7 @@ import numpy as np
 from voirkit.analysis.document import Rank
 from voirkit.analysis.phases import DEVICE, KIND, Records, ranks
 from voirkit.analysis.steps import PARTS, PHASES, DeviceTable, Steps, Table
-from voirkit.runs.parquet import quoted
+from voirkit.runs.parquet import file, quoted
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -111,7 +111,7 @@ def roll_up(run: Run, rank: Rank) -> str:
     task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
     chosen = f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns"
     options = f"FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {{voirkit: {quoted(facts)}}}"
-    connection.execute(f"COPY (SELECT {chosen} FROM rollup) TO {quoted(path + '.tmp')} ({options})").fetchall()
+    connection.execute(f"COPY (SELECT {chosen} FROM rollup) TO {file(path + '.tmp')} ({options})").fetchall()
     connection.unregister("rollup")
     os.replace(path + ".tmp", path)
     return path
@@ -135,11 +135,11 @@ def _rolled_up(run: Run) -> list[Rank]:
 
 def _read(run: Run, path: str) -> Rank:
     connection = run.connection()
-    (text,) = connection.execute(f"SELECT value FROM parquet_kv_metadata({quoted(path)}) WHERE key = 'voirkit'").fetchone() or (b"{}",)
+    (text,) = connection.execute(f"SELECT value FROM parquet_kv_metadata({file(path)}) WHERE key = 'voirkit'").fetchone() or (b"{}",)
     known = json.loads(bytes(text))
     tables, launching = {}, np.zeros(0)
     for task in ("train", "evaluation", "device"):
-        chosen = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns FROM read_parquet({quoted(path)})"
+        chosen = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns FROM read_parquet({file(path)})"
         query = f"{chosen} WHERE task = {quoted(task)} ORDER BY start_ns"
         columns = {key: np.asarray(values) for key, values in connection.execute(query).fetchnumpy().items()}
         own = np.stack([columns[key] for key in _TIMES], axis=1)

@@ -57,10 +57,10 @@ def parse(line: str) -> Sample | None:
     if found is None:
         return None
     pid, tid, seconds, fraction, period, event, ip, rest = found.groups()
-    name, library = _split(rest)
+    symbol, dso = split(rest)
     plain, user_only = _event(event or "")
     time_ns = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0"))
-    return Sample(int(pid), int(tid), time_ns, plain, int(period or 1), user_only, name, library, int(ip, 16) >= _KERNEL)
+    return Sample(int(pid), int(tid), time_ns, plain, int(period or 1), user_only, _function(symbol), _library(dso), int(ip, 16) >= _KERNEL)
 
 
 def lost(line: str) -> int:
@@ -69,20 +69,16 @@ def lost(line: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _split(text: str) -> tuple[str | None, str]:
-    """(function, library) from ``symbol (dso)``; both may hold blanks and parentheses."""
-    at = _opening(text)
-    return _function(text[:at].strip()), _library(text[at + 1 : -1])
-
-
-def _opening(text: str) -> int:
-    """Where the last parenthesis that closes was opened: ``(/memfd:x (deleted))`` has one inside."""
+def split(text: str) -> tuple[str, str]:
+    """(symbol, file) from ``symbol (file)``. Both may hold blanks and parentheses: ``(/memfd:x (deleted))``."""
     depth = 0
     for at in range(len(text) - 1, -1, -1):
         depth += (text[at] == ")") - (text[at] == "(")
         if not depth:
-            return at
-    return max(text.rfind("("), 0)
+            break
+    else:
+        at = max(text.rfind("("), 0)
+    return text[:at].strip(), text[at + 1 : -1]
 
 
 def _function(symbol: str) -> str | None:

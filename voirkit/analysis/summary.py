@@ -13,7 +13,6 @@ from voirkit.analysis.native import native_of
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
-from voirkit.errors import RunDirectoryError
 from voirkit.runs.alerts import alerts
 
 if TYPE_CHECKING:
@@ -45,12 +44,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     try:
         return _summary_of(run, others)
     except duckdb.Error as exc:
-        raise damaged(run.path, exc) from None
-
-
-def damaged(path: str, exc: Exception) -> RunDirectoryError:
-    """The error for a run whose trace can not be read."""
-    return RunDirectoryError("its trace can not be read; it is damaged.", where=path, next=str(exc).partition("\n")[0])
+        raise run.damaged(exc) from None
 
 
 def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:

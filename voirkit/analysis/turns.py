@@ -25,7 +25,7 @@ class Kind(IntEnum):
 _LET_GO = (Kind.LEFT, Kind.TORN)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen, making one would take three times as long: two for each step
 class Request:
     """One request; times in nanoseconds of one clock.
 
@@ -46,7 +46,7 @@ class Request:
     items: int | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Turn:
     """From one request for a batch to the next request to the same iterator.
 

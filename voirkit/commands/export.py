@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections import Counter
 from collections.abc import Sequence
 
+from voirkit.commands.ends_by_signal import ends_by_signal
 from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.formats import FORMATS, load
+from voirkit.report.output import STDOUT
+from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
+from voirkit.runs.traces import lost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.report.formats import Format
+    from voirkit.runs.selection import Selection
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,19 +44,46 @@ def main(argv: Sequence[str]) -> int:
         raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(FORMATS)}")
     format = load(options.format)
     chosen = selection(options.steps, options.ranks)
-    with open_run(path) as run:
+    with ends_by_signal(), open_run(path) as run:
         target = _target(format, options.output, run)
         if not target.startswith(("http://", "https://")):
             _prepare(format, target, options.force)
-        try:
-            written = format.write(run, chosen, target)
-        except OSError as exc:
-            raise _not_written(target, exc) from None
-        for warning in run.warnings:
+        _write(format, run, chosen, target)
+        for warning in (*_missing(run, chosen), *run.warnings):
             tell(warning)
-    for path in written:
-        print(path)
     return 0
+
+
+def _missing(run: Run, chosen: Selection) -> list[str]:
+    """What to say of what is not in the export: spans that could not be recorded, ranks that recorded nothing."""
+    processes = [process for process in run.processes() if chosen.ranks is None or process.rank in chosen.ranks]
+    dropped: Counter[str] = Counter()
+    for process in processes:
+        dropped.update(process.dropped)
+    world_size, there = run.manifest.get("world_size"), {process.rank for process in processes}
+    missing = sorted(set(range(world_size)) - there) if chosen.ranks is None and isinstance(world_size, int) and there else []
+    return [*lost(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
+
+
+def _write(format: Format, run: Run, chosen: Selection, target: str) -> None:
+    """Write the files, and print their names."""
+    try:
+        written = format.write(run, chosen, target)
+        target = STDOUT  # what is still to be written to
+        for path in written:
+            if path != STDOUT:
+                _print(path)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as exc:
+        if target == STDOUT:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # python writes what is left when it ends
+            if isinstance(exc, BrokenPipeError):
+                return  # `voirkit export -o - | head`
+        raise _not_written(target, exc) from None
+
+
+_STDOUT = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def _parser() -> ExtendedArgumentParser:
@@ -64,7 +98,9 @@ def _parser() -> ExtendedArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")
     parser.add_argument("--format", metavar="FORMAT", help="one of those below")
-    parser.add_argument("-o", "--output", metavar="FILE_OR_DIR", help="where to; by default the run's name, in the current folder")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE_OR_DIR", help="where to (default: the run's name, in the current folder); - is stdout"
+    )
     parser.add_argument("--steps", metavar="A:B", help="only steps A to B-1, and what happened meanwhile")
     parser.add_argument("--ranks", metavar="LIST", help="only these ranks: 0,2-3")
     parser.add_argument("--force", action="store_true", help="overwrite files that are there")
@@ -81,6 +117,8 @@ def _target(format: Format, output: str | None, run: Run) -> str:
         if not output.startswith(("http://", "https://")):
             raise CommandLineError("spans are sent over HTTP only.", where=f"-o {output}", next="--format otlp -o http://HOST:4318")
         return output
+    if output in _STDOUT:
+        return STDOUT
     if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):
         return os.path.join(output, f"{run.name}{format.SUFFIX}")
     return output
@@ -98,15 +136,18 @@ def _prepare(format: Format, target: str, force: bool) -> None:
         CommandLineError: There is a file of that name, or the folder has files of that format: a reader would take them for one trace.
         VoirkitError: It can not be made.
     """
+    if target == STDOUT:
+        _check_stdout(format)
+        return
+    if not target:
+        raise CommandLineError("the name of the file is empty.", where="-o")
     is_file = _is_file(format, target)
     folder = os.path.dirname(target) if is_file else target
     if is_file and os.path.isdir(target):
         raise CommandLineError("this is a folder; one file is to be written.", where=target)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise CommandLineError("this is a file, not a folder.", where=folder, next="Give another name with -o.")
-    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
-    names = [] if is_file or not os.path.isdir(folder) else sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
-    there = [os.path.join(folder, name) for name in names] or [target] * (is_file and os.path.lexists(target))
+    there = [target] * os.path.lexists(target) if is_file else _written_before(format, folder)
     special = next((path for path in there if os.path.islink(path) or not os.path.isfile(path)), None)
     if special is not None:
         raise CommandLineError(
@@ -121,5 +162,29 @@ def _prepare(format: Format, target: str, force: bool) -> None:
         raise _not_written(folder, exc) from None
 
 
+def _written_before(format: Format, folder: str) -> list[str]:
+    """The files of this format that a folder holds."""
+    if (prefix := getattr(format, "PREFIX", None)) is not None:  # its files lie in folders of their own, and have no suffix
+        return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith(prefix))
+    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
+    return sorted(os.path.join(folder, name) for name in (os.listdir(folder) if os.path.isdir(folder) else ()) if name.endswith(suffixes))
+
+
+def _print(path: str) -> None:
+    try:
+        print(path)
+    except UnicodeEncodeError:  # a name that is no text, or none in this encoding
+        print(ascii(path)[1:-1])
+
+
+def _check_stdout(format: Format) -> None:
+    if sys.stdout is None:
+        raise VoirkitError("it is closed.", where="stdout")
+    if not format.IS_TEXT and sys.stdout.isatty():
+        hint = f"Give a file's name with -o, or let a program read it: voirkit export --format {format.NAME} -o - | PROGRAM"
+        raise CommandLineError(f"{format.NAME} is not text, and this is a terminal.", where="stdout", next=hint)
+
+
 def _not_written(target: str, exc: OSError) -> VoirkitError:
-    return VoirkitError(f"it can not be written: {exc.strerror or exc}.", where=target)
+    why = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)  # pyarrow's have a number alone
+    return VoirkitError(f"it can not be written: {why}.", where="stdout" if target == STDOUT else target)

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from voirkit.analysis.pipeline.check import Rule
     from voirkit.runs.opened import Run
     from voirkit.runs.trace_tables import Process
 
@@ -37,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
 
     with ExitStack() as opened:
         runs = [opened.enter_context(open_run(path)) for path in options.RUN or [LATEST]]
+        if options.check:
+            return _check(runs)
         groups = _groups(runs)
         summaries = []
         for group in groups:
@@ -52,6 +55,31 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _check(runs: Sequence[Run]) -> int:
+    """Print the rules that the records of loaders must fulfil, and how often each does not."""
+    from voirkit.analysis.pipeline.check import check
+    from voirkit.analysis.pipeline.of_run import ranks_of
+    from voirkit.errors import EXIT_CHECK_FAILED
+
+    broken = 0
+    for run in runs:
+        ranks = ranks_of(run)
+        if not ranks:
+            tell(f"{run.path}: nothing of a loader is recorded there.\n  Record it: voirkit --loader SCRIPT")
+        for rank in ranks:
+            print(f"{run.path}" + (f", rank {rank}" if len(ranks) > 1 else ""))
+            for rule in check(run, rank):
+                broken += rule.broken
+                print(f"  {'BROKEN' if rule.broken else 'ok':<7}{rule.text}: {rule.checked:,} checked" + _said_of(rule))
+    return EXIT_CHECK_FAILED if broken else 0
+
+
+def _said_of(rule: Rule) -> str:
+    if not rule.broken:
+        return ""
+    return f", {rule.broken:,} broken" + (f", the first at {rule.example}" if rule.example else "")
+
+
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     """The directories that belong together: several are one run if each holds ranks that no other does and one at most has begun it."""
     distinct = list({run.path: run for run in runs}.values())
@@ -65,12 +93,10 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 def _processes(run: Run) -> Sequence[Process]:
     import duckdb
 
-    from voirkit.analysis.summary import damaged
-
     try:
         return run.processes()
     except duckdb.Error as exc:
-        raise damaged(run.path, exc) from None
+        raise run.damaged(exc) from None
 
 
 def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None:
@@ -96,10 +122,13 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
-        "voirkit report [--json] [RUN ...]",
+        "voirkit report [--json] [--check] [RUN ...]",
         description="Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running and killed runs. "
         "Several directories that hold the ranks of one run are put together; several runs are shown one after the other.",
     )
     parser.add_argument("RUN", nargs="*", help="run directories (default: voirkit-runs/latest)")
+    parser.add_argument(
+        "--check", action="store_true", help="hold what --loader recorded against what must be true of it; 3 if something is not"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole summary as JSON; of several runs a list")
     return parser

@@ -82,7 +82,7 @@ def closing_words(overseer: Overseer) -> None:
         _say_words(overseer)
     for reason in overseer.failures:
         overseer.say(f"check failed: {reason}")
-    if not overseer.table:
+    if not overseer.table and os.path.isdir(overseer.run_dir):
         here = current_folder() + os.sep
         overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
 

@@ -91,7 +91,8 @@ class dft_fn(Node):
         """
 
         def decorate(f: Any) -> Any:
-            own = Node(self.cat, str(name or getattr(f, "__qualname__", "") or type(f).__name__), self)
+            called = getattr(f, "fget", f)  # of a property
+            own = Node(self.cat, str(name or getattr(called, "__qualname__", "") or type(f).__name__), self)
             return timed(f, own, _chooser(f, own))
 
         return decorate(func) if func is not None else decorate

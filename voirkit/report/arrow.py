@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
-NAME, SUFFIX = "arrow", ".arrow"
+NAME, SUFFIX, IS_TEXT = "arrow", ".arrow", False
 _ROWS = 100_000  # of a record batch
 
 
@@ -31,7 +31,9 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     relation: Any = connection.sql(table(run, selection))
     # duckdb 1.5 gave the method its name of 2.0
     reader = relation.to_arrow_reader(_ROWS) if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader(_ROWS)
-    with complete(target) as path, ipc.new_file(path, reader.schema, options=ipc.IpcWriteOptions(compression="zstd")) as file:
+    options = ipc.IpcWriteOptions(compression="zstd")
+    # A file of python's, since its errors are python's: those of arrow have no number.
+    with complete(target) as path, open(path, "wb") as file, ipc.new_file(file, reader.schema, options=options) as table_file:
         for batch in reader:
-            file.write_batch(batch)
+            table_file.write_batch(batch)
     return [target]

@@ -40,7 +40,7 @@ def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int,
     for bar, name, left in zip(bars, names, left_s, strict=True):
         share = min(1.0, max(0.0, bar.done / bar.total)) if bar.total > 0 else 0.0
         words = [f"{number_text(bar.done)}/{number_text(bar.total)}", f"{share:.0%}"]
-        if left is not None:
+        if left is not None and left >= 1:
             words.append(f"{clock(left)} left")
         head = padded(name, name_width) + "  " if name_width else ""
         room = columns - width(head) - 2

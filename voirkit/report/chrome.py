@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from voirkit.report import loader_rows
 from voirkit.report.chrome_lanes import draw_beside, with_shown_tid
 from voirkit.report.json_text import ARGUMENTS, dumps
 from voirkit.report.output import text
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Extent, Run
     from voirkit.runs.selection import Selection
 
-NAME, SUFFIX = "chrome", ".json"
+NAME, SUFFIX, IS_TEXT = "chrome", ".json", True
 
 # Microseconds of a number of nanoseconds.
 _US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
@@ -50,7 +51,7 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     first_ns = min((one.first_ns for one in extents), default=0)
     with text(target) as put:
         put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
-        head = list(_metadata(extents, beside))
+        head = list(_metadata(extents, beside, loader_rows.workers(run)))
         put(",\n".join(head))
         between = ",\n" if head else ""
         for batch in run.fetch(_query(run, selection, extents, first_ns)):
@@ -82,12 +83,15 @@ def _shown_pids(extents: list[Extent]) -> list[int]:
     return shown
 
 
-def _metadata(extents: list[Extent], beside: list[tuple[str, int, int, int, str, int]]) -> Iterator[str]:
+def _metadata(
+    extents: list[Extent], beside: list[tuple[str, int, int, int, str, int]], workers: dict[tuple[str, int, int], str]
+) -> Iterator[str]:
     ordered = sorted(range(len(extents)), key=lambda i: (extents[i].process.rank, extents[i].first_ns))
     shown = _shown_pids(extents)
     for place, i in enumerate(ordered):
         process = extents[i].process
-        label = f"{process.name} (rank {process.rank}, {process.host})"
+        called = workers.get((process.host, process.rank, process.pid), process.name)
+        label = f"{called} (rank {process.rank}, {process.host})"
         yield _named("process_name", shown[i], 0, name=label)
         yield _named("process_sort_index", shown[i], 0, sort_index=place)
         for tid, name in process.threads.items():
@@ -115,11 +119,18 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
     events = with_shown_tid(events)
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
+    line = f"CASE WHEN {loader_rows.IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
     flow = "json_extract_string(args, '$.flow')"
     flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"
-    counted = "row_number() OVER (PARTITION BY flow ORDER BY wall_ns) AS turn, count(*) OVER (PARTITION BY flow) AS turns"
-    turns = f"SELECT *, {counted} FROM ({flows})"
+    at = f"* REPLACE ({loader_rows.ARROW_AT} AS since_ns), {loader_rows.ARROW} AS flow"
+    flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {loader_rows.ARROWS}"
+    counted = "row_number() OVER w AS turn, count(*) OVER (PARTITION BY flow) AS turns, "
+    counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere"
+    turns = f"SELECT *, {counted} FROM ({flows}) WINDOW w AS (PARTITION BY flow ORDER BY since_ns)"
+    order = "since_ns, duration_ns, shown_pid, shown_tid, kind"
     return (
-        f"SELECT line FROM (SELECT CASE kind {cases} ELSE {_SPAN} END AS line, since_ns, duration_ns, 0 AS place FROM ({events}) "
-        f"UNION ALL SELECT {_ARROW}, since_ns, duration_ns, 1 FROM ({turns}) WHERE turns > 1) ORDER BY since_ns, duration_ns DESC, place"
+        f"SELECT line FROM (SELECT {line} AS line, 0 AS place, {order} FROM ({events}) "
+        f"UNION ALL SELECT {_ARROW}, 1, {order} FROM ({turns}) "
+        f"WHERE turns > 1 AND (kind <> '{loader_rows.KIND}' OR leads_elsewhere)) "
+        "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from voirkit.runs.selection import Selection
 
 _FIRST = 1 << 22  # Linux gives no thread this number, nor a higher one
-_WHAT = "CASE WHEN kind IN ('span', 'phase', 'mark', 'meta', 'counter') THEN '' ELSE kind END"
+_WHAT = "CASE WHEN kind IN ('span', 'phase', 'loader', 'mark', 'meta', 'counter') THEN '' ELSE kind END"
 
 
 def draw_beside(run: Run, selection: Selection, connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, int, int, str, int]]:

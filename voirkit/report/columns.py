@@ -25,5 +25,6 @@ def table(run: Run, selection: Selection) -> str:
     return (
         "SELECT wall_ns AS start_ns, duration_ns, kind, category, name, epoch, step, value_key, value, number, args, rank, host, pid, "
         f"process, tid, thread FROM ({run.events(selection)}) LEFT JOIN named_processes USING (host, rank, pid) "
-        "LEFT JOIN named_threads USING (host, rank, pid, tid) ORDER BY start_ns, duration_ns DESC"
+        "LEFT JOIN named_threads USING (host, rank, pid, tid) "
+        "ORDER BY start_ns, duration_ns DESC, rank, host, pid, tid, kind"
     )

@@ -30,14 +30,14 @@ def finish(path: str, rank: int, pid: int) -> dict[str, Any]:
     Returns:
         The summary.
     """
-    with Run(path) as run:
+    with Run(path, ended=[pid]) as run:  # puts the trace to rest before it is read: it is written once
         for one in of_run(run):
             if one.rank == rank:
                 roll_up(run, one)
         summary = summary_of(run)
         if rank == 0:
             write_json(os.path.join(path, SUMMARY), summary)
-    at_rest.settle(path, rank, ended=[pid])
+    at_rest.settle(path, rank, ended=[pid])  # nothing is left to do, or this says why
     return summary
 
 

@@ -1,4 +1,4 @@
-"""The formats of ``voirkit export``: each is a module with ``NAME``, ``SUFFIX`` and ``write``, imported only when it is asked for."""
+"""The formats of ``voirkit export``: each is a module with ``NAME, SUFFIX, IS_TEXT`` and ``write``, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         NAME: str
         SUFFIX: str
         """Of the file that it writes; "" if it writes a folder of files."""
+        IS_TEXT: bool
+        """Whether a terminal can show it."""
 
         @staticmethod
         def write(run: Run, selection: Selection, target: str) -> list[str]:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
             Args:
                 run: An opened run.
                 selection: What of it.
-                target: Path of the file, or, without a ``SUFFIX``, of a folder that is there.
+                target: Path of the file, or, without a ``SUFFIX``, of a folder that is there; ``-`` for the standard output.
 
             Returns:
                 The files that were written.
@@ -44,6 +46,7 @@ FORMATS = {
     "pfw": ("voirkit.report.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
     "perfetto": ("voirkit.report.perfetto", "Perfetto's own, for https://ui.perfetto.dev; needs perfetto"),
     "otlp": ("voirkit.report.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
+    "lotus": ("voirkit.report.lotus", "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs with --loader)"),
     "parquet": ("voirkit.report.parquet", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.report.arrow", "the same as an Arrow file; needs pyarrow"),
     "csv": ("voirkit.report.csv", "the same as text"),

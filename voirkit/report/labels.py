@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from voirkit.report import loader_rows
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -15,6 +17,7 @@ class Labels:
     def __init__(self, run: Run) -> None:
         self.processes = {(process.host, process.rank, process.pid): process for process in run.processes()}
         self._ranks = len({rank for _, rank, _ in self.processes}) > 1
+        self._workers = loader_rows.workers(run)
         self._hosts = len({host for host, _, _ in self.processes}) > 1
 
     def process(self, key: Key) -> str:
@@ -22,7 +25,7 @@ class Labels:
         host, rank, pid = key
         process = self.processes.get(key)
         place = ([f"rank {rank}"] if self._ranks else []) + ([host] if self._hosts else [])
-        name = (process.name if process is not None else "") or f"process {pid}"
+        name = self._workers.get(key) or (process.name if process is not None else "") or f"process {pid}"
         return f"{name} ({', '.join(place)})" if place else name
 
     def thread(self, key: Key, tid: int) -> str:

@@ -100,7 +100,8 @@ def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
         for lines in more:
             yield 10, lines
     for text in list(picture.warnings)[:_MOST_WARNINGS]:
-        yield 6, [styled("warning ", BOLD + ";" + YELLOW, look) + fitted(printable(text), max(columns - 8, 2))]
+        said = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
+        yield 6, [styled("warning  ", BOLD + ";" + YELLOW, look) + said[0], *said[1:2]]
 
 
 def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
@@ -188,7 +189,7 @@ def _verdict(verdict: Mapping[str, Any], columns: int, look: Look) -> list[list[
         sections = [[styled(kind, style, look) + "  " + printable(why)]]
     else:
         sections = [[styled(fitted(kind, columns), style, look)], because[:3]]
-    advice = wrap("try  " + printable(verdict["next"], 600), columns)
+    advice = wrap("next  " + printable(verdict["next"], 600), columns)
     return [*sections, [styled(line, DIM, look) for line in advice[:4]]]
 
 

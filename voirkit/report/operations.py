@@ -14,6 +14,7 @@ from voirkit.report.figure import duration, figure
 _MANY = 24  # operations
 _SMALL = 0.001  # of the work: not shown, but counted, where there are several
 _SLOW = 3  # samples that are named
+_REST = 0.2  # of the wait: worth a word
 
 Loader = Mapping[str, Any]
 
@@ -21,18 +22,20 @@ Loader = Mapping[str, Any]
 def operations(loader: Loader, width: int) -> RenderableType:
     """The operations, most work first, with as many columns as there is room for."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    bar = 20 if width >= 92 else 10
+    bar = 20 if width >= 110 else 10
     columns = [
-        ("operation", True), ("bar", width >= 84), ("of the work", width >= 30), ("of the wait", width >= 46), ("n", width >= 76),
-        ("mean", width >= 66), ("median", width >= 56), ("p90", width >= 92),
+        ("operation", True), ("bar", width >= 88), ("work", width >= 30), ("wait", width >= 40), ("n", width >= 76), ("mean", width >= 88),
+        ("median", width >= 50), ("p90", width >= 58),
     ]  # fmt: skip
     shown = [at for at, (_, fits) in enumerate(columns) if fits]
     for at in shown:
         name = columns[at][0]
-        if name == "bar":
+        if name == "operation":
+            table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=max(width - 9 * (len(shown) - 1) - bar, 16))
+        elif name == "bar":
             table.add_column("", no_wrap=True, width=bar)
         else:
-            table.add_column(name, no_wrap=True, justify="left" if name == "operation" else "right", overflow="ellipsis")
+            table.add_column(name, no_wrap=True, justify="right", min_width=6 if name in ("work", "wait", "n") else 7)
     rows = list(_with_inner(loader["operations"]))
     for name, row, is_inner in rows[:_MANY]:
         wait = row["wait_share"]
@@ -81,6 +84,9 @@ def facts(loader: Loader) -> Iterator[Text]:
             said.append(f"{loader['out_of_order']:,} out of order")
         if loader["failed"]:
             said.append(f"{loader['failed']:,} raised an exception")
+        rest = (wait.get("by") or {}).get("rest", 0.0)
+        if rest >= _REST:
+            said.append(f"{rest:.0%} of the wait is starting workers, queues and pinning")
         yield _line("batches", *said)
     if loader.get("utilisation"):
         used, queue = loader["utilisation"], loader.get("queue")
@@ -97,20 +103,19 @@ def facts(loader: Loader) -> Iterator[Text]:
 
 
 def _predicted(loader: Loader) -> Iterator[Text]:
+    """What other numbers of workers would load, up to the one that is enough or the best."""
     rows = {row["workers"]: row for row in loader.get("predicted") or ()}
-    now, wanted = loader["workers"], [loader.get("enough_workers") or loader.get("best_workers")]
-    steps = [now, *(n for n in (1, 2, 4, 8, 16, 32) if n in rows and n > now), *(n for n in wanted if n in rows and n > now)]
-    said = []
-    for n in sorted(set(steps)):
-        if n not in rows:
-            continue
-        said.append(f"{n}{' (now)' if n == now else ''} {figure(rows[n]['rate'])}")
-        if n != now and rows[n]["limited_by"] != "workers":
-            by = {"processors": "the processors' limit", "training": "as fast as the training"}[rows[n]["limited_by"]]
-            said[-1] += f" ({by})"
-            break
-    if said:
-        yield _line("items/s at best by workers", *said)
+    now, wanted = loader["workers"], loader.get("enough_workers") or loader.get("best_workers")
+    if now not in rows:
+        return
+    upto = {now, *(n for n in (1, 2, 4, 8, 16, 32) if now < n < (wanted or 0)), *([wanted] if wanted and wanted > now else ())}
+    said = [f"{n}{' (now)' if n == now else ''} {figure(rows[n]['loading_rate'])}" for n in sorted(upto)]
+    last = rows[max(upto)]
+    if last["limited_by"] == "processors":
+        said[-1] += " (the processors' limit)"
+    if loader["cost"]["pause_s"]:
+        said.append(f"the training takes up to {figure(loader['cost']['items'] / loader['cost']['pause_s'])}")
+    yield _line("items/s that workers can make, at best", *said)
 
 
 def _slowest(loader: Loader) -> Iterator[Text]:

@@ -77,7 +77,7 @@ class Spans:
                     process = processes[key] = self._process(key, start_ns)
                 process.end_ns = max(process.end_ns, start_ns + duration_ns)
                 moment = kind in ("mark", "meta")
-                beside = "" if moment or kind in ("span", "phase") else kind
+                beside = "" if moment or kind in ("span", "phase", "loader") else kind
                 thread = threads.get((key, tid, beside))
                 if thread is None:
                     thread = threads[key, tid, beside] = Thread({"thread.id": tid, "thread.name": self._labels.thread(key, tid)})

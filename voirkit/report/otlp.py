@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
-NAME = "otlp"
-SUFFIX = ".otlp.jsonl"
+NAME, SUFFIX, IS_TEXT = "otlp", ".otlp.jsonl", True
 
 _SPANS_AT_ONCE = 1000  # some 300 KB; collectors take 4 MB
 _INTERNAL = 1  # SpanKind: neither a client nor a server

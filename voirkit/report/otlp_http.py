@@ -7,6 +7,8 @@ an error: nothing is lost silently.
 from __future__ import annotations
 
 import gzip
+import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +17,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from voirkit.errors import VoirkitError
+from voirkit.errors import VoirkitError, tell
 from voirkit.report.otel_spans import Span, Spans
 from voirkit.report.values import INT64, unicode_text
 
@@ -30,6 +32,7 @@ _BUSY = (429, 502, 503, 504)  # the protocol: try again after these, and after n
 _TRIES = 6
 _LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 10.0
+_LONGEST_ANSWER = 1 << 20  # bytes
 _HINT = "A collector listens on http://HOST:4318 for OTLP over HTTP (4317 is gRPC). To a file: -o run.otlp.jsonl"
 
 
@@ -56,6 +59,7 @@ def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str,
         ) from None
     url = address(target)
     headers = _headers()
+    rejected, reasons = 0, dict[str, None]()
     for batch in batches:
         request = service.ExportTraceServiceRequest()
         for process, members in batch.items():
@@ -65,18 +69,40 @@ def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str,
             scope.scope.name = "voirkit"
             for span in members:
                 _add(scope.spans, common, spans.trace_id, span)
-        answer = _post(url, target, gzip.compress(request.SerializeToString(), 1), headers, sleep)
-        told = service.ExportTraceServiceResponse()
-        try:
-            told.ParseFromString(answer)
-        except Exception:  # google.protobuf.message.DecodeError, or what an implementation raises: it answered in another way
-            continue
-        rejected = told.partial_success
-        if rejected.rejected_spans:
-            raise VoirkitError(
-                f"the collector rejected {rejected.rejected_spans} spans: {rejected.error_message or 'no reason given'}",
-                where=f"-o {target}",
-            )
+        kind, answer = _post(url, target, gzip.compress(request.SerializeToString(), 1), headers, sleep)
+        n, reason = _told(service, kind, answer, target)
+        rejected += n
+        if reason:
+            reasons[reason] = None
+    told = "; ".join(list(reasons)[:3])
+    if rejected:
+        raise VoirkitError(f"the collector rejected {rejected} spans: {told or 'no reason given'}", where=f"-o {target}")
+    if told:
+        tell(f"-o {target}: the collector says: {told}")
+
+
+def _told(service: Any, kind: str, answer: bytes, target: str) -> tuple[int, str]:
+    """How many spans a collector has rejected, and what it says.
+
+    Raises:
+        VoirkitError: It is none: a web page is no answer to spans.
+    """
+    if kind == "text/html":
+        raise VoirkitError("what answers there is no collector: it sends a web page.", where=f"-o {target}", next=_HINT)
+    try:
+        if kind == "application/json":
+            partial = json.loads(answer or b"{}").get("partialSuccess") or {}
+            return int(partial.get("rejectedSpans") or 0), _one_line(str(partial.get("errorMessage") or ""))
+        found = service.ExportTraceServiceResponse()
+        found.ParseFromString(answer)
+    except Exception:  # google.protobuf.message.DecodeError, or what an implementation raises: it answered in another way
+        return 0, ""
+    return found.partial_success.rejected_spans, _one_line(found.partial_success.error_message)
+
+
+def _one_line(text: str) -> str:
+    """What a stranger has sent, for a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text[:500]).strip()
 
 
 def address(target: str) -> str:
@@ -114,28 +140,47 @@ class _NoRedirects(HTTPRedirectHandler):
 _OPENER = build_opener(_NoRedirects)
 
 
-def _post(url: str, target: str, body: bytes, headers: Mapping[str, str], sleep: Callable[[float], None]) -> bytes:
+def _post(url: str, target: str, body: bytes, headers: Mapping[str, str], sleep: Callable[[float], None]) -> tuple[str, bytes]:
+    """Send one request; returns the kind of the answer and the answer."""
     for attempt in range(_TRIES):
         try:
             with _OPENER.open(Request(url, body, dict(headers)), timeout=_TIMEOUT_S) as answer:
-                found: bytes = answer.read()
-                return found
+                return answer.headers.get_content_type(), _read(answer)
         except HTTPError as error:
             with error:
                 if error.code not in _BUSY or attempt == _TRIES - 1:
-                    raise VoirkitError(f"the collector answers: {error.code} {error.reason}.", where=f"-o {target}", next=_HINT) from None
+                    raise VoirkitError(
+                        f"the collector answers: {error.code} {_one_line(str(error.reason))}.", where=f"-o {target}", next=_HINT
+                    ) from None
                 sleep(_wait(error.headers.get("Retry-After"), attempt))
         except (OSError, ValueError, HTTPException) as error:
             why = getattr(error, "reason", error)  # URLError has one
             why = getattr(why, "strerror", None) or why
-            raise VoirkitError(f"no collector can be reached there: {why}.", where=f"-o {target}", next=_HINT) from None
+            raise VoirkitError(f"no collector can be reached there: {_one_line(str(why))}.", where=f"-o {target}", next=_HINT) from None
     raise AssertionError("the last attempt returns or raises")
+
+
+def _read(answer: Any) -> bytes:
+    """An answer, which is short and comes at once, or is none.
+
+    Raises:
+        TimeoutError: It goes on and on.
+    """
+    parts, size, end = [], 0, time.monotonic() + _TIMEOUT_S
+    while part := answer.read1(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > _LONGEST_ANSWER or time.monotonic() > end:
+            raise TimeoutError("its answer does not end")
+    return b"".join(parts)
 
 
 def _wait(asked: str | None, attempt: int) -> float:
     try:
         seconds = float(asked or "")
     except ValueError:
+        seconds = math.nan
+    if math.isnan(seconds):
         seconds = 0.5 * 2.0**attempt
     return min(max(seconds, 0.0), _LONGEST_WAIT_S)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from voirkit.errors import VoirkitError
+from voirkit.report import loader_rows
 from voirkit.report.labels import Labels
 from voirkit.report.nesting import Nesting
 from voirkit.report.output import complete
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
-NAME = "perfetto"
-SUFFIX = ".pftrace"
+NAME, SUFFIX, IS_TEXT = "perfetto", ".pftrace", False
 
 _PACKETS_AT_ONCE = 2000  # some 150 KB
 _SEQUENCE = 1
-_OF_A_THREAD = ("span", "phase", "mark", "meta")  # other kinds ("device") run beside their thread and are drawn so
+_OF_A_THREAD = ("span", "phase", "loader", "mark", "meta")  # other kinds ("device") run beside their thread and are drawn so
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
@@ -104,6 +104,9 @@ class _Writer:
         del annotations[:], packet.track_event.flow_ids[:]
         if FLOW in arguments and lane >= 0:
             packet.track_event.flow_ids.append(_number_of("flow", arguments[FLOW]))
+        arrow = loader_rows.arrow(process[1], category, name, arguments) if kind == loader_rows.KIND else None
+        if arrow is not None:
+            packet.track_event.flow_ids.append(_number_of(*arrow))
         for key, value in arguments.items():
             self._annotate(annotations.add(), key, value)
         self._packets.append(packet)

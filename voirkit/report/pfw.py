@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 from voirkit.report.json_text import ARGUMENTS, digest, dumps
-from voirkit.report.output import text
+from voirkit.report.output import STDOUT, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from voirkit.runs.selection import Selection
     from voirkit.runs.trace_tables import Process
 
-NAME, SUFFIX = "pfw", ""
+NAME, SUFFIX, IS_TEXT = "pfw", "", True
 VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write a file for each process into a folder; everything into one file if the target's name ends in ``.pfw`` or ``.pfw.gz``."""
     extents = run.extents(selection)
-    if target.endswith((".pfw", ".pfw.gz")):
+    if target == STDOUT or target.endswith((".pfw", ".pfw.gz")):
         files = {target: extents}
     else:
         files = {os.path.join(target, f"{stem(one.process)}.pfw.gz"): [one] for one in extents}
@@ -84,13 +84,17 @@ class Lines:
                 return
 
 
+# Arguments that are called like one of the format's own get another name: a key that stands twice means different things to readers.
+_ARGUMENTS = "replace(arguments, '\"hhash\":', '\"_hhash\":')"
+_OF_METADATA = f"""replace(replace({_ARGUMENTS}, '"name":', '"_name":'), '"value":', '"_value":')"""
 # A line of an event without its id, and of one that is metadata.
-_EVENT = """concat(
+_EVENT = f"""concat(
     '"name":', to_json(name), ',"cat":', to_json(category), ',"pid":', pid, ',"tid":', tid, ',"ts":', wall_ns // 1000,
-    ',"dur":', (wall_ns + duration_ns) // 1000 - wall_ns // 1000, ',"ph":"X","args":{"hhash":"', hhash, '"', ',' || arguments, '}}')"""
-_METADATA = """concat(
-    '"name":"CM","cat":"dftracer","pid":', pid, ',"tid":', tid, ',"ph":"M","args":{"hhash":"', hhash, '","name":', to_json(name),
-    ',"value":"', wall_ns // 1000, '"', ',' || arguments, '}}')"""
+    ',"dur":', (wall_ns + duration_ns) // 1000 - wall_ns // 1000,
+    ',"ph":"X","args":{{"hhash":"', hhash, '"', ',' || {_ARGUMENTS}, '}}}}')"""
+_METADATA = f"""concat(
+    '"name":"CM","cat":"dftracer","pid":', pid, ',"tid":', tid, ',"ph":"M","args":{{"hhash":"', hhash, '","name":', to_json(name),
+    ',"value":"', wall_ns // 1000, '"', ',' || {_OF_METADATA}, '}}}}')"""
 
 
 def _query(run: Run, selection: Selection, places: list[tuple[Process, int]]) -> str:
@@ -102,13 +106,13 @@ def _query(run: Run, selection: Selection, places: list[tuple[Process, int]]) ->
         connection.executemany("INSERT INTO pfw_places VALUES (?, ?, ?, ?, ?)", rows)
     left_out = ["counter"]
     if connection.execute("SELECT 1 FROM spans WHERE kind = 'span' LIMIT 1").fetchall():
-        left_out += ["phase", "device"]
+        left_out += ["phase", "device", "loader"]
     kinds = ", ".join(f"'{kind}'" for kind in left_out)
     return (
         f"SELECT file, CASE WHEN kind = 'meta' THEN {_METADATA} ELSE {_EVENT} END FROM ("
         f"SELECT *, {ARGUMENTS} AS arguments FROM ({run.events(selection)}) JOIN pfw_places USING (host, rank, pid) "
         f"WHERE kind NOT IN ({kinds})"
-        f") ORDER BY file, wall_ns, duration_ns DESC"
+        f") ORDER BY file, wall_ns, duration_ns DESC, tid, kind"
     )
 
 

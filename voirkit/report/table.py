@@ -44,7 +44,14 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
 
 
 def _lines(console: Console, part: RenderableType) -> Lines:
-    return console.render_lines(part, pad=False)
+    return [_trimmed(line) for line in console.render_lines(part, pad=False)]
+
+
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """A line without the blanks at its end: it may be read in a file, or copied."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip())] if line else []
 
 
 def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines]]:
@@ -112,12 +119,12 @@ def _title(summary: Summary) -> Text:
 def _verdict(verdict: Mapping[str, Any]) -> RenderableType:
     style = "bold" if verdict["kind"] in ("balanced", "unknown") else "bold red"
     kind = Text.assemble((f"{verdict['kind']}  ", style), verdict["because"])
-    return Padding(Group(kind, Text.assemble(("try  ", "bold"), verdict["next"])), (0, 0, 0, 2))
+    return Padding(Group(kind, Text.assemble(("next  ", "bold"), verdict["next"])), (0, 0, 0, 2))
 
 
 def _alert(alert: Mapping[str, Any]) -> RenderableType:
     said = Text.assemble((f"{alert['kind']}  ", "bold yellow"), alert["because"])
-    return Padding(Group(said, Text.assemble(("try  ", "bold"), alert["next"])), (0, 0, 0, 2))
+    return Padding(Group(said, Text.assemble(("next  ", "bold"), alert["next"])), (0, 0, 0, 2))
 
 
 def _breakdown(steps: Mapping[str, Any], width: int) -> Table:
@@ -179,9 +186,12 @@ def _ranks(ranks: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
 
 
 def _facts(summary: Summary) -> Iterator[Text]:
-    for name, rate in (summary.get("rates") or {}).items():
+    rates = summary.get("rates") or {}
+    medians = {name: figure(rate["median"]) for name, rate in rates.items()}
+    names, numbers = max(map(len, medians), default=0), max(map(len, medians.values()), default=0)
+    for name, rate in rates.items():
         spread = f"   {figure(rate['p10'])} .. {figure(rate['p90'])}" if rate["n"] > 1 else ""
-        yield Text.assemble((f"{name}  ", "dim"), f"{figure(rate['median'])} {rate['units']}", (spread, "dim"))
+        yield Text.assemble((f"{name:{names}}  ", "dim"), f"{medians[name]:>{numbers}} {rate['units']}", (spread, "dim"))
     steps, evaluation, loss = summary.get("steps"), summary.get("evaluation"), summary.get("loss")
     said = []
     if steps and steps["n"]:
@@ -198,6 +208,9 @@ def _facts(summary: Summary) -> Iterator[Text]:
     held = [*_held(summary)]
     if held:
         yield Text.assemble(("memory  ", "dim"), " · ".join(held))
+    used = [*_used(summary.get("monitor") or {})]
+    if used:
+        yield Text.assemble(("used  ", "dim"), " · ".join(used))
     gpus = [*_gpus(summary.get("monitor") or {})]
     if gpus:
         yield Text.assemble(("GPU  ", "dim"), " · ".join(gpus))
@@ -214,6 +227,17 @@ def _held(summary: Summary) -> Iterator[str]:
         yield f"all processes {size(monitor['rss']['mean'])}, at most {size(monitor['rss']['max'])}"
     for name, device in (memory.get("devices") or {}).items():
         yield f"{name} peak {size(device['peak'])}"
+
+
+def _used(monitor: Mapping[str, Any]) -> Iterator[str]:
+    """What --monitor saw of processors, files and network."""
+    if "cpu" in monitor:
+        yield f"{figure(monitor['cpu']['mean'])} cores, at most {figure(monitor['cpu']['max'])}"
+    if "host_cpu" in monitor:
+        yield f"the machine's processors {monitor['host_cpu']['mean']:.0%}"
+    for name, done in (("read", "read"), ("write", "written"), ("net_received", "received"), ("net_sent", "sent")):
+        if (monitor.get(name) or {}).get("total"):
+            yield f"{size(monitor[name]['total'])} {done}"
 
 
 def _gpus(monitor: Mapping[str, Any]) -> Iterator[str]:

@@ -102,10 +102,33 @@ def read(text: str, known: set[str]) -> Condition:
         nearest = did_you_mean(name, [*SHORT, *known])
         raise CommandLineError(f"a summary has no {name!r}.", where=where, next=nearest or f"Such as: {', '.join(SHORT)}.")
     try:
-        return Condition(text, path, operator, *_bound(number))
+        bound, unit = _bound(number)
     except ValueError:
         hint = "With a unit if need be: 500, 0.2, 20%, 250ms, 10min, 1.5h, 500MB, 2GiB."
         raise CommandLineError(f"{number!r} is not a number.", where=where, next=hint) from None
+    measured = _measured_in(path)
+    if unit and measured is not None and measured != _kind(unit):
+        hint = f"Write: {name}{operator}{_EXAMPLES[measured]}"
+        raise CommandLineError(f"{name} is not measured in {unit}.", where=where, next=hint)
+    return Condition(text, path, operator, bound, unit)
+
+
+_EXAMPLES = {"time": "250ms", "share": "20%", "bytes": "2GB", "": "500"}
+
+
+def _measured_in(path: tuple[str, ...]) -> str | None:
+    """What kind of unit a figure has; nothing of a number without, None where that is not known."""
+    if path[0] in ("rates", "loss") or path[-1] in ("n", "steps", "items"):
+        return ""
+    if path[0] == "memory":
+        return "bytes"
+    if path[-1] == "share":
+        return "share"
+    return "time" if any(key.endswith("_s") or key == "seconds" for key in path) else None
+
+
+def _kind(unit: str) -> str:
+    return "time" if unit in _TIMES else "share" if unit == "%" else "bytes"
 
 
 def _bound(text: str) -> tuple[float, str]:

@@ -10,16 +10,17 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import duckdb
 
-from voirkit.errors import RunDirectoryError
+from voirkit.errors import RunDirectoryError, VoirkitError
 from voirkit.runs import at_rest, directory
 from voirkit.runs.alive import goes_on
 from voirkit.runs.chosen import chosen_events
 from voirkit.runs.find import LATEST, find
+from voirkit.runs.no_room import no_room, of_the_system
 from voirkit.runs.selection import EVERYTHING, Selection
 from voirkit.runs.spans import connect
 from voirkit.runs.trace_tables import Process, open_trace
@@ -60,6 +61,10 @@ def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
 class Run:
     """An opened run directory; a context manager.
 
+    Args:
+        path: The directory.
+        ended: Ids of living processes of this host that record into it no more.
+
     Attributes:
         path: Its absolute path, links resolved.
         manifest: ``run.json``; empty if there is none, as of a script that recorded without voirkit's runner.
@@ -68,13 +73,17 @@ class Run:
         warnings: What could not be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, ended: Collection[int] = ()) -> None:
         self.path = find(path)
+        self._ended = ended
         self.warnings: list[str] = []
         self.manifest = self._json(directory.MANIFEST) or {}
         self.summary = self._json(directory.SUMMARY)
         self.is_live = goes_on(self.manifest)
-        self._folder = tempfile.mkdtemp(prefix="voirkit-")
+        try:
+            self._folder = tempfile.mkdtemp(prefix="voirkit-")
+        except OSError as exc:
+            raise no_room(exc, os.path.dirname(exc.filename or "") or "$TMPDIR") from None
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._kept: list[duckdb.DuckDBPyConnection] = []
@@ -120,14 +129,23 @@ class Run:
 
         Raises:
             ValueError: The run has been closed.
+            VoirkitError: The trace can not be read, or there is no room for what is still in segments.
         """
         if not self._remove.alive:
             raise ValueError(f"the run {self.path} has been closed")
         if self._connection is None:
             connection = connect(os.path.join(self._folder, "duckdb"))
             if not self.is_live:
-                self._settle()
-            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
+                self._settle(connection)
+            try:
+                opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
+            except OSError as exc:
+                connection.close()
+                if str(exc.filename).startswith(self._folder):
+                    raise no_room(exc, os.path.dirname(self._folder)) from None
+                raise RunDirectoryError(
+                    f"its trace can not be read: {exc.strerror or exc}.", where=str(exc.filename or self.path)
+                ) from None
             self.warnings += opened.warnings
             self._processes = opened.processes
             self._connection = connection
@@ -139,9 +157,9 @@ class Run:
             return 0
         return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
-    def _settle(self) -> None:
+    def _settle(self, connection: duckdb.DuckDBPyConnection) -> None:
         try:
-            at_rest.settle(self.path)
+            at_rest.settle(self.path, ended=self._ended, connection=connection)
         except (OSError, duckdb.Error):
             pass  # the folder can not be written to, the disk is full: it is read as it is
 
@@ -198,24 +216,14 @@ class Run:
             while batch := cursor.fetchmany(BATCH):
                 yield batch
         except duckdb.Error as exc:
-            raise self._damaged(exc) from None
+            raise self.damaged(exc) from None
 
-    def execute(self, statement: str) -> None:
-        """Have DuckDB do something, to its end.
-
-        Raises:
-            RunDirectoryError: The trace is damaged where it could not be seen before, or there is no room for the result.
-        """
-        try:
-            self.connection().execute(statement).fetchall()
-        except duckdb.Error as exc:
-            raise self._damaged(exc) from None
-
-    def _damaged(self, exc: Exception) -> RunDirectoryError:
-        what = "its trace can not be read"
-        if isinstance(exc, duckdb.IOException):
-            what += ", or the result not be written"
-        return RunDirectoryError(f"{what}.", where=self.path, next=str(exc).partition("\n")[0])
+    def damaged(self, exc: Exception) -> VoirkitError:
+        """The error for a trace that DuckDB can not read, or has no room for."""
+        full = of_the_system(exc, self._folder)
+        if full is not None:
+            return no_room(full, os.path.dirname(self._folder))
+        return RunDirectoryError("its trace can not be read; it is damaged.", where=self.path, next=str(exc).partition("\n")[0])
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.
@@ -229,7 +237,9 @@ class Run:
         """
         columns = "kind, category, name, wall_ns, duration_ns, rank, host, pid, tid, args, value_key, value, number"
         parse = _Parse()
-        for batch in self.fetch(f"SELECT {columns} FROM ({self.events(selection)}) ORDER BY wall_ns, duration_ns DESC"):
+        for batch in self.fetch(
+            f"SELECT {columns} FROM ({self.events(selection)}) ORDER BY wall_ns, duration_ns DESC, rank, host, pid, tid, kind"
+        ):
             yield [(*row[:9], parse(row[9], row[10], row[11], row[12])) for row in batch]
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import duckdb
 import numpy as np
 
+from voirkit.runs.no_room import of_the_system
 from voirkit.runs.spans import COLUMNS, register
+from voirkit.runs.utf8_paths import reachable
 from voirkit.trace.pieces import Pieces
 
 # v2 keeps whole numbers as differences: 6 bytes an event instead of 9.
@@ -38,9 +40,21 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
             path = path_of(kind, number)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             chosen = f"SELECT {columns} FROM ({query}) WHERE kind = {quoted(kind)} ORDER BY start_ns, duration_ns DESC"
-            connection.execute(f"COPY ({chosen}) TO {quoted(path)} ({OPTIONS})").fetchall()
+            try:
+                connection.execute(f"COPY ({chosen}) TO {file(path)} ({OPTIONS})").fetchall()
+            except duckdb.Error as exc:
+                raise of_the_system(exc, path) or exc from None
         events += len(piece.columns["tid"])
     return events
+
+
+def file(path: str) -> str:
+    """The path of a file as a literal of SQL.
+
+    Raises:
+        OSError: Its folder is not there.
+    """
+    return quoted(reachable(path))
 
 
 def quoted(text: str) -> str:

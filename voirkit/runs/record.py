@@ -24,6 +24,9 @@ class Record:
         path: The run directory.
         warn: Told what can not be written.
         begun: The manifest.
+
+    Attributes:
+        is_whole: Whether all that there is one of could be written.
     """
 
     def __init__(self, path: str, warn: Callable[[str], None], begun: dict[str, Any]) -> None:
@@ -31,7 +34,8 @@ class Record:
         self._leads = begun["rank"] == 0  # one rank writes what there is one of
         self._lines = LineFile(self._stream_path, warn)
         self._start = time.perf_counter()
-        self._write(directory.MANIFEST, begun)
+        self.is_whole = True
+        self._write({directory.MANIFEST: begun})
 
     def _stream_path(self, pid: int) -> str:
         return os.path.join(self.path, "stream", f"{self.manifest['host']}-r{self.manifest['rank']}-{pid}.jsonl")
@@ -51,14 +55,17 @@ class Record:
         if self._lines.lost:
             summary["dropped"]["log lines"] = self._lines.lost
         self.manifest.update(ended=ended, exit_code=exit_code)
-        self._write(directory.MANIFEST, self.manifest)
-        self._write(directory.SUMMARY, summary)
+        self._write({directory.MANIFEST: self.manifest, directory.SUMMARY: summary})
 
-    def _write(self, name: str, document: dict[str, Any]) -> None:
+    def _write(self, documents: dict[str, dict[str, Any]]) -> None:
         if not self._leads:
             return
-        path = os.path.join(self.path, name)
-        try:
-            directory.write_json(path, document)
-        except OSError as exc:
-            self._warn(f"{path} can not be written ({exc.strerror}).")
+        failed: dict[str, str] = {}
+        for name, document in documents.items():
+            try:
+                directory.write_json(os.path.join(self.path, name), document)
+            except OSError as exc:
+                failed[name] = str(exc.strerror)
+        if failed:
+            self.is_whole = False
+            self._warn(f"{self.path}: {' and '.join(failed)} can not be written ({'; '.join(dict.fromkeys(failed.values()))}).")

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from voirkit.runs.utf8_paths import reachable
 from voirkit.trace.pieces import Piece, Source
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
@@ -42,7 +43,7 @@ def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
 
     Two threads: one that reads and one that writes keep each other busy, more take memory and the program's cores.
     """
-    connection = duckdb.connect(config={"threads": 2, "temp_directory": temporary})
+    connection = duckdb.connect(config={"threads": 2, "temp_directory": reachable(temporary)})
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
     return connection

@@ -153,7 +153,7 @@ def _described(line: str) -> dict[str, Any] | None:
 def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: list[str]) -> bool:
     try:
         connection.execute(
-            f"SELECT {', '.join(COLUMNS)} FROM read_parquet({parquet.quoted(path)}, hive_partitioning = false) LIMIT 0"
+            f"SELECT {', '.join(COLUMNS)} FROM read_parquet({parquet.file(path)}, hive_partitioning = false) LIMIT 0"
         ).fetchall()
     except duckdb.Error:
         warnings.append(f"{path} can not be read; what is in it is lost.")
@@ -179,7 +179,7 @@ def _processes(described: Iterable[dict[str, Any]], offset_ns: int) -> list[Proc
 
 def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], processes: list[Process], offset_ns: int) -> None:
     if files:
-        listed = ", ".join(parquet.quoted(path) for path in files)
+        listed = ", ".join(parquet.file(path) for path in files)
         connection.execute(f"CREATE VIEW spans AS SELECT {', '.join(COLUMNS)} FROM read_parquet([{listed}], hive_partitioning = false)")
     else:
         nothing = ", ".join(f"CAST(NULL AS {kind}) AS {key}" for key, kind in COLUMNS.items())

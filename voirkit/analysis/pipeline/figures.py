@@ -64,10 +64,10 @@ def _loader(part: Partial, training: Collection[int], cpus: int | None) -> dict[
         {"index": index, "n": n, "median_s": median * _NS, "max_s": most * _NS, "operation": operation or None}
         for index, n, median, most, operation in part.slowest[:_NAMED]
     ]
-    found["cost"] = {"batch_s": cost.batch_s, "cpu_s": cost.cpu_s, "pause_s": cost.pause_s, "cores": cost.cores}
-    found["predicted"] = predict.table(cost, predict.numbers(cpus, part.workers)) if making.n else []
-    found["enough_workers"] = predict.enough(cost) if making.n else None
-    found["best_workers"] = predict.best(cost) if making.n else None
+    found["cost"] = {key: getattr(cost, key) for key in ("batch_s", "cpu_s", "pause_s", "items", "cores")}
+    enough, best = (predict.enough(cost), predict.best(cost)) if making.n else (None, None)
+    found["predicted"] = predict.table(cost, predict.numbers(cpus, part.workers, enough, best)) if making.n else []
+    found["enough_workers"], found["best_workers"] = enough, best
     found["first"] = advice.first(rows, _order(part), cost, making.n, part.workers)
     return found
 

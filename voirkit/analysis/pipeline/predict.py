@@ -51,12 +51,14 @@ def rate(cost: Cost, workers: int) -> float:
 
 
 def table(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
-    """``{"workers", "rate", "limited_by"}`` for each number: by the workers, the processors, or the training itself."""
+    """For each number of workers ``{"workers", "rate", "loading_rate", "limited_by"}``: items per second with the training, what the loader
+    alone could give, and whether the workers, the processors or the training itself are the limit."""
     found = []
     for n in workers:
         allowed = limits(cost, n)
         by = min(allowed, key=lambda what: allowed[what])
-        found.append({"workers": n, "rate": allowed[by] * cost.items, "limited_by": by})
+        alone = min((allowed[what] for what in allowed if what != "training"), default=0.0)
+        found.append({"workers": n, "rate": allowed[by] * cost.items, "loading_rate": alone * cost.items, "limited_by": by})
     return found
 
 
@@ -77,8 +79,8 @@ def best(cost: Cost) -> int:
     return max(1, ceil(most * _NEAR * cost.batch_s / max(cost.items, 1e-12)))
 
 
-def numbers(cores: int | None, now: int) -> list[int]:
-    """Numbers of workers that are worth a look: none, 1 to twice the processors, and the present one."""
+def numbers(cores: int | None, now: int, *others: int | None) -> list[int]:
+    """Numbers of workers that are worth a look: none, 1 to twice the processors, the present one, and others."""
     most = 2 * (cores or max(now, 1))
     few = range(most + 1) if most <= 16 else (*range(9), *range(12, 33, 4), *range(40, most + 1, 8))
-    return sorted({*(n for n in few if n <= most), most, now})
+    return sorted({*(n for n in few if n <= most), most, now, *(n for n in others if n is not None)})

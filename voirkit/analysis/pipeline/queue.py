@@ -48,7 +48,7 @@ def queue_of(own: Lives) -> Queue | None:
     queued = own["queued_ns"][own["queued_ns"] != NONE]
     # The next index is put on a queue before the request that got a batch returns.
     got = np.sort(np.maximum(own["arrived_ns"], own["asked_ns"]))
-    under_way = int(_depth(np.sort(queued), got)[1].max(initial=0)) if len(queued) else 0
+    under_way = most_at_once(np.sort(queued), got)
     total = float((depth * lasting).sum())
     full = float(lasting[depth > 0].sum())
     return Queue(
@@ -59,6 +59,15 @@ def queue_of(own: Lives) -> Queue | None:
         every_ns=(last - first) / _POINTS,
         depth=[max(round(float(value), 3), 0.0) for value in held],
     )
+
+
+def most_at_once(come: Array, gone: Array) -> int:
+    """The most that were there at once, of what came and went at these moments; of those at once the going first."""
+    if not len(come):
+        return 0
+    at = np.concatenate([come, gone])
+    change = np.concatenate([np.ones(len(come), np.int64), -np.ones(len(gone), np.int64)])
+    return int(np.cumsum(change[np.lexsort((change, at))]).max(initial=0))
 
 
 def _depth(come: Array, gone: Array) -> tuple[Array, Array]:

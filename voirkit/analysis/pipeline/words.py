@@ -29,22 +29,16 @@ def workers(loader: Loader) -> str:
         return ""
     expected = predicted[now]["rate"]
     if enough is not None and enough > now:
-        return f"num_workers={enough} would remove the wait (predicted {_rate(loader, enough, predicted)} instead of {_number(expected)})."
-    if enough is None and best > now and best in predicted and predicted[best]["rate"] > expected * _GAIN:
+        return f"num_workers={enough} would remove the wait (predicted {_number(predicted[enough]['rate'])} items/s instead of {_number(expected)})."
+    if enough is None and best > now and predicted[best]["rate"] > expected * _GAIN:
         return (
-            f"num_workers={best} would give at best {_rate(loader, best, predicted)} instead of {_number(expected)}; "
+            f"num_workers={best} would give at best {_number(predicted[best]['rate'])} items/s instead of {_number(expected)}; "
             "then the processors are the limit, and more workers would not help."
         )
     if enough is None:
         cores = loader["cost"]["cores"]
         return f"More workers would not help: what they do and the training keep the {cores} processors busy."
     return "The workers could keep up on average: the wait is in their start, and in batches that take longer than others."
-
-
-def _rate(loader: Loader, n: int, predicted: Mapping[int, Mapping[str, Any]]) -> str:
-    if n in predicted:
-        return f"{_number(predicted[n]['rate'])} items/s"
-    return f"{_number(max(row['rate'] for row in predicted.values()))} items/s or more"
 
 
 def begin_with(loader: Loader) -> str:

@@ -1,0 +1,73 @@
+"""A loader in timelines: workers are rows with names, and arrows lead from where a batch was made to where it was used."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+from pipelined import Loader, record
+
+from voirkit.report import chrome, perfetto
+from voirkit.runs.opened import open_run
+from voirkit.runs.selection import EVERYTHING
+
+
+def drawn(folder: Path, *loaders: Loader) -> list[Any]:
+    with open_run(record(folder / "run", *loaders)) as run:
+        (path,) = chrome.write(run, EVERYTHING, str(folder / "trace.json"))
+    found: list[Any] = json.loads(Path(path).read_text())["traceEvents"]
+    return found
+
+
+def test_workers_are_rows_with_names_and_nothing_is_drawn_beside_them(tmp_path: Path) -> None:
+    events = drawn(tmp_path, Loader(inner=(("Jitter", 1.0),)))
+    processes = [one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"]
+    assert sorted(processes)[1:] == ["worker 0 of the loader", "worker 1 of the loader"]
+    assert {one["args"]["name"] for one in events if one["name"] == "thread_name"} == {"MainThread"}
+    moments = Counter(one["name"] for one in events if one["ph"] == "i")
+    assert moments == {"queued": 6, "arrived": 6, "consumed": 6}
+
+
+def test_an_arrow_leads_from_the_end_of_making_to_the_end_of_waiting(tmp_path: Path) -> None:
+    events = drawn(tmp_path, Loader(batches=4))
+    spans = [one for one in events if one["ph"] == "X"]
+
+    def around(arrow: Any) -> list[Any]:
+        """The spans in which the point of an arrow lies."""
+        found = [s for s in spans if (s["pid"], s["tid"]) == (arrow["pid"], arrow["tid"]) and s["ts"] <= arrow["ts"] < s["ts"] + s["dur"]]
+        return sorted(found, key=lambda s: float(s["dur"]))
+
+    starts = {one["id"]: one for one in events if one["ph"] == "s"}
+    ends = {one["id"]: one for one in events if one["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == 4
+    for id, start in starts.items():
+        made = next(s for s in around(start) if s["name"] == "preprocess")
+        used = next(s for s in around(ends[id]) if s["name"] == "wait")
+        assert made["args"]["batch"] == used["args"]["batch"]
+        assert start["ts"] == pytest.approx(made["ts"] + made["dur"], abs=0.0011)
+        assert ends[id]["ts"] == pytest.approx(used["ts"] + used["dur"], abs=0.0011)
+        assert start["pid"] != ends[id]["pid"]
+
+
+def test_two_epochs_and_two_loaders_are_not_mixed_up_and_one_process_needs_no_arrows(tmp_path: Path) -> None:
+    events = drawn(tmp_path, Loader(epochs=2, batches=3), Loader(number=1, batches=3, workers=1), Loader(number=2, workers=0))
+    assert len([one for one in events if one["ph"] == "s"]) == 2 * 3 + 3
+    names = {one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"}
+    assert names >= {"worker 0 of loader 0", "worker 1 of loader 0", "worker 0 of loader 1"}
+
+
+def test_perfetto_has_the_same_rows_and_arrows(tmp_path: Path) -> None:
+    with open_run(record(tmp_path / "run", Loader(batches=4))) as run:
+        (path,) = perfetto.write(run, EVERYTHING, str(tmp_path / "run.pftrace"))
+    packets = protos.Trace.FromString(Path(path).read_bytes()).packet
+    names = {p.track_descriptor.process.process_name for p in packets if p.track_descriptor.process.process_name}
+    assert names >= {"worker 0 of the loader", "worker 1 of the loader"}
+    flows = [tuple(p.track_event.flow_ids) for p in packets if p.track_event.flow_ids]
+    assert sorted(Counter(flows).values()) == [2] * 4
+    tracks = {flow: {p.track_event.track_uuid for p in packets if tuple(p.track_event.flow_ids) == flow} for flow in flows}
+    assert all(len(both) == 2 for both in tracks.values())

@@ -1,0 +1,47 @@
+"""How the records of ``--loader`` are drawn in timelines: workers have names, arrows lead from where a batch is made to its use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit.runs.opened import Run
+
+KIND = "loader"
+_MADE, _USED = ("data", "preprocess"), ("batch", "consumed")
+MOMENTS = ("queued", "arrived", "consumed")  # of batches: without a duration
+
+# In SQL, over the columns of `events`: the rows that an arrow connects, what is the same of them, and where it touches them. That is the
+# last nanosecond of the making and of the waiting: at their end both are over for a viewer.
+ARROWS = f"(kind = '{KIND}' AND ((category = 'data' AND name = 'preprocess') OR (category = 'batch' AND name = 'wait')))"
+ARROW = "concat('batch ', rank, ' ', json_extract_string(args, '$.loader'), ' ', json_extract_string(args, '$.episode'), ' ', value)"
+ARROW_AT = "since_ns + greatest(duration_ns - 1, 0)"
+IS_MOMENT = f"(kind = '{KIND}' AND category = 'batch' AND name IN {MOMENTS})"
+
+
+def arrow(rank: int, category: str, name: str, arguments: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """What the two ends of an arrow have in common; None for what is no end of one. It begins where a worker begins with a batch."""
+    if (category, name) == _MADE and arguments.get("worker", -1) < 0:
+        return None
+    if (category, name) not in (_MADE, _USED):
+        return None
+    return ("batch", rank, arguments.get("loader"), arguments.get("episode"), arguments.get("batch"))
+
+
+def workers(run: Run) -> dict[tuple[str, int, int], str]:
+    """Names of the processes that load, by (host, rank, pid); with the loader's number where there are several."""
+    query = (
+        f"SELECT DISTINCT host, rank, pid, args FROM spans WHERE kind = '{KIND}' AND category = 'data' AND name = 'preprocess' "
+        "AND args IS NOT NULL ORDER BY ALL"
+    )
+    found = [(key, json.loads(text)) for batch in run.fetch(query) for *key, text in batch]
+    several = len({known.get("loader") for _, known in found}) > 1
+    named = {}
+    for (host, rank, pid), known in found:
+        if known.get("worker", -1) >= 0:
+            named[host, rank, pid] = f"worker {known['worker']}" + (f" of loader {known.get('loader')}" if several else " of the loader")
+    return named

@@ -1,0 +1,178 @@
+"""``--format lotus``: the log files of LotusTrace, on which its published analysis scripts run (checked against those of 2024).
+
+A folder for each loader and rank, called ``b<batch size>_gpu<ranks>`` as the scripts want it, with a file for each process:
+``lotustrace_log_worker_pid_<pid>`` and ``lotustrace_log_main_pid_<pid>``. Lines are ``name,start_ns,duration_ns`` on the wall clock. Its
+scripts know a batch by its number, which begins anew in each epoch: here it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import groupby
+
+from voirkit.errors import VoirkitError
+from voirkit.report.output import STDOUT, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from voirkit.runs.opened import Run
+    from voirkit.runs.selection import Selection
+
+    # (rank, loader, pid, category, name, start_ns, duration_ns, number, ready, raised)
+    Row = tuple[int, int, int, str, str, int, int, int | None, bool, bool]
+
+NAME, SUFFIX, IS_TEXT = "lotus", "", True
+PREFIX = "lotustrace_log"
+_MOMENT_NS = 1000  # the duration that the format gives what has none
+_READS = "Loader"
+
+# The records of loaders by process and start, the numbers of batches going on from epoch to epoch.
+_QUERY = """
+WITH told AS (
+    SELECT *, CAST(json_extract_string(args, '$.loader') AS BIGINT) AS loader,
+        CAST(json_extract_string(args, '$.episode') AS BIGINT) AS episode,
+        coalesce(json_extract_string(args, '$.ready') = 'true', false) AS ready, contains(args, '"error":') AS raised
+    FROM ({events}) WHERE kind = 'loader' AND args IS NOT NULL AND NOT (category = 'data' AND name = 'cpu')
+), sizes AS (
+    SELECT rank, loader, episode, max(value) + 1 AS n FROM told
+    WHERE category = 'batch' OR (category = 'data' AND name = 'preprocess') GROUP BY ALL
+), places AS (
+    SELECT rank, loader, episode, coalesce(sum(n) OVER (
+        PARTITION BY rank, loader ORDER BY episode ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::BIGINT AS before FROM sizes
+)
+SELECT rank, loader, pid, category, name, wall_ns, duration_ns, value + coalesce(before, 0), ready, raised
+FROM told LEFT JOIN places USING (rank, loader, episode)
+WHERE loader IS NOT NULL ORDER BY rank, loader, pid, wall_ns, duration_ns DESC, category
+"""
+
+
+def write(run: Run, selection: Selection, target: str) -> list[str]:
+    """Write the folders.
+
+    Raises:
+        VoirkitError: The run has no record of a loader, or folders can not be written there.
+    """
+    if target == STDOUT:
+        raise VoirkitError("it is folders of files.", where="--format lotus -o -", next="Give a folder's name with -o.")
+    folders = _Folders(run, target)
+    written: list[str] = []
+    rows: Iterator[Row] = (row for batch in run.fetch(_QUERY.format(events=run.events(selection))) for row in batch)
+    for (rank, loader, pid), own in groupby(rows, key=lambda row: row[:3]):
+        folder = folders.of(rank, loader)
+        folders.make(folder)
+        with ExitStack() as open_:
+            files: dict[str, Callable[[str], object]] = {}
+            for who, line in _lines(own):
+                if who not in files:
+                    written.append(os.path.join(folder, f"{PREFIX}_{who}_pid_{pid}"))
+                    files[who] = open_.enter_context(text(written[-1]))
+                files[who](line)
+    if not written:
+        raise VoirkitError("this run has no record of a loader.", where="--format lotus", next="Record it: voirkit --loader SCRIPT")
+    return written
+
+
+class _Folders:
+    """What the folders of loaders are called: the scripts read the batch's size in the name, and take all of a folder for one loader."""
+
+    def __init__(self, run: Run, target: str) -> None:
+        self._target = target
+        self._known: dict[int, dict[str, Any]] = {}
+        query = "SELECT DISTINCT args FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND name = 'iter' AND args IS NOT NULL"
+        for batch in run.fetch(query):
+            for (text_,) in batch:
+                known = json.loads(text_)
+                self._known.setdefault(known.get("loader", -1), known)
+        self._ranks = len({process.rank for process in run.processes()})
+        self._names: dict[str, tuple[int, int]] = {}
+        self._made: set[str] = set()
+
+    def of(self, rank: int, loader: int) -> str:
+        name = f"b{self._known.get(loader, {}).get('batch_size') or 1}_gpu{self._ranks}"
+        if self._ranks > 1:
+            name += f"_rank{rank}"
+        if self._names.setdefault(name, (rank, loader)) != (rank, loader):
+            name += f"_loader{loader}"
+        return os.path.join(self._target, name)
+
+    def make(self, folder: str) -> None:
+        """Make one, or remove another run's files from it: whoever reads it would take them for the same run."""
+        if folder in self._made:
+            return
+        self._made.add(folder)
+        os.makedirs(folder, exist_ok=True)
+        for name in os.listdir(folder):
+            if name.startswith(PREFIX):
+                os.unlink(os.path.join(folder, name))
+
+
+def _lines(rows: Iterator[Row]) -> Iterator[tuple[str, str]]:
+    """The lines of one process, each with the file that it belongs to, in the order in which LotusTrace writes them: what ends first, and
+    of a sample the transforms before its loading."""
+    arrived: dict[int | None, int] = {}
+    sample = _Sample()
+    batch: tuple[str, str] | None = None
+    for _, _, _, category, name, start, duration, number, ready, raised in rows:
+        if category == "operation":
+            sample.add(name, start, duration)
+        elif category == "data":
+            yield from sample.end()
+            if name == "preprocess":
+                if batch is not None:
+                    yield batch
+                batch = "worker", _line(f"SBatchPreprocessed_{number}", start, duration)
+            elif name == "collate":
+                yield "worker", _line("SCollation", start, duration)
+        elif category == "batch":
+            if name == "arrived":
+                arrived[number] = start
+            elif name == "queued":
+                yield "main", _line(f"SBatchQueued_{number}", start, _MOMENT_NS)
+            elif name == "pin":
+                yield "main", _line(f"SBatchPinMemory_{number}", start, duration)
+            elif name == "wait" and not raised:
+                was_there = arrived.pop(number, start)
+                yield "main", _line(f"SBatchWait_{number}", was_there if ready else start, _MOMENT_NS if ready else duration)
+            elif name == "consumed" and not raised:
+                yield "main", _line(f"SBatchConsumed_{number}", start, _MOMENT_NS)
+    yield from sample.end()
+    if batch is not None:
+        yield batch
+
+
+class _Sample:
+    """The outermost operations on one sample."""
+
+    def __init__(self) -> None:
+        self._loading: list[str] = []
+        self._transforms: list[str] = []
+        self._begun = self._ended = self._last = 0
+
+    def add(self, name: str, start: int, duration: int) -> None:
+        if start < self._last:
+            return  # inside the one before
+        self._last = start + duration
+        if name == _READS:
+            self._loading.append(_line("SLoader", start, duration))
+            return
+        if not self._transforms:
+            self._begun = start
+        self._ended = self._last
+        self._transforms.append(_line(f"S{name}", start, duration))
+
+    def end(self) -> Iterator[tuple[str, str]]:
+        """Its lines; from then on it is the next sample."""
+        whole = [_line("STransform", self._begun, self._ended - self._begun)] if self._transforms else []
+        for line in (*self._transforms, *self._loading, *whole):
+            yield "worker", line
+        self._loading, self._transforms = [], []
+
+
+def _line(name: str, start_ns: int, duration_ns: int) -> str:
+    return f"{name.replace(',', '_')},{start_ns},{duration_ns}\n"
