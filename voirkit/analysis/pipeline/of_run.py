@@ -36,4 +36,6 @@ def loader_of(runs: Collection[Run], training: Collection[int] = ()) -> dict[str
     for run, rank in recorded:
         parts += partials(run, rank)
     cpus = next((run.manifest["cpus"] for run in runs if run.manifest.get("cpus")), None)
-    return figures(combine(parts), training, cpus)
+    places = {(process.host, process.rank) for run in runs for process in run.processes()}
+    ranks_of_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
+    return figures(combine(parts), training, None if cpus is None else max(cpus // ranks_of_host, 1))
