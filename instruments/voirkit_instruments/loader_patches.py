@@ -104,13 +104,8 @@ def innermost(function: Any) -> Any:
     return function
 
 
-def first_parameter(function: FunctionType) -> tuple[str, bool] | None:
-    """The name of a function's first parameter, and whether it is the tuple of all; None: it has none, or it is set anew."""
-    return parameter(function, 0)
-
-
 def parameter(function: FunctionType, which: int) -> tuple[str, bool] | None:
-    """The name of a parameter, and whether it is the tuple that has it."""
+    """The name of a parameter by position, and whether it is the tuple that has it; None: there is none."""
     code = function.__code__
     if code.co_argcount > which:
         return code.co_varnames[which], False
