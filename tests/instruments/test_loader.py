@@ -103,6 +103,13 @@ DATA = """
                 time.sleep(0.06)
             return super().__getitem__(index)
 
+    everywhere = Pipeline(Scale(2), Flip())
+
+    class Shared(Numbers):
+        steep = Steeper(3)
+        def __getitem__(self, i):
+            return everywhere(self.steep(super().__getitem__(i)))
+
     def stacked(samples):
         return torch.utils.data.default_collate(samples)
 
@@ -146,6 +153,7 @@ MAIN = """
         load("modules", DataLoader(Numbers(4, torch.nn.Sequential(Flip(), Flip())), batch_size=2), 1, [*range(4)])
         load("a partial function", DataLoader(Numbers(4, functools.partial(shift, by=2)), batch_size=2), 1, [*range(4)])
         load("all parameters in one", DataLoader(Numbers(4, Everything()), batch_size=2), 1, [*range(4)])
+        load("what a class and a module have", DataLoader(Shared(4), batch_size=2), 1, [*range(4)])
         load("an own collate", DataLoader(Numbers(4, shift), batch_size=2, collate_fn=stacked, num_workers=1), 1, [*range(4)])
         load("a lambda that collates", DataLoader(Numbers(4, shift), batch_size=2, collate_fn=lambda s: torch.stack(s)), 1, [*range(4)])
         load("single samples", DataLoader(Numbers(3, shift), batch_size=None, num_workers=1), 1, [*range(3)])
@@ -240,6 +248,7 @@ def test_workers_that_are_started_anew_record_the_same(loads: Loads, method: str
         ("the last call counts", {"Steeper": 4}),
         ("modules", {"Flip": 8}),
         ("a partial function", {"shift": 4}),
+        ("what a class and a module have", {"Flip": 4, "Scale": 4, "Steeper": 4}),
         ("all parameters in one", {"Everything": 4}),
         ("groups", {"shift": 8}),
         ("an iterable", {"Scale": 9}),
