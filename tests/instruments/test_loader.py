@@ -313,10 +313,11 @@ def test_without_order_batches_are_consumed_as_they_come(loads: Loads) -> None:
         assert values(found, "batch.arrived") == values(found, "batch.consumed")
 
 
-def test_the_processor_time_of_a_batch_is_no_more_than_its_time_in_one_thread(loads: Loads) -> None:
-    found = loads.of("0 workers")
-    worked, took = named(found, "data.cpu"), named(found, "data.preprocess")
-    assert [(a.begin, a.value <= b.end - b.begin + 20_000) for a, b in zip(worked, took, strict=True)] == [(b.end, True) for b in took]
+def test_the_processor_time_of_a_batch_is_told_where_it_ends(loads: Loads) -> None:
+    for name in "0 workers", "2 workers":
+        worked, took = named(loads.of(name), "data.cpu"), named(loads.of(name), "data.preprocess")
+        assert sorted(record.begin for record in worked) == sorted(record.end for record in took)
+        assert all(record.value > 0 for record in worked)
 
 
 def test_at_most_so_many_batches_are_queued_as_torch_allows(loads: Loads) -> None:
