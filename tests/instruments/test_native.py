@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Ended, Place
+from conftest import CLEAN, Ended, Place
 
 SPANS = """
 import hashlib, os, threading, time, zlib
@@ -193,6 +193,20 @@ def test_however_a_script_ends_it_ends_so_and_perf_too(place: Place, end: str) -
     found = json.loads(report.out)["native"]
     assert set(found["operations"]) == {"Compress", "Digest"}
     assert not still_sampling(place)
+
+
+@pytest.mark.usefixtures("perf")
+def test_every_rank_is_sampled_and_they_are_added(place: Place) -> None:
+    place.write(main=SPANS + "load(3)\n")
+    command = [sys.executable, "-m", "voirkit", "--run-dir", "run", "--native=1999", "main.py"]
+    ranks = [
+        subprocess.Popen(command, cwd=place.folder, env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2"}, stdout=subprocess.DEVNULL)
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=100) for process in ranks] == [0, 0]
+    report = place.run(sys.executable, "-m", "voirkit", "report", "run", "--json")
+    assert set(json.loads(report.out)["native"]["operations"]) == {"Compress", "Digest"}
+    assert {name: row["n"] for name, row in document(place)["operations"].items()} == {"Compress": 6, "Digest": 6}
 
 
 @pytest.mark.usefixtures("perf")
