@@ -62,3 +62,35 @@ def test_units_and_any_figure_and_only_the_first_rank_checks(place: Place) -> No
     assert first.err.count("check failed") == 2
     second = place.run(sys.executable, "-m", "voirkit", "--run-dir", "other", *conditions, "main.py", env={"RANK": "1", "WORLD_SIZE": "2"})
     assert (second.code, second.err) == (0, "")
+
+
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.zeros(40, 4), torch.zeros(40, 1)), batch_size=4):
+    optimizer.zero_grad()
+    ((model(x) - y) ** 2).mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("bound", "holds"), [(10, True), (11, False)])
+def test_under_torchrun_the_conditions_are_of_all_ranks_and_told_once(place: Place, bound: int, holds: bool) -> None:
+    place.write(main=RANKS)
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "voirkit", "--run-dir", "run")
+    ended = place.python(*launch, "--require", f"ranks.1.steps>={bound}", "--require", "steps.items==80", "main.py", timeout=280)
+    assert place.folder.joinpath("run", "summary.json").exists()
+    if holds:
+        assert (ended.code, "check failed" in ended.err) == (0, False)
+    else:
+        assert ended.code != 0
+        assert ended.err.count("check failed: ranks.1.steps>=11: it is 10") == 1
+        assert "exitcode  : 3" in ended.err  # torchrun's own word for it, and its own exit code is 1

@@ -99,34 +99,36 @@ def test_a_loader_inside_of_an_iterable_dataset(says: Says, loop: Loop) -> None:
 # batches that another thread fetches
 
 
-class Prefetcher:
-    """A thread that iterates over the loader; it goes on where it is told to, so that one clock does for both.
+class Prefetcher(queue.Queue[Any]):
+    """A queue into which a thread puts the loader's batches, each when it is waited for, so that one clock does for both threads.
 
     Args:
         loader: The loader.
-        epochs: How often it goes over it; ``None`` tells the end of each.
+        epochs: How often the thread goes over it.
+        tells: Whether it puts None at the end of each.
     """
 
     def __init__(self, loader: Any, epochs: int, tells: bool = True) -> None:
-        self.queue: Any = queue.Queue()
-        self._turn = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._fetch, args=(loader, epochs, tells))
-        self._thread.start()
+        super().__init__()
+        self.wanted = threading.Semaphore(0)
+        threading.Thread(target=self._fetch, args=(loader, epochs, tells), daemon=True).start()
 
     def _fetch(self, loader: Any, epochs: int, tells: bool) -> None:
         for _ in range(epochs):
             iterator = iter(loader)
             while True:
-                self._turn.acquire()
+                self.wanted.acquire()
                 batch = next(iterator, None)
                 if batch is not None or tells:
-                    self.queue.put(batch)
+                    self.put(batch)
                 if batch is None:
                     break
 
-    def get(self) -> Any:
-        threading.Timer(0.002, self._turn.release).start()  # the thread fetches while this one waits
-        return self.queue.get()
+    def _qsize(self) -> int:  # asked inside of get()
+        n = super()._qsize()
+        if n == 0:
+            self.wanted.release()
+        return n
 
 
 def test_batches_through_a_queue(says: Says, loop: Loop) -> None:
@@ -147,7 +149,7 @@ def test_batches_through_a_queue_as_many_as_are_known(says: Says) -> None:
         prefetcher = Prefetcher(loop.loader, epochs=1, tells=False)
         for _ in range(len(loop.loader)):
             loop.train_on(prefetcher.get())
-        prefetcher._turn.release()
+        prefetcher.wanted.release()
         clock.spend(1000)
         loop.evaluate()
 
@@ -312,7 +314,7 @@ def test_cycle(says: Says, loop: Loop) -> None:
         clock.spend(1000)
 
     found = says(script)
-    assert (found.n, found.ms) == (12, [STEP] * 5 + [STEP - WAIT] * 7)
+    assert (found.n, found.items, found.ms) == (12, [4] * 12, [STEP] * 5 + [STEP - WAIT] * 7)
     assert found.phases == {**usual(12), "wait": WAIT * 5}
 
 

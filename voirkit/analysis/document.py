@@ -65,7 +65,8 @@ def spread(values: Array) -> dict[str, float] | None:
 
 def _steps(tables: Sequence[Table], wait_known: bool) -> dict[str, Any]:
     n = max((len(t) for t in tables), default=0)
-    items = sum(int(t.items[t.items > 0].sum()) for t in tables)
+    counted = [t.items[t.items >= 0] for t in tables]
+    items = sum(int(c.sum()) for c in counted) if any(map(len, counted)) or not n else None
     time = _slowest([t.time_ns for t in tables])
     found: dict[str, Any] = {"n": n, "items": items, "time_s": spread(time * _NS), "phases": phases(tables)}
     if n and not wait_known:

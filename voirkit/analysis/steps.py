@@ -137,10 +137,12 @@ def steps_of(timeline: Timeline) -> Steps:
         return Steps(_between_optimizer_steps(timeline, made, turn_of), evaluation, wait_known=False)
     table = _table(made.turns, training, requests, own, time)
     stepped = timeline.start_ns[timeline.leads & (turn_of == OUTSIDE)]
-    ended = [r.end_ns for r in requests if r.kind is Kind.END and r.episode in trains] if len(stepped) > 1 else []
-    for at, after in zip(ended, [*ended[1:], np.iinfo(np.int64).max], strict=True) if ended else ():
-        if np.diff(np.searchsorted(stepped, (at, after))) > 1:
-            table = _joined(table, _going_on(timeline, made, turn_of, at, after, table))
+    ends = [r for r in requests if r.kind is Kind.END and r.episode in trains] if len(stepped) > 1 else []
+    for end, until in zip(ends, [*(r.end_ns for r in ends[1:]), np.iinfo(np.int64).max], strict=True) if ends else ():
+        if np.diff(np.searchsorted(stepped, (end.end_ns, until))) > 1:
+            more = _going_on(timeline, made, turn_of, end.end_ns, until, table)
+            given = np.array([_items(t, requests) for t in made.turns if t.episode == end.episode])
+            table = _joined(table, replace(more, items=np.resize(given, len(more))))  # the same batches, in their order
     return Steps(table, evaluation, wait_known=True, episodes=frozenset(trains))
 
 
