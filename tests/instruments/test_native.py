@@ -327,3 +327,36 @@ planted("operation", "Compress", "loader", Compress(), 80)
     assert found["tool"] == "py-spy"
     assert libraries(found["operations"]["Compress"]).startswith("libz")
     assert "py-spy samples instead" in ended.err
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("perf")
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+def test_with_loader_the_transforms_in_its_workers_are_mapped(place: Place) -> None:
+    place.write(
+        main="""
+        import os
+        from PIL import Image
+        from torch.utils.data import DataLoader, Dataset
+        from torchvision import transforms
+
+        class Photos(Dataset):
+            transform = transforms.Compose([transforms.RandomResizedCrop(300, scale=(0.9, 1.0)), transforms.ToTensor()])
+            image = Image.frombytes("RGB", (700, 500), os.urandom(700) * 1500)
+            def __len__(self):
+                return 120
+            def __getitem__(self, index):
+                return self.transform(self.image)
+
+        for batch in DataLoader(Photos(), batch_size=20, num_workers=2):
+            pass
+        """
+    )
+    started(place, "--loader", "--native=1999", "main.py")
+    operations = document(place)["operations"]
+    assert {name: row["n"] for name, row in operations.items() if name in ("RandomResizedCrop", "ToTensor")} == {
+        "RandomResizedCrop": 120,
+        "ToTensor": 120,
+    }
+    functions = [row["function"] for row in operations["RandomResizedCrop"]["functions"].values()]
+    assert functions[0] == "_ImagingResampleHorizontal_8bpc"
