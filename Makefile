@@ -56,6 +56,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/rates.py
 	$(PY) benchmarks/steps.py
+	$(PY) benchmarks/loader.py
 	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py
 	$(PY) benchmarks/probes.py
 	$(PY) benchmarks/annotations.py

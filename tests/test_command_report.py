@@ -138,3 +138,14 @@ def test_what_can_not_be_read_is_said_without_a_traceback(place: Place, what: st
         assert "it is damaged" in shown.err
     else:
         assert "can not be read" in shown.err
+
+
+def test_an_encoding_that_lacks_what_is_drawn_gets_what_is_like_it(place: Place) -> None:
+    place.write(main=FINISHED)
+    ran = place.run(sys.executable, "-m", "voirkit", "main.py", env={"PYTHONIOENCODING": "ascii"})
+    shown = place.run(sys.executable, "-m", "voirkit", "report", env={"PYTHONIOENCODING": "ascii"})
+    for text in (ran.err, shown.out):
+        assert text.isascii()
+        assert "####" in text
+        assert "?" not in text
+    assert (ran.code, shown.code, shown.err) == (0, 0, "")

@@ -5,6 +5,7 @@ Stands on the ground: imports nothing of voirkit, and nothing heavy, since every
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterable
 
@@ -72,9 +73,22 @@ def say_as_it_is(text: str) -> None:
     if sys.stderr is not None:
         try:
             encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-            sys.stderr.write(text.encode(encoding, "replace").decode(encoding))
+            sys.stderr.write(text.encode(encoding, PLAIN).decode(encoding))
         except (OSError, ValueError):
             pass  # it is closed, or full
+
+
+PLAIN = "voirkit.plain"  # of characters that an encoding lacks: those that voirkit draws with as what is like them, others as "?"
+_LIKE = {"█": "#", "·": "-", "µ": "u", "→": "->", "…": "..."}
+
+
+def _plain(exc: UnicodeError) -> tuple[str, int]:
+    if not isinstance(exc, UnicodeEncodeError):
+        raise exc
+    return "".join(_LIKE.get(character, "?") for character in exc.object[exc.start : exc.end]), exc.end
+
+
+codecs.register_error(PLAIN, _plain)
 
 
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:

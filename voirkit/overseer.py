@@ -412,8 +412,13 @@ class Overseer(GivenOverseer):
         draw = None if self._quiet else (*_columns(), record.path.removeprefix(current_folder() + os.sep))
         rank = record.manifest["rank"]
         if record.is_whole:  # else nothing can be written there, which has been told
+            before = os.times()
             completed, self.table = traces.finish(record.path, rank, self.warn, draw)
+            after = os.times()
             self.summary = completed or self.summary
+            # Of all children: the only one that ends meanwhile.
+            used = after.children_user + after.children_system - before.children_user - before.children_system
+            self.summary["overhead"]["completing_s"] = round(used, 3)
         self._warnings += [text for text in self.summary["warnings"] if text not in self._warnings]
         dropped = self.summary["dropped"]
         for name, n in traces.dropped_by_others(record.path, rank).items():

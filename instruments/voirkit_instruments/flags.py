@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase
 
+_HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
+
 instrument_dash = gated(
     "--dash", "voirkit_instruments.dash:dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"
 )
@@ -75,6 +77,31 @@ def instrument_loader(ov: Overseer) -> Iterator[Phase]:
         from voirkit_instruments.loader import loader
 
         ov.require(loader(*([given] if isinstance(given, str) else given)))
+
+
+def instrument_loader_sweep(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--loader-sweep``, and what it runs the script with."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--loader-sweep",
+        nargs="?",
+        type=_steps,
+        const=40,
+        dest="--loader-sweep",
+        metavar="STEPS",
+        help="run the script for some steps (40) with one number of loader workers after the other, and say which is best",
+    )
+    ov.argparser.add_argument("--loader-setting", type=_setting, dest="--loader-setting", help=_HIDDEN)
+    yield ov.phases.parse_args
+    steps, setting = getattr(ov.options, "--loader-sweep"), getattr(ov.options, "--loader-setting")
+    if setting is not None:
+        from voirkit_instruments.loader_setting import loader_setting
+
+        ov.require(loader_setting(setting))
+    elif steps is not None:
+        from voirkit_instruments.loader_sweep import loader_sweep
+
+        ov.require(loader_sweep(steps))
 
 
 def instrument_log(ov: Overseer) -> Iterator[Phase]:
@@ -178,6 +205,18 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _steps(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= 8):
+        raise ValueError(f"{text!r} is no number of steps to measure; give a whole number of at least 8.")
+    return int(text)
+
+
+def _setting(text: str) -> dict[str, int]:
+    from voirkit_instruments.loader_setting import read
+
+    return read(text)
+
+
 def _hertz(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
         raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
@@ -198,6 +237,6 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_log, instrument_monitor, instrument_native,
-    instrument_argparse, instrument_rates, instrument_verify,
+    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
+    instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_verify,
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import weakref
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader_numbers import forgetting
-from voirkit_instruments.loader_record import MAIN, PIN, PINNING, PUTTING, Episode, now
+from voirkit_instruments.loader_record import MAIN, PIN, PINNING, PUTTING, UNKNOWN, Episode, now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Batches:
         here = self._here
 
         def enter() -> int:
-            if here.inside != PIN:
+            if here.inside != PIN or here.batch == UNKNOWN:
                 return 0
             here.inside = PINNING
             return now()

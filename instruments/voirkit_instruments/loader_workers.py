@@ -85,7 +85,9 @@ class Workers:
                     here.batch = got[0]
                     if was == WORKER:
                         span(idle, since, end, here.args, got[0])
-                elif was == WORKER:
+                elif was != WORKER:
+                    here.batch = UNKNOWN  # a worker's answer, which passes through the pinning thread
+                else:
                     told = getattr(got, "__dict__", {}).get(_CARRIED)
                     if told is not None:
                         self._be(Episode(*told), here.worker)

@@ -47,6 +47,5 @@ def test_spans_at_the_recursion_limit_are_recorded_and_the_exception_is_the_prog
     found = counts(events(tmp_path / "run"))["forward"]
     not_begun = 10  # the last call of each recursion is a span on Python 3.12, though the function itself could not begin
     assert found + dropped <= entered + not_begun
-    if not extension:  # the C recorder goes deeper for a moment; in Python one can not even count there
-        assert (dropped, done.stderr) == (0, "")
-        assert found >= entered
+    assert (dropped, done.stderr) == (0, "")  # the C recorder goes deeper for a moment; that in Python writes when it can again
+    assert found >= entered

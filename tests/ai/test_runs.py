@@ -70,6 +70,7 @@ def test_the_summary_says_what_recording_cost(place):
     assert summary["dropped"] == {}
     assert summary["overhead"]["events"] == 5
     assert 0 < summary["overhead"]["seconds"] < 1
+    assert 0 < summary["overhead"]["completing_s"] < 60
     assert summary["overhead"]["share"] == pytest.approx(summary["overhead"]["seconds"] / summary["duration_s"], rel=0.2)
 
 

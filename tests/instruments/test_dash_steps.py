@@ -95,6 +95,18 @@ def test_elsewhere_than_on_a_terminal_the_steps_are_in_the_line(tmp_path: Path) 
     process.communicate("\n")
 
 
+def test_of_several_ranks_all_are_shown(on_terminal: Run, tmp_path: Path) -> None:
+    terminal = on_terminal(TRAINS + WAITS, size=(100, 30), env={"RANK": "0", "WORLD_SIZE": "2"})
+    terminal.until_shows("wait 50%")
+    environment = {**CLEAN, "RANK": "1", "WORLD_SIZE": "2"}
+    with subprocess.Popen([*VOIRKIT, "main.py"], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
+        terminal.until_shows("rank 1")
+        assert "rank 0" in "\n".join(terminal.screen.display)
+        other.communicate(b"\n")
+    terminal.type("on\n")
+    assert terminal.end() == 0
+
+
 # The key q
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.native import native_of
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
 from voirkit.runs.alerts import alerts
+from voirkit.runs.directory import NATIVE_FOLDER
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -55,7 +55,10 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
         found.update(computed(ranks, found))
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
-    found["native"] = native_of(run) or found["native"]
+    if os.path.isdir(os.path.join(run.path, NATIVE_FOLDER)):
+        from voirkit.analysis.native import native_of  # 10 ms that few runs need
+
+        found["native"] = native_of(run) or found["native"]
     creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from voirkit.commands.target import read_words
-from voirkit.errors import tell
+from voirkit.errors import PLAIN, tell
 from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
@@ -111,6 +111,8 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
     from voirkit.report.table import draw
     from voirkit.runs.find import LATEST
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors=PLAIN)
     console = Console(file=sys.stdout, highlight=False)
     typed = options.RUN or [LATEST]
     for at, (run, summary) in enumerate(summaries):

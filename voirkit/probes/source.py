@@ -103,9 +103,14 @@ def trees_in(
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":
         found = _alone(code, lines, qualname)
         if found is not None:
-            found[0].body[:0] = _imports(found[1], names)
+            imports = _imports(found[1], names)
+            found[0].body[:0] = imports
             rewritten.rewrite(found[0], code, lines)
             yield found
+            again = _alone(code, lines, qualname) if imports else None
+            if again is not None:  # a script's statements are compiled in parts, of which its imports may be another
+                rewritten.rewrite(again[0], code, lines)
+                yield again
     for found in _in_module(code, lines):
         rewritten.rewrite(found[0], code, lines)
         yield found
@@ -190,6 +195,7 @@ def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, F
         for node in found:
             yield part_of(tree, [statement]), node
             yield tree, node  # where the rest counts, such as where `super` is also a name of the module's
+            yield ast.Module([statement], []), node
 
 
 def copied(node: Any) -> Any:

@@ -62,6 +62,21 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
         raise VoirkitError("it is folders of files.", where="--format lotus -o -", next="Give a folder's name with -o.")
     folders = _Folders(run, target)
     written: list[str] = []
+    try:
+        for path in _files(run, selection, folders):
+            written.append(path)
+    except BaseException:  # the disk is full: part of a run would be taken for all of it
+        for path in folders.files:
+            if os.path.lexists(path):
+                os.unlink(path)
+        raise
+    if not written:
+        raise VoirkitError("this run has no record of a loader.", where="--format lotus", next="Record it: voirkit --loader SCRIPT")
+    return written
+
+
+def _files(run: Run, selection: Selection, folders: _Folders) -> Iterator[str]:
+    """Write the files of one process after the other."""
     rows: Iterator[Row] = (row for batch in run.fetch(_QUERY.format(events=run.events(selection))) for row in batch)
     for (rank, loader, pid), own in groupby(rows, key=lambda row: row[:3]):
         folder = folders.of(rank, loader)
@@ -70,12 +85,11 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
             files: dict[str, Callable[[str], object]] = {}
             for who, line in _lines(own):
                 if who not in files:
-                    written.append(os.path.join(folder, f"{PREFIX}_{who}_pid_{pid}"))
-                    files[who] = open_.enter_context(text(written[-1]))
+                    path = os.path.join(folder, f"{PREFIX}_{who}_pid_{pid}")
+                    folders.files.append(path)
+                    files[who] = open_.enter_context(text(path))
                 files[who](line)
-    if not written:
-        raise VoirkitError("this run has no record of a loader.", where="--format lotus", next="Record it: voirkit --loader SCRIPT")
-    return written
+        yield from folders.files[len(folders.files) - len(files) :]
 
 
 class _Folders:
@@ -92,6 +106,7 @@ class _Folders:
         self._ranks = len({process.rank for process in run.processes()})
         self._names: dict[str, tuple[int, int]] = {}
         self._made: set[str] = set()
+        self.files: list[str] = []
 
     def of(self, rank: int, loader: int) -> str:
         name = f"b{self._known.get(loader, {}).get('batch_size') or 1}_gpu{self._ranks}"

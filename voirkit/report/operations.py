@@ -90,7 +90,9 @@ def facts(loader: Loader) -> Iterator[Text]:
         yield _line("batches", *said)
     if loader.get("utilisation"):
         used, queue = loader["utilisation"], loader.get("queue")
-        said = [f"{used['busy']:.0%} busy", f"the busiest {used['imbalance']:.0%} above the mean"]
+        cost = loader["cost"]
+        computing = f" ({cost['cpu_s'] / cost['batch_s']:.0%} of it computing)" if cost["cpu_s"] is not None and cost["batch_s"] else ""
+        said = [f"{used['busy']:.0%} busy{computing}", f"the busiest {used['imbalance']:.0%} above the mean"]
         if queue:
             said.append(f"{figure(queue['mean'])} batches in store, none {queue['empty_share']:.0%} of the time")
         yield _line("workers", *said)

@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from voirkit.runs.no_room import no_room, of_the_system
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 STDOUT = "-"
 # Of gzip, 1 to 9. An export takes a fifth less time with 3 than with 6, and a fifth more bytes.
 LEVEL = 3
+
+_number = count()  # a format may have several files open
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def complete(path: str) -> Iterator[str]:
     """
     folder = tempfile.gettempdir() if path == STDOUT else os.path.dirname(path)
     # Short and in ASCII, whatever the file is called: its name may be as long as the file system allows, and not even text.
-    temporary = os.path.join(folder, f".voirkit-{os.getpid()}.tmp")
+    temporary = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
     try:
         try:
             with open(temporary, "wb"):

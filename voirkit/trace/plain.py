@@ -73,7 +73,8 @@ class _Thread:
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
-_too_deep: list[int] = []  # names of spans that ended where python could go no deeper; they are lost
+# Records for which python could go no deeper, as (span or None, name, start, end, value, args): they are written when it can again.
+_too_deep: list[tuple[Any, int, int, int, int, int]] = []
 _holes: list[None] = []  # one for each place that was taken and not written to
 
 
@@ -127,7 +128,10 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
         except _NO_ROOM as exc:
             _unless_the_programs(exc)
     if _mode and not stored:
-        _lose(name_id)
+        if isinstance(raised, RecursionError) and name_id:
+            _too_deep.append((None, name_id, start, start + duration, value, args))
+        else:
+            _lose(name_id)
     # What comes of half empty modules is voirkit's own, and so is that python can go no deeper.
     if raised is not None and not is_finalizing() and not isinstance(raised, RecursionError):
         raise raised
@@ -215,7 +219,30 @@ def _leave(start: int, span: Span, *_: object) -> None:
         if span.enabled:
             _record(span.name_id, start, end, span.args)
     except RecursionError:  # at the program's limit python goes no deeper; the program's own exception is on its way
-        _too_deep.append(span.name_id)
+        _too_deep.append((span, span.name_id, start, end, 0, 0))
+        return
+    if _too_deep:
+        try:
+            _make_up()
+        except RecursionError:
+            pass  # it can not yet
+
+
+def _make_up() -> None:
+    """Write what could not be written where python could go no deeper."""
+    for _ in range(len(_too_deep)):  # no more: what it can not write yet comes back
+        late = span, name_id, start, end, value, args = _too_deep.pop()
+        try:
+            if span is not None:
+                if span._seen is not _generation:
+                    _refresh(span)
+                if not span.enabled:
+                    continue
+                args = span.args
+            _record(name_id, start, end, args, value)
+        except RecursionError:
+            _too_deep.append(late)
+            raise
 
 
 def _refresh(span: Span) -> None:
@@ -304,6 +331,8 @@ def install(
 def switch(mode: int) -> None:
     """Record (1), do not (0), or count what would be recorded as dropped (2)."""
     global _mode
+    if _mode == ON:
+        _make_up()
     _mode = mode
 
 
@@ -322,7 +351,9 @@ def close() -> list[tuple[Any, int, int, bool]]:
     """
     global _local, _writers, _free, _inherited, _holes
     while _too_deep:
-        _lose(_too_deep.pop())
+        late = _too_deep.pop()
+        if _mode != ON:  # else this is a forked child: they are its parent's
+            _lose(late[1])
     writers, _writers, _free = _writers, [], []
     empty, _holes = len(_holes), []
     _local, _inherited = _Local(), layout.THREAD

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from voirkit.analysis.pipeline.figures import figures
-from voirkit.analysis.pipeline.partial import Partial, combine, partials
 from voirkit.analysis.pipeline.records import KIND
 from voirkit.runs.parquet import quoted
 
 if TYPE_CHECKING:
+    from voirkit.analysis.pipeline.partial import Partial
     from voirkit.runs.opened import Run
 
 
@@ -27,10 +26,16 @@ def loader_of(runs: Collection[Run], training: Collection[int] = ()) -> dict[str
         runs: The run, or the directories of its ranks.
         training: Numbers of the loaders that are trained on.
     """
+    recorded = [(run, rank) for run in runs for rank in ranks_of(run)]
+    if not recorded:
+        return None
+    from voirkit.analysis.pipeline.figures import figures
+    from voirkit.analysis.pipeline.partial import combine, partials
+
     parts: list[Partial] = []
-    cpus: int | None = None
-    for run in runs:
-        cpus = cpus or run.manifest.get("cpus")
-        for rank in ranks_of(run):
-            parts += partials(run, rank)
-    return figures(combine(parts), training, cpus)
+    for run, rank in recorded:
+        parts += partials(run, rank)
+    cpus = next((run.manifest["cpus"] for run in runs if run.manifest.get("cpus")), None)
+    places = {(process.host, process.rank) for run in runs for process in run.processes()}
+    ranks_of_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
+    return figures(combine(parts), training, None if cpus is None else max(cpus // ranks_of_host, 1))

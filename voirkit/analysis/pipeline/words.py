@@ -29,7 +29,8 @@ def workers(loader: Loader) -> str:
         return ""
     expected = predicted[now]["rate"]
     if enough is not None and enough > now:
-        return f"num_workers={enough} would remove the wait (predicted {_number(predicted[enough]['rate'])} items/s instead of {_number(expected)})."
+        then = _number(predicted[enough]["rate"])
+        return f"num_workers={enough} would remove the wait (predicted {then} items/s instead of {_number(expected)})."
     if enough is None and best > now and predicted[best]["rate"] > expected * _GAIN:
         return (
             f"num_workers={best} would give at best {_number(predicted[best]['rate'])} items/s instead of {_number(expected)}; "
