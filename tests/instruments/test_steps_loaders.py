@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from phases import STEP, Kept, net, points, train
+from phases import STEP, Kept, net, points, train, watched
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from voirkit_instruments.steps_loaders import batches
@@ -160,3 +160,46 @@ class Counts(Dataset[int]):
 def test_the_length_is_known_where_no_code_of_the_program_runs_for_it(name: str) -> None:
     make, length = LENGTHS[name]
     assert batches(make()) == length
+
+
+# loops as spans of the pipeline
+
+
+def test_a_loop_is_an_epoch_if_it_trains_and_an_evaluation_if_it_only_calls(kept: Kept) -> None:
+    model, loader = net(), DataLoader(points(4), batch_size=2)
+    train(model, loader, torch.optim.SGD(model.parameters(), 0.1))
+    for x, _ in loader:
+        model(x)
+    list(loader)
+    told = [(kind, seen) for kind in ("pipeline.epoch", "pipeline.evaluate") for seen in kept.seen(kind)]
+    assert told == [("pipeline.epoch", {"loader": 0, "episode": 0}), ("pipeline.evaluate", {"loader": 0, "episode": 1})]
+
+
+def test_a_loop_that_is_left_is_over_where_it_is_left(kept: Kept) -> None:
+    model = net()
+    for x, _ in DataLoader(points(4), batch_size=1):
+        model(x)
+        break
+    model(x)
+    (begin, end), (_, called), (after, _) = *kept.times("pipeline.evaluate"), *kept.times("compute.forward")
+    assert begin < called < end < after
+
+
+def test_an_evaluation_whose_iterator_is_held_is_over_when_the_next_loop_begins(kept: Kept) -> None:
+    model = net()
+    held = iter(DataLoader(points(2), batch_size=2))
+    model(next(held)[0])
+    train(model, DataLoader(points(2), batch_size=2), torch.optim.SGD(model.parameters(), 0.1))
+    del held
+    assert [seen["episode"] for seen in kept.seen("pipeline.evaluate")] == [0]
+    assert kept.times("pipeline.evaluate")[0][1] <= kept.times("pipeline.epoch")[0][0]
+
+
+@pytest.mark.usefixtures("engine")
+def test_training_lasts_from_the_first_epoch_to_the_end_of_the_last() -> None:
+    model, loader = net(), DataLoader(points(4), batch_size=2)
+    with watched() as watch:
+        for _ in range(2):
+            train(model, loader, torch.optim.SGD(model.parameters(), 0.1))
+    epochs = watch.kept.times("pipeline.epoch")
+    assert watch.kept.times("pipeline.train") == [(epochs[0][0], epochs[1][1])]
