@@ -211,7 +211,7 @@ def others(folder: Path, rounds: int, images: int) -> None:
     }
     spy = Path(sys.executable).parent / "py-spy"
     if spy.exists():
-        variants["py-spy 100 Hz"] = [str(spy), "record", "-q", "-s", "-f", "raw", "-o", "spied", "--", python]
+        variants["py-spy 100 Hz"] = [str(spy), "record", "-s", "-f", "raw", "-o", "spied", "--", python]
     ratios: dict[str, list[float]] = {name: [] for name in variants}
     for n in range(rounds):
         took = {}
