@@ -44,6 +44,7 @@ def make(run: Path, events: int) -> None:
     """Write the segments of a run, as its main process and two workers would have."""
     folder = Path(layout.folder_of(str(run)))
     folder.mkdir(parents=True)
+    (run / "run.json").write_text('{"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0}')
     random = np.random.default_rng(0)
     for number, (pid, names, share) in enumerate(
         ((1 << 30, EVENTS[:8], 0.8), ((1 << 30) + 1, EVENTS[8:], 0.1), ((1 << 30) + 2, EVENTS[8:], 0.1))

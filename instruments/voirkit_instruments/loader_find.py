@@ -1,4 +1,5 @@
-"""Finds the transforms of a dataset: in its attributes, in lists of them, and in the attributes of transforms and of datasets inside it.
+"""Finds the transforms of a dataset: in its attributes and its class's, in globals that its ``__getitem__`` names, in lists of them, and in
+the attributes of transforms and of datasets inside it.
 
 Looks at attributes of objects without asking the objects: no property and no ``__getattr__`` of the program runs.
 """
@@ -52,6 +53,8 @@ class Finder:
                 self._operations.function(value, "Loader")
             else:
                 self._value(value, deep - 1, seen, not name.startswith("__"))
+        for value in around(type(thing)):
+            self._value(value, deep - 1, seen, False)
 
     def _value(self, value: Any, deep: int, seen: set[int], functions: bool) -> None:
         kind = type(value)
@@ -96,6 +99,19 @@ class Finder:
         seen.add(id(value))
         for part in given.values():  # other transforms, but no function, whose time is its own
             self._value(part, deep - 1, seen, False)
+
+
+def around(kind: type) -> Iterator[Any]:
+    """What objects of a class may use that is not their own: attributes of the class, and globals that its reading of samples names."""
+    for owner in kind.__mro__:
+        if _is_foreign(owner):
+            continue
+        yield from list(vars(owner).values())
+        for name in ("__getitem__", "__getitems__", "__iter__"):
+            function = vars(owner).get(name)
+            if type(function) is FunctionType:
+                names = function.__globals__
+                yield from [names[used] for used in function.__code__.co_names if used in names]
 
 
 def attributes(thing: Any) -> Iterator[tuple[str, Any]]:

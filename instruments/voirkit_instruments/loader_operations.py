@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from types import FunctionType
 
-from voirkit_instruments.loader_patches import LoaderPatches, first_parameter, innermost, parameter
+from voirkit_instruments.loader_patches import LoaderPatches, innermost, parameter
 from voirkit_instruments.loader_record import FETCH, now
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ class Operations:
         function = innermost(vars(owner).get(name))
         if type(function) is not FunctionType or self._patches.has(function):
             return type(function) is FunctionType
-        first = first_parameter(function)
+        first = parameter(function, 0)
         if first is None:
             return False
         names = _Names(self, owner, name, suffix)

@@ -65,10 +65,11 @@ class LoaderPatches:
             self.patches.table[name] = "asks for its own local variables"
             return False
         plain = _COMPILING if anywhere and "torch" in function.__globals__ and "torch" not in function.__code__.co_varnames else ()
-        key = (enter, leave, most, passed, left, value, bool(plain))
+        unasked = anywhere and not plain
+        key = (enter, leave, most, passed, left, value, bool(plain), unasked)
         around = self._arounds.get(key)
         if around is None:
-            around = self._arounds[key] = Around(self._here, most, enter, leave, passed, value, plain, left)
+            around = self._arounds[key] = Around(self._here, most, enter, leave, passed, value, plain, left, unasked)
         if not self.patches.around(self._unique(name, function), function, around):
             return False
         watch_picklers(woven.own_code)  # the code may be a lambda's that is pickled by value
@@ -104,13 +105,8 @@ def innermost(function: Any) -> Any:
     return function
 
 
-def first_parameter(function: FunctionType) -> tuple[str, bool] | None:
-    """The name of a function's first parameter, and whether it is the tuple of all; None: it has none, or it is set anew."""
-    return parameter(function, 0)
-
-
 def parameter(function: FunctionType, which: int) -> tuple[str, bool] | None:
-    """The name of a parameter, and whether it is the tuple that has it."""
+    """The name of a parameter by position, and whether it is the tuple that has it; None: there is none."""
     code = function.__code__
     if code.co_argcount > which:
         return code.co_varnames[which], False

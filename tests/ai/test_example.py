@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 from annotating import counts, rows
+
+from voirkit.report.formats import FORMATS
 
 pytest.importorskip("torch")
 
@@ -26,3 +29,12 @@ def test_the_annotated_example(place):
     assert [(e.args["epoch"], e.args["step"]) for e in found if e.name == "forward"] == [
         (epoch, step) for epoch in (0, 1) for step in range(5)
     ]
+    for format in FORMATS:
+        if format == "lotus":
+            continue  # of runs with --loader
+        if format == "arrow" and importlib.util.find_spec("pyarrow") is None:
+            continue
+        exported = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", f"x.{format}")
+        assert (exported.code, exported.out) == (0, f"x.{format}\n"), exported.err
+        data = (place.folder / f"x.{format}").read_bytes()
+        assert format in ("arrow", "parquet") or data.count(b"backward") >= (1 if format == "perfetto" else 10)

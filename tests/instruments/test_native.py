@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Ended, Place
+from conftest import CLEAN, Ended, Place
 
 SPANS = """
 import hashlib, os, threading, time, zlib
@@ -196,6 +196,20 @@ def test_however_a_script_ends_it_ends_so_and_perf_too(place: Place, end: str) -
 
 
 @pytest.mark.usefixtures("perf")
+def test_every_rank_is_sampled_and_they_are_added(place: Place) -> None:
+    place.write(main=SPANS + "load(3)\n")
+    command = [sys.executable, "-m", "voirkit", "--run-dir", "run", "--native=1999", "main.py"]
+    ranks = [
+        subprocess.Popen(command, cwd=place.folder, env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2"}, stdout=subprocess.DEVNULL)
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=100) for process in ranks] == [0, 0]
+    report = place.run(sys.executable, "-m", "voirkit", "report", "run", "--json")
+    assert set(json.loads(report.out)["native"]["operations"]) == {"Compress", "Digest"}
+    assert {name: row["n"] for name, row in document(place)["operations"].items()} == {"Compress": 6, "Digest": 6}
+
+
+@pytest.mark.usefixtures("perf")
 def test_a_script_that_records_nothing_has_its_functions_too(place: Place) -> None:
     place.write(main=SPANS + "for _ in range(8): compress()\n")
     ended = started(place, "--native=1999", "main.py")
@@ -313,3 +327,36 @@ planted("operation", "Compress", "loader", Compress(), 80)
     assert found["tool"] == "py-spy"
     assert libraries(found["operations"]["Compress"]).startswith("libz")
     assert "py-spy samples instead" in ended.err
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("perf")
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+def test_with_loader_the_transforms_in_its_workers_are_mapped(place: Place) -> None:
+    place.write(
+        main="""
+        import os
+        from PIL import Image
+        from torch.utils.data import DataLoader, Dataset
+        from torchvision import transforms
+
+        class Photos(Dataset):
+            transform = transforms.Compose([transforms.RandomResizedCrop(300, scale=(0.9, 1.0)), transforms.ToTensor()])
+            image = Image.frombytes("RGB", (700, 500), os.urandom(700) * 1500)
+            def __len__(self):
+                return 120
+            def __getitem__(self, index):
+                return self.transform(self.image)
+
+        for batch in DataLoader(Photos(), batch_size=20, num_workers=2):
+            pass
+        """
+    )
+    started(place, "--loader", "--native=1999", "main.py")
+    operations = document(place)["operations"]
+    assert {name: row["n"] for name, row in operations.items() if name in ("RandomResizedCrop", "ToTensor")} == {
+        "RandomResizedCrop": 120,
+        "ToTensor": 120,
+    }
+    functions = [row["function"] for row in operations["RandomResizedCrop"]["functions"].values()]
+    assert functions[0] == "_ImagingResampleHorizontal_8bpc"

@@ -31,7 +31,14 @@ class Here(threading.local):
 class Calls:
     """Notes what is around calls."""
 
-    def __init__(self, passed: tuple[str, ...] = (), value: bool = True, most: int = 0, plain: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        passed: tuple[str, ...] = (),
+        value: bool = True,
+        most: int = 0,
+        plain: tuple[str, ...] = (),
+        left: tuple[str, ...] | None = None,
+    ) -> None:
         here, self.log = Here(), []  # type: ignore[var-annotated]
         self.here, log = here, self.log
 
@@ -44,7 +51,7 @@ class Calls:
             here.inside = was
             log.append(("leave", began, *values, *([sys.exc_info()[0]] if values and values[-1] is ABSENT else [])))
 
-        self.around = Around(here, most, enter, leave, passed, value, plain)
+        self.around = Around(here, most, enter, leave, passed, value, plain, left)
 
     @contextmanager
     def put(self, *functions: Callable[..., Any]) -> Iterator[list[Any]]:
@@ -127,6 +134,27 @@ def test_a_call_is_told_before_and_after_with_variables_and_value() -> None:
     with Calls(("x", "more")).put(plainly) as log:
         assert plainly(1, 2, key=4) == 7
     assert log == [("enter", 1, (2,)), ("leave", 7, 1, (2,), 7)]
+
+
+def test_a_lambda_is_told_where_it_returns() -> None:
+    first, second = (lambda x: 10 // x), (lambda x: [x for _ in range(2)])
+    with Calls(("x",)).put(first, second) as log:
+        assert (first(5), second(1)) == (2, [1, 1])
+        assert first.__name__ == "<lambda>"
+        with pytest.raises(ZeroDivisionError):
+            first(0)
+    assert log == [("enter", 5), ("leave", 7, 5, 2), ("enter", 1), ("leave", 7, 1, [1, 1]), ("enter", 0)]
+
+
+def test_variables_that_the_body_deletes_are_told_before_alone() -> None:
+    def deleting(x: int) -> int:
+        y = x + 1
+        del x
+        return y
+
+    with Calls(("x",), left=()).put(deleting) as log:
+        assert deleting(1) == 2
+    assert log == [("enter", 1), ("leave", 7, 2)]
 
 
 def test_a_call_that_raises_has_no_value_and_the_exception_can_be_asked_for() -> None:

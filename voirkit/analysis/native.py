@@ -18,6 +18,7 @@ from voirkit.analysis.perf_samples import Reading, printed
 from voirkit.analysis.spy_stacks import EVENT, counted
 from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import NATIVE, NATIVE_FOLDER, write_json
+from voirkit.runs.ranks import rank_and_world_size
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -37,6 +38,8 @@ def native_of(run: Run) -> dict[str, Any] | None:
     if not ranks:
         return None
     document = figures(ranks)
+    if rank_and_world_size()[0] > 0:
+        return short(document)  # the first rank writes what there is one of
     try:
         write_json(os.path.join(run.path, NATIVE), document)
     except OSError as exc:

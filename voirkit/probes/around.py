@@ -27,7 +27,7 @@ import copy
 
 from voirkit.probes import weave, woven
 from voirkit.probes.calls import MARK
-from voirkit.probes.compiled import leave_out
+from voirkit.probes.compiled import leave_out, watch
 from voirkit.probes.source import NoSource, all_codes, compiled
 
 TYPE_CHECKING = False
@@ -52,7 +52,8 @@ class Absent:
 
 
 ABSENT = Absent()
-_SLOTS = ("here", "enter", "leave", "absent")
+_SLOTS = ("here", "enter", "leave", "absent", "on")
+_ON = True.__bool__  # what is put in its place under ``fullgraph=True`` says nothing (``compiled.py``)
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: the body runs later than the call
 
 
@@ -70,14 +71,19 @@ class Around:
         value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
         plain: Expressions; the first that can be evaluated in the function's module is asked at each call, and nothing is done around the
             body where it is true.
+        unasked: The module can not tell whether torch.compile looks at the function: it leaves it alone, or, where it must not
+            (``fullgraph=True``), compiles it as without this.
         left: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they can not be had.
     """
 
     def __init__(
         self, here: Here, most: int, enter: Callable[..., int], leave: Callable[..., None], passed: Sequence[str] = (), value: bool = False,
-        plain: Sequence[str] = (), left: Sequence[str] | None = None,
+        plain: Sequence[str] = (), left: Sequence[str] | None = None, unasked: bool = False,
     ) -> None:  # fmt: skip
+        if unasked:
+            watch()
         leave_out()
+        self.unasked = unasked
         self.here, self.most, self.enter, self.leave = here, most, enter, leave
         self.passed, self.value, self.plain = passed, value, plain
         self.left = passed if left is None else left
@@ -126,16 +132,18 @@ class Around:
         self._put(node, markers, plain)
         alike = [c for c in all_codes(compiled(tree, code)) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
         made = next(c for c in alike if any(marker in c.co_consts for marker in markers.values()))
-        values = dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT), strict=True))
+        values = dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT, _ON), strict=True))
         return made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
 
     def _put(self, node: FunctionNode, markers: dict[str, str], plain: str | None) -> None:
-        here, enter, leave, absent = (_standing_for(markers[slot]) for slot in _SLOTS)
+        here, enter, leave, absent, on = (_standing_for(markers[slot]) for slot in _SLOTS)
         passed: list[ast.expr] = [ast.Name(name, ast.Load()) for name in self.passed]
         was = ast.NamedExpr(ast.Name("@was", ast.Store()), ast.Attribute(here, "inside", ast.Load()))
         test: ast.expr = ast.Compare(was, [ast.Gt()], [ast.Constant(self.most)])
         if plain is not None:
             test = ast.BoolOp(ast.Or(), [ast.parse(plain, mode="eval").body, test])
+        if self.unasked:
+            test = ast.BoolOp(ast.Or(), [ast.UnaryOp(ast.Not(), ast.Call(on, [], [])), test])
         left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in ("@began", "@was", *self.left)]
         if self.value:
             left.append(ast.Name("@value", ast.Load()))

@@ -111,9 +111,10 @@ def _order(own: Lives) -> Iterator[Rule]:
         # in_order=False: they are consumed as they arrive
         in_turn.append(bool((np.diff(asked.batch) == 1).all() and asked.batch[0] == 0) or _as_they_arrived(asked))
         apart.append(bool((asked["asked_ns"][1:] >= asked["came_ns"][:-1]).all()))
-        queued = np.sort(batches["queued_ns"][batches["queued_ns"] != NONE])
+        # An iterable dataset that has come to its end leaves numbers on the queues that no batch comes of.
+        queued = np.sort(asked["queued_ns"][asked["queued_ns"] != NONE])
         if len(queued):
-            at_first = int((queued <= asked["asked_ns"][0]).sum())
+            at_first = int((batches["queued_ns"][batches["queued_ns"] != NONE] <= asked["asked_ns"][0]).sum())
             got = np.maximum(asked["arrived_ns"], asked["asked_ns"])
             within.append(most_at_once(queued, np.sort(got)) <= max(at_first, 1))
     yield _rule("batches are consumed in their order, or as they arrive", np.array(in_turn, bool))
