@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import queue
 import threading
@@ -12,6 +13,7 @@ import pytest
 import torch
 from planted import OTHER, STEP, WAIT, Loop, Net, Seen, clock, seen, usual
 from torch.utils.data import DataLoader, IterableDataset
+from tqdm import tqdm
 
 Says = Callable[..., Seen]
 
@@ -49,11 +51,24 @@ def test_enumerate_with_a_progress_bar(says: Says, loop: Loop) -> None:
     tqdm = pytest.importorskip("tqdm").tqdm
 
     def script() -> None:
-        for _, batch in enumerate(tqdm(loop.loader, disable=False, file=open("/dev/null", "w"))):  # noqa: SIM115
+        for _, batch in enumerate(tqdm(loop.loader, file=io.StringIO())):
             loop.train_on(batch)
         clock.spend(1000)
 
     is_usual(says(script), 5)
+
+
+def test_a_progress_bar_that_is_left(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(2):
+            bar = tqdm(loop.loader, file=io.StringIO())
+            for i, batch in enumerate(bar):
+                loop.train_on(batch)
+                if i == 2:
+                    break
+            clock.spend(1000)
+
+    is_usual(says(script), 6)
 
 
 def test_while_with_several_epochs(says: Says, loop: Loop) -> None:
