@@ -13,11 +13,11 @@ import weakref
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.steps_compute import now
+from voirkit_instruments.steps_lengths import batches
 from voirkit_instruments.steps_record import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FunctionType
     from typing import Any
 
     from voirkit_instruments.steps_record import Recording
@@ -223,57 +223,3 @@ def _described(loader: Any) -> dict[str, Any]:
         "dataset": type(loader.dataset).__name__,
         "pin_memory": bool(loader.pin_memory),
     }
-
-
-def batches(loader: Any) -> int | None:
-    """How many batches an iterator of the loader will have, or None if that can not be known without running code of the program.
-
-    ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch then warns of what it would not have
-    warned of.
-    """
-    from torch.utils.data import IterableDataset  # it is there: this is a loader of it
-
-    if isinstance(loader.dataset, IterableDataset) or not only_looks(type(loader).__len__):
-        return None
-    samplers = [loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
-    sources = [getattr(sampler, "__dict__", {}).get("data_source") for sampler in samplers]
-    asked = [thing for thing in (loader.dataset, *samplers, *sources) if thing is not None]
-    return len(loader) if all(only_looks(getattr(type(thing), "__len__", None)) for thing in asked) else None
-
-
-# Loads, operators and calls without keywords; what these names begin is common to python 3.10 to 3.13.
-_LOOKING = (
-    "LOAD_",
-    "BINARY_",
-    "COMPARE_",
-    "UNARY_",
-    "RETURN_",
-    "CALL",
-    "PRECALL",
-    "PUSH_NULL",
-    "RESUME",
-    "CACHE",
-    "NOP",
-    "COPY_FREE_VARS",
-    "TO_BOOL",
-)
-_HARMLESS = {"len", "int", "super", "sum", "min", "max"}
-
-
-def only_looks(function: FunctionType | Any) -> bool:
-    """Whether a ``__len__`` does nothing but look: it is torch's own, or calls nothing but ``len`` and the like and sets nothing."""
-    module = getattr(function, "__module__", None) or ""
-    if module.partition(".")[0] in ("torch", "torchvision"):
-        return True
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return function is not None and type(function).__name__ == "wrapper_descriptor"  # a list's, a dictionary's
-    import dis
-
-    for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if not name.startswith(_LOOKING) or (name.startswith("LOAD_GLOBAL") and instruction.argval not in _HARMLESS):
-            return False
-        if name == "LOAD_METHOD" or (name == "LOAD_ATTR" and "NULL" in instruction.argrepr):
-            return False
-    return True

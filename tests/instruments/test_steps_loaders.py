@@ -11,7 +11,7 @@ import torch
 from phases import STEP, Kept, net, points, train, watched
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from voirkit_instruments.steps_loaders import batches
+from voirkit_instruments.steps_lengths import batches
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -132,6 +132,13 @@ LENGTHS: dict[str, tuple[Callable[[], Any], int | None]] = {
     "a dataset whose length looks": (lambda: DataLoader(Looks(), batch_size=2), 3),
     "a dataset whose length does something": (lambda: DataLoader(Counts()), None),
     "a sampler whose length does something": (lambda: DataLoader(points(4), sampler=Counts()), None),
+    "a long list": (lambda: DataLoader(Around([0] * 100), batch_size=2), 50),
+    "a dataset around one of torch": (lambda: DataLoader(Around(points(7)), batch_size=2), 4),
+    "a dataset around one whose length looks": (lambda: DataLoader(Around(Looks()), batch_size=2), 3),
+    "a dataset around one whose length does something": (lambda: DataLoader(Around(Counts()), sampler=[0]), None),
+    "a dataset whose list is a property": (lambda: DataLoader(Lazy(), sampler=[0]), None),
+    "a dataset that passes on what it is asked for": (lambda: DataLoader(Asked(), sampler=[0]), None),
+    "a part of one by indices that do something": (lambda: DataLoader(Subset(points(4), Counts()), sampler=[0]), None),  # type: ignore[arg-type]
 }  # fmt: skip
 
 
@@ -154,6 +161,29 @@ class Counts(Dataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(5))
+
+
+class Around(Looks):
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+
+class Lazy(Looks):
+    files: Any = property(lambda self: pytest.fail("it was asked for its files"))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+class Asked(Looks):
+    def __getattr__(self, name: str) -> Any:
+        pytest.fail(f"it was asked for {name}")
+
+    def __len__(self) -> int:
+        return len(self.files)
 
 
 @pytest.mark.parametrize("name", LENGTHS)
