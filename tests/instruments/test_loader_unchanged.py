@@ -114,6 +114,9 @@ PROGRAMS = {
         print(data.transform(1))
         if cloudpickle is not pickle:
             print(cloudpickle.loads(cloudpickle.dumps(data.transform))(torch.zeros(1)))
+            shift = lambda x: x + 1
+            said(DataLoader(Pictures(shift, 2)))
+            print(cloudpickle.dumps(shift))
         """,
     "a dataset that looks at its own variables": """
         class Looks(Pictures):

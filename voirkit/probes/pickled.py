@@ -42,6 +42,10 @@ def watch(own_code: Callable[[CodeType], CodeType]) -> None:
         reduce = maps[0].get(CodeType) if maps else None
         if reduce is not None:  # else another cloudpickle than those that were checked
             maps[0][CodeType] = lambda code: reduce(own_code(code))
+            for name in ("_extract_code_globals", "_find_imported_submodules"):  # taps may name what the program's own code does not
+                look = getattr(module, name, None)
+                if look is not None:
+                    setattr(module, name, _at_own_code(look, own_code))
 
     def patch_dill(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch", {})
@@ -54,6 +58,14 @@ def watch(own_code: Callable[[CodeType], CodeType]) -> None:
     for name in CLOUDPICKLES:
         when_imported(name, patch_cloudpickle)
     when_imported("dill._dill", patch_dill)
+
+
+def _at_own_code(look: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
+    @functools.wraps(look)
+    def looked(code: CodeType, *args: Any) -> Any:
+        return look(own_code(code), *args)
+
+    return looked
 
 
 def _of_own_code(dump: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
