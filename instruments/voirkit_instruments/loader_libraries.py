@@ -37,9 +37,15 @@ class Libraries:
     def __init__(self, operations: Operations, learn: Callable[[Any], None]) -> None:
         self._operations, self._learn = operations, learn
         self._looked: set[str] = set()
+        self._imported: tuple[int, str] | None = None
 
     def look(self) -> None:
-        """Do it for what has been imported since it was done last."""
+        """Do it for what has been imported since it was done last: at each ``iter(loader)``, and there are thousands of modules."""
+        names = list(sys.modules)
+        imported = len(names), names[-1]
+        if imported == self._imported:
+            return
+        self._imported = imported
         for name, module in list(sys.modules.items()):
             if name.startswith(_FAMILIES) and name not in self._looked and ".functional" not in name:
                 self._looked.add(name)
