@@ -5,6 +5,7 @@ A ``__len__`` of the program's own is called only if it does nothing but look at
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 
 TYPE_CHECKING = False
@@ -79,7 +80,8 @@ def only_looks(thing: object, deep: int = _DEEPEST) -> bool:
     return all(_is_harmless(value, deep, parts) for value in values)
 
 
-def _done(code: CodeType) -> set[str] | None:
+@functools.lru_cache(maxsize=128)
+def _done(code: CodeType) -> frozenset[str] | None:
     """The operations and names in code that calls nothing but ``len`` and the like, and sets nothing; None: it does more."""
     import dis
 
@@ -91,7 +93,7 @@ def _done(code: CodeType) -> set[str] | None:
         if name in ("LOAD_METHOD", "LOAD_SUPER_ATTR") or (name == "LOAD_ATTR" and "NULL" in instruction.argrepr):
             return None
         done.add(name)
-    return done
+    return frozenset(done)
 
 
 def _values(thing: Any, names: Iterable[str]) -> list[Any]:
