@@ -95,9 +95,9 @@ def sweep(run: Run, cores: int) -> Iterator[str]:
         if made.rate is None:
             return f"{said}{'-':>10}   {made.why_not}"
         found[n, prefetch] = made.rate
-        expected = f"{predicted[n]:>11,.4g}" if n in predicted and prefetch is None else " " * 11
+        expected = f"{_figure(predicted[n]):>11}" if n in predicted and prefetch is None else " " * 11
         marks = " (now)" if n == now and prefetch is None else ""
-        return f"{said}{made.rate:>10,.4g}{expected}{made.wait:>7.0%}{marks}"
+        return f"{said}{_figure(made.rate):>10}{expected}{made.wait:>7.0%}{marks}"
 
     for n in numbers(cores, now, told):
         yield row(n, None)
@@ -109,6 +109,10 @@ def sweep(run: Run, cores: int) -> Iterator[str]:
         for prefetch in _PREFETCH:
             yield row(best[0], prefetch)
     yield from recommend(found, predicted, now, told)
+
+
+def _figure(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def numbers(cores: int, now: int, told: int | None) -> list[int]:
@@ -130,11 +134,11 @@ def recommend(found: dict[tuple[int, int | None], float], predicted: dict[int, f
     before, after = found.get((now, None)), found[n, prefetch]
     said = f"num_workers={n}" + (f", prefetch_factor={prefetch}" if prefetch is not None else "")
     if before is None:
-        yield f"Recommended: {said}: {after:,.4g} items/s."
+        yield f"Recommended: {said}: {_figure(after)} items/s."
     elif n == now and prefetch is None:
         yield f"Recommended: {said}, as it is: no other setting gains more than {1 / _NEAR - 1:.0%}."
     else:
-        yield f"Recommended: {said}: {after:,.4g} items/s instead of {before:,.4g} ({after / before - 1:+.0%})."
+        yield f"Recommended: {said}: {_figure(after)} items/s instead of {_figure(before)} ({after / before - 1:+.0%})."
     off = [measured / predicted[k] - 1 for (k, p), measured in found.items() if p is None and predicted.get(k)]
     if off:
         yield f"Predicted were {told} workers; the rates measured were {min(off):+.0%} to {max(off):+.0%} off those predicted."
@@ -163,7 +167,8 @@ def measure(folder: str, script: Words, steps: int, **setting: int) -> Measured:
     )  # fmt: skip
     if ended.returncode:
         return Measured(why_not=(ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1].rstrip("."))
-    return read_run(place)
+    found = read_run(place)
+    return found if setting or found.loader is not None else Measured(why_not="no loader was seen in it")
 
 
 def read_run(place: str) -> Measured:
@@ -176,12 +181,12 @@ def read_run(place: str) -> Measured:
         summary = json.load(file)
     steps = os.path.join(place, "steps", "rank=0.parquet")
     if not os.path.exists(steps):
-        return Measured(why_not="no training step was seen")
+        return Measured(loader=summary.get("loader"), why_not="no training step was seen")
     query = "SELECT items, time_ns, wait_ns FROM read_parquet(?) WHERE task = 'train' ORDER BY start_ns"
     rows = duckdb.execute(query, [steps]).fetchall()
     rows = rows[len(rows) // 4 :]
     spent = sum(time for _, time, _ in rows)
     items = sum(n for n, _, _ in rows)
     if not spent or items <= 0:
-        return Measured(why_not="no training step with a known number of items was seen")
+        return Measured(loader=summary.get("loader"), why_not="no training step with a known number of items was seen")
     return Measured(items / spent * 1e9, sum(wait for _, _, wait in rows) / spent, summary.get("loader"))

@@ -9,9 +9,20 @@ import pytest
 from conftest import Place
 
 from voirkit_instruments.loader_setting import read, replacing
-from voirkit_instruments.loader_sweep import Measured, numbers, sweep
+from voirkit_instruments.loader_sweep import Measured, measure, numbers, sweep
 
 PREDICTED = [{"workers": n, "rate": min(100.0 * max(n, 0.8), 400.0)} for n in range(9)]
+
+
+TRAINS = """
+    import torch
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        net(torch.ones(3, 2)).sum().backward()
+        optimizer.step()
+    """
 
 
 def measured(rates: Callable[[int, int | None], float | None], now: int = 2) -> tuple[list[str], list[dict[str, int]]]:
@@ -60,6 +71,17 @@ def test_a_script_without_a_loader_is_told() -> None:
         return Measured(200.0, 0.5)
 
     assert list(sweep(run, 4)) == ["The script could not be measured: no loader was seen in it."]
+
+
+def test_high_rates_are_written_out() -> None:
+    told, _ = measured(lambda n, prefetch: 12345.6 if n == 4 and prefetch is None else 100.0)
+    assert "Recommended: num_workers=4: 12,346 items/s instead of 100 (+12246%)." in told
+
+
+def test_a_script_that_trains_without_a_loader_is_told_that_it_has_none(place: Place) -> None:
+    place.write({"train.py": TRAINS})
+    said = measure(str(place.folder), [str(place.folder / "train.py")], 4)
+    assert (said.rate, said.why_not) == (None, "no loader was seen in it")
 
 
 def test_the_numbers_that_are_measured_are_few() -> None:
