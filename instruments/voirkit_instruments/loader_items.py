@@ -148,6 +148,14 @@ def reader(dataset: Any) -> tuple[type, FunctionType] | None:
     return None
 
 
+def unread(dataset: Any) -> str | None:
+    """The full name of what reads a sample where ``reader`` has none, of a class that is not python's own: ``functools.lru_cache``, C."""
+    for owner in type(_under(dataset, ("Subset",))).__mro__:
+        if "__getitem__" in vars(owner):
+            return None if owner.__module__ == "builtins" else f"{owner.__module__}.{owner.__qualname__}.__getitem__"
+    return None
+
+
 def source(dataset: Any) -> str:
     """What reads the samples of a dataset, such as ``Pictures.__getitem__``: of torch's own datasets of datasets the (first) inner one."""
     kind = type(_under(dataset, ("Subset", "ConcatDataset", "ChainDataset")))

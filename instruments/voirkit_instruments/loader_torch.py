@@ -11,7 +11,7 @@ from voirkit.imports import when_imported
 from voirkit_instruments.loader_batches import Batches
 from voirkit_instruments.loader_deaths import Deaths
 from voirkit_instruments.loader_find import Finder
-from voirkit_instruments.loader_items import Items, reader, source
+from voirkit_instruments.loader_items import Items, reader, source, unread
 from voirkit_instruments.loader_libraries import Libraries
 from voirkit_instruments.loader_named import NamedOperations
 from voirkit_instruments.loader_operations import Operations, called
@@ -94,6 +94,8 @@ class LoaderTorch:
                 self.patches.patches.table.setdefault(name, "has no parameter for an index")
             else:
                 self.patches.put(name, function, *self._item, FETCH, (index[0],))
+        elif (name := unread(dataset)) is not None:
+            self.patches.patches.table.setdefault(name, "is not written in Python")
         self._find.dataset(dataset)
         self._put_collate(collate)
         return {"source": source(dataset)}

@@ -64,6 +64,27 @@ def test_batches_of_a_loop_that_was_left_are_not_those_of_the_next_one(tmp_path:
         assert values([r for r in found if r.args["episode"] == episode], "batch.consumed") == [0]
 
 
+def test_a_dataset_whose_samples_can_not_be_seen_is_listed(tmp_path: Path) -> None:
+    text = (
+        NUMBERS
+        + """
+    import functools
+    class Kept(Numbers):
+        @functools.lru_cache
+        def __getitem__(self, i):
+            return torch.full((2,), float(i))
+    for batch in DataLoader(torch.utils.data.Subset(Kept(4), [0, 1])):
+        pass
+    for batch in DataLoader([1, 2]):
+        pass
+    """
+    )
+    said = under_loader(write(tmp_path, main=text), "--no-steps", "--quiet")
+    assert (said.code, said.err) == (0, "")
+    patches = json.loads((tmp_path / "run/summary.json").read_text())["patches"]
+    assert [one for one in patches if one["why_not"]] == [{"name": "__main__.Kept.__getitem__", "why_not": "is not written in Python"}]
+
+
 @pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="older torch has no accelerator to stand in for")
 def test_batches_are_pinned_in_a_thread_of_their_own(tmp_path: Path) -> None:
     text = (
