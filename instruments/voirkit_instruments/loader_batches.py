@@ -111,10 +111,11 @@ class Batches:
                 episode = self.episode(iterator)
                 if got is ABSENT:
                     episode.lost = True
-                elif type(got[0]) is int:
+                elif type(got[0]) is int and (task := iterator._task_info.get(got[0])) is not None:
+                    # Else nobody asked for it: workers that stay still had it when the loop before was left.
                     batch = episode.arrived = got[0]
                     episode.tasks.pop(batch, None)
-                    self._span(self._arrived, at, at, self._arguments(episode, worker=iterator._task_info[batch][0]), batch)
+                    self._span(self._arrived, at, at, self._arguments(episode, worker=task[0]), batch)
             except Exception as exc:
                 self._recording.failed("a batch's arrival", exc)
 

@@ -47,6 +47,23 @@ def test_a_killed_worker_is_told_with_its_batch_and_sample(tmp_path: Path) -> No
     assert (died.value, died.args["worker"], died.args["sample"], died.args["exit_code"]) == (3, 1, 13, -9)
 
 
+def test_batches_of_a_loop_that_was_left_are_not_those_of_the_next_one(tmp_path: Path) -> None:
+    text = (
+        NUMBERS
+        + """
+    loader = DataLoader(Numbers(16), batch_size=2, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        for batch in loader:
+            break
+    """
+    )
+    said = under_loader(write(tmp_path, main=text), "--no-steps", "--quiet")
+    assert (said.code, said.err) == (0, "")
+    found = records(tmp_path)
+    for episode in range(3):
+        assert values([r for r in found if r.args["episode"] == episode], "batch.consumed") == [0]
+
+
 @pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="older torch has no accelerator to stand in for")
 def test_batches_are_pinned_in_a_thread_of_their_own(tmp_path: Path) -> None:
     text = (
