@@ -10,7 +10,8 @@ failed=0
 later=command-report-unknown-engine,command-compare,command-what-if,command-calls
 "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later" || failed=1
 "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit" || failed=1
-"$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit" || failed=1
+# A shell in the background ignores SIGINT, and so would all that is interrupted here.
+env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit" || failed=1
 for part in selectors preserve stdlib; do
   (cd "$folder/probes" && "$python" "$part.py") || failed=1
 done

@@ -193,7 +193,7 @@ class LoaderRecording:
             elif trained:
                 self._span(self._epoch, asked.began_ns, end_ns, asked.args)
                 begin = asked.began_ns if self._trained is None else min(self._trained[0], asked.began_ns)
-                self._trained = begin, end_ns
+                self._trained = begin, now()  # a moment later: the training is around its epochs
             elif called:
                 self._span(self._evaluate, asked.began_ns, end_ns, asked.args)
         except Exception as exc:

@@ -92,7 +92,7 @@ def test_spans_with_the_same_flow_are_joined_by_arrows(tmp_path: Path) -> None:
     """
     document = export(record(tmp_path / "run", body))
     assert [(one["ph"], one["id"], one["ts"]) for one in events(document, "stf")] == [
-        ("s", "0", 0), ("t", "0", 1), ("f", "0", 2), ("s", "1", 10), ("t", "1", 11), ("f", "1", 12),
+        ("s", 1, 0), ("t", 1, 1), ("f", 1, 2), ("s", 2, 10), ("t", 2, 11), ("f", 2, 12),
     ]  # fmt: skip
 
 

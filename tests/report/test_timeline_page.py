@@ -12,6 +12,12 @@ import pytest
 from annotated import COROUTINES, COROUTINES_COUNTS, COUNTS, PROCESSES, THREADS, readers, record
 from conftest import Place
 from perfetto_page import ask, chromium
+from pipelined import Loader
+from pipelined import record as record_loaders
+
+from voirkit.report import chrome, perfetto
+from voirkit.runs.opened import open_run
+from voirkit.runs.selection import EVERYTHING
 
 pytestmark = [
     pytest.mark.readers,
@@ -87,3 +93,15 @@ def test_perfetto_shows_every_span_of_coroutines_that_take_turns(page: Path, for
     seen = look(page, record(tmp_path, COROUTINES), format, tmp_path)
     assert seen["complaints"] == []
     assert {(category, name): n for category, name, n in seen["slices"]} == COROUTINES_COUNTS
+
+
+@pytest.mark.parametrize("format", [chrome, perfetto])
+def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(page: Path, format: Any, tmp_path: Path) -> None:
+    with open_run(record_loaders(tmp_path / "run", Loader(batches=6))) as run:
+        (path,) = format.write(run, EVERYTHING, str(tmp_path / "trace"))
+    arrows = "select made.name, used.name from flow join slice made on slice_out = made.id join slice used on slice_in = used.id"
+    seen = ask(page, Path(path), {"complaints": QUESTIONS["complaints"], "arrows": arrows}, tmp_path / "profile")
+    assert seen["complaints"] == []
+    # Of a trace in JSON Perfetto takes the span that began last for the one that an arrow leaves from.
+    assert [made for made, _ in seen["arrows"]] == ["collate" if format is chrome else "preprocess"] * 6
+    assert {used for _, used in seen["arrows"]} <= {"consumed", "queued"}  # the next is queued in the same instant here

@@ -40,7 +40,7 @@ _LINES = {
 }
 _SPAN = f"""concat({_NAME}, {_WHO}, ',"dur":', {_DURATION}, ',"ph":"X","args":{{', arguments, '}}}}')"""
 # Arrows between the spans that have the same argument `flow`, in the order of their starts.
-_ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', to_json(flow), ',"ph":"',
+_ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', arrow, ',"ph":"',
     CASE WHEN turn = 1 THEN 's' WHEN turn = turns THEN 'f","bp":"e' ELSE 't' END, '"', {_WHO}, '}}')"""
 
 
@@ -125,7 +125,8 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     at = f"* REPLACE ({loader_rows.ARROW_AT} AS since_ns), {loader_rows.ARROW} AS flow"
     flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {loader_rows.ARROWS}"
     counted = "row_number() OVER w AS turn, count(*) OVER (PARTITION BY flow) AS turns, "
-    counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere"
+    counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere, "
+    counted += "dense_rank() OVER (ORDER BY flow) AS arrow"  # of an id that is no number Perfetto draws no arrow
     turns = f"SELECT *, {counted} FROM ({flows}) WINDOW w AS (PARTITION BY flow ORDER BY since_ns)"
     order = "since_ns, duration_ns, shown_pid, shown_tid, kind"
     return (

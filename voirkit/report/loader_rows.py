@@ -15,9 +15,9 @@ KIND = "loader"
 _MADE, _USED = ("data", "preprocess"), ("batch", "consumed")
 MOMENTS = ("queued", "arrived", "consumed")  # of batches: without a duration
 
-# In SQL, over the columns of `events`: the rows that an arrow connects, what is the same of them, and where it touches them. That is the
-# last nanosecond of the making and of the waiting: at their end both are over for a viewer.
-ARROWS = f"(kind = '{KIND}' AND ((category = 'data' AND name = 'preprocess') OR (category = 'batch' AND name = 'wait')))"
+# In SQL, over the columns of `events`: the rows that an arrow connects, what is the same of them, and where it touches them: the last
+# nanosecond of the making, since at its end it is over for a viewer, and the mark where the batch was given to the program.
+ARROWS = f"(kind = '{KIND}' AND ((category = 'data' AND name = 'preprocess') OR (category = 'batch' AND name = 'consumed')))"
 ARROW = "concat('batch ', rank, ' ', json_extract_string(args, '$.loader'), ' ', json_extract_string(args, '$.episode'), ' ', value)"
 ARROW_AT = "since_ns + greatest(duration_ns - 1, 0)"
 IS_MOMENT = f"(kind = '{KIND}' AND category = 'batch' AND name IN {MOMENTS})"
