@@ -150,7 +150,7 @@ def _samples(recorded: Recorded, known: Sources, own: Lives) -> Iterator[Rule]:
     made = own["ended_ns"] != NONE
     np.maximum.at(last, own["thread"][made], own["ended_ns"][made])
     for part in whole_batches(recorded.of_samples(), level):
-        for thread, columns in by_thread(part):
+        for thread, columns in by_thread(part, level):
             _nest(columns, level[columns.name], int(last[thread]), homes, held, nested, sums)
     yield from (homes, held, nested, sums)
 

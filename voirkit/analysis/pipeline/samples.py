@@ -52,7 +52,7 @@ def operations(recorded: Recorded, sources: Sources, lives: Lives, chunk: int | 
     waits = _waits(lives)
     found: dict[Kind, Operation] = {}
     for part in whole_batches(recorded.of_samples(*([] if chunk is None else [chunk])), level):
-        pieces = [_Piece(own, level[own.name], waits.get(thread)) for thread, own in by_thread(part)]
+        pieces = [_Piece(own, level[own.name], waits.get(thread)) for thread, own in by_thread(part, level)]
         _add(found, recorded, sources, _Piece.joined(pieces))
     return found
 
@@ -94,9 +94,14 @@ def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
     yield held
 
 
-def by_thread(part: Columns) -> Iterator[tuple[int, Columns]]:
-    """The records of each thread by their start, of those that start together the longer first."""
-    order = np.lexsort((-part.duration_ns, part.start_ns, part.thread))
+def by_thread(part: Columns, level: Array) -> Iterator[tuple[int, Columns]]:
+    """The records of each thread by their start; of those that start together the longer first, of equal ones what holds others.
+
+    Args:
+        part: Records, in any order.
+        level: Of each name.
+    """
+    order = np.lexsort((level[part.name], -part.duration_ns, part.start_ns, part.thread))
     part = part.take(order)
     edges = np.flatnonzero(np.diff(part.thread, prepend=NONE))
     for low, high in zip(edges.tolist(), [*edges.tolist()[1:], len(part)], strict=False):  # no edge of nothing
