@@ -94,8 +94,8 @@ class LoaderTorch:
                 self.patches.patches.table.setdefault(name, "has no parameter for an index")
             else:
                 self.patches.put(name, function, *self._item, FETCH, (index[0],))
-        elif (name := unread(dataset)) is not None:
-            self.patches.patches.table.setdefault(name, "is not written in Python")
+        elif (missed := unread(dataset)) is not None:
+            self.patches.patches.table.setdefault(missed, "is not written in Python")
         self._find.dataset(dataset)
         self._put_collate(collate)
         return {"source": source(dataset)}
