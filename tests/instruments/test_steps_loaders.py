@@ -226,10 +226,12 @@ def test_an_evaluation_whose_iterator_is_held_is_over_when_the_next_loop_begins(
 
 
 @pytest.mark.usefixtures("engine")
-def test_training_lasts_from_the_first_epoch_to_the_end_of_the_last() -> None:
+def test_training_lasts_from_the_first_epoch_until_the_last_is_over() -> None:
     model, loader = net(), DataLoader(points(4), batch_size=2)
     with watched() as watch:
         for _ in range(2):
             train(model, loader, torch.optim.SGD(model.parameters(), 0.1))
     epochs = watch.kept.times("pipeline.epoch")
-    assert watch.kept.times("pipeline.train") == [(epochs[0][0], epochs[1][1])]
+    ((begin, end),) = watch.kept.times("pipeline.train")
+    assert begin == epochs[0][0]
+    assert end >= epochs[1][1]  # it lies around them

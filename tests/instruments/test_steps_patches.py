@@ -24,6 +24,8 @@ def told_by_child(child: Callable[[], list[str]]) -> list[str]:
     if not pid:
         try:
             os.write(write, " ".join(child()).encode())
+        except BaseException as exc:
+            os.write(write, repr(exc).encode())
         finally:
             os._exit(0)
     os.close(write)
