@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from types import FunctionType, MethodType
 
-from voirkit.imports import when_imported
 from voirkit_instruments.loader_batches import Batches
 from voirkit_instruments.loader_deaths import Deaths
 from voirkit_instruments.loader_find import Finder
@@ -18,6 +17,7 @@ from voirkit_instruments.loader_operations import Operations, called
 from voirkit_instruments.loader_patches import LoaderPatches, innermost, parameter
 from voirkit_instruments.loader_record import FETCH, OUTSIDE, PIN, PUTTING, Recording
 from voirkit_instruments.loader_workers import Workers
+from voirkit_instruments.patching import when_there
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LoaderTorch:
             (_STATEFUL, self._put_stateful),
             ("multiprocessing.queues", self._put_queues),
         ):
-            self._when(module, put)
+            when_there(module, put, self._off)
         self.named.watch()
 
     def remove(self) -> None:
@@ -113,15 +113,6 @@ class LoaderTorch:
             self.patches.put(f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH)
 
     # one module each
-
-    def _when(self, module: str, put: Any) -> None:
-        def imported(found: ModuleType) -> None:
-            try:
-                put(found)
-            except Exception as exc:
-                self._off(module, f"{type(exc).__name__}: {exc}")
-
-        when_imported(module, imported)
 
     def _off(self, name: str, why: str) -> None:
         self.patches.patches.table[name] = why

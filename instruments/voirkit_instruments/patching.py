@@ -7,10 +7,12 @@ call what it wraps exactly once, let its exceptions through, and take its own fr
 
 from __future__ import annotations
 
+from voirkit.imports import when_imported
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FunctionType
+    from types import CodeType, FunctionType, ModuleType
     from typing import Any
 
     from voirkit.probes.around import Around
@@ -129,6 +131,24 @@ class Patches:
                 self.table[name] = _TAKEN
         while self._arounds:
             self._arounds.pop().forget()
+
+
+def when_there(module: str, put: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:
+    """Put patches in place as soon as their module is imported.
+
+    Args:
+        module: Its full name.
+        put: Called with the module.
+        off: Called with that name and the reason if it raises: the module is not like any known one.
+    """
+
+    def imported(found: ModuleType) -> None:
+        try:
+            put(found)
+        except Exception as exc:
+            off(module, f"{type(exc).__name__}: {exc}")
+
+    when_imported(module, imported)
 
 
 def _name(owner: Any, name: str) -> str:

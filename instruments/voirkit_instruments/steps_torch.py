@@ -9,9 +9,8 @@ import sys
 from functools import partial
 from types import FunctionType
 
-from voirkit.imports import when_imported
 from voirkit.probes.around import Around
-from voirkit_instruments.patching import Patches
+from voirkit_instruments.patching import Patches, when_there
 from voirkit_instruments.steps_compute import (
     after_checkpoint,
     after_collective,
@@ -93,10 +92,10 @@ class TorchPatches:
             ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader.__iter__", self._iter),
             ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulBaseDataLoaderIter.__next__", self._next),
         ):
-            self._when(module, partial(self._put_around, path, around))
+            when_there(module, partial(self._put_around, path, around), self._off)
         self._put_methods(self.recording.torch)
-        self._when("torch.distributed.distributed_c10d", self._put_collectives)
-        self._when("torch.optim.optimizer", self._put_steps)
+        when_there("torch.distributed.distributed_c10d", self._put_collectives, self._off)
+        when_there("torch.optim.optimizer", self._put_steps, self._off)
 
     def remove(self, completed: bool = True) -> None:
         """Put all back as it was.
@@ -107,15 +106,6 @@ class TorchPatches:
         self._loaders.finish(completed)
         self.recording.local.__dict__.clear()
         self.patches.remove()
-
-    def _when(self, module: str, put: Callable[[ModuleType], None]) -> None:
-        def imported(found: ModuleType) -> None:
-            try:
-                put(found)
-            except Exception as exc:
-                self._off(module, f"{type(exc).__name__}: {exc}")
-
-        when_imported(module, imported)
 
     def _off(self, name: str, why: str) -> None:
         self.patches.table[name] = why
