@@ -20,7 +20,7 @@
 
 #include "_calls_summary.h"
 
-enum { METHOD = 1, MODULE = 2, NEXT = 4, STEP = 8 }; /* of a target, as in calls_engine.py */
+enum { METHOD = 1, MODULE = 2 }; /* of a target, as in calls_walk.py */
 enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0 };
 
 /* as voirkit/probes/entry.py wants it */
@@ -205,13 +205,17 @@ static uint32_t args_of_place(uint32_t at) {
 
 /* Calls. */
 
-static void tick(int kind) {
+/* Before what says that a step begins, whether calls are recorded now or not. */
+static int tick(int64_t number, PyObject *Py_UNUSED(callable), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs),
+                PyObject *Py_UNUSED(kwnames), void *state[4]) {
+    (void)state;
     quiet++;
-    PyObject *done = PyObject_CallFunction(on_tick, "i", kind);
+    PyObject *done = PyObject_CallFunction(on_tick, "L", (long long)number);
+    quiet--;
     if (done == NULL)
         raise_later();
     Py_XDECREF(done);
-    quiet--;
+    return 0;
 }
 
 static uint32_t name_of(target *t, int64_t number, PyObject *first) {
@@ -238,12 +242,8 @@ static int begin(int64_t number, PyObject *Py_UNUSED(callable), PyObject *const 
     if (number < 0 || number >= target_count || quiet)
         return 0;
     target *t = targets[number];
-    if (t->kind & NEXT && on_tick != NULL)
-        tick(NEXT);
-    if (!is_on || (recorder != NULL && *recorder->mode == OFF)) {
-        state[0] = NULL;
-        return t->kind & STEP && on_tick != NULL;
-    }
+    if (!is_on || (recorder != NULL && *recorder->mode == OFF))
+        return 0;
     int64_t asked = ++calls % TIMED ? 0 : clock_ns();
     open_call *o = unused;
     if (o != NULL)
@@ -282,45 +282,42 @@ static void record(open_call *o, int64_t end) {
     put(o->start, end, o->object, args, o->name);
 }
 
-static void end(int64_t number, PyObject *value, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs), PyObject *Py_UNUSED(kwnames), void *state[4]) {
+static void end(int64_t Py_UNUSED(number), PyObject *value, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs),
+                PyObject *Py_UNUSED(kwnames), void *state[4]) {
     int64_t ended = clock_ns();
     open_call *o = state[0];
-    if (o != NULL) {
-        PyObject *type = NULL, *raised = NULL, *trace = NULL;
-        o->limit = KEY;
-        if (value != NULL) {
-            put_tag(o, 'R');
-            put_value(o, value, RETURNS, 0);
-        }
-        else {
-            PyErr_Fetch(&type, &raised, &trace);
-            if (type != NULL && PyType_Check(type) && !PyErr_GivenExceptionMatches(type, PyExc_StopIteration)) {
-                known_type *k = type_of((PyTypeObject *)type);
-                put_number(o, 'E', &k->number, 2);
-            }
-        }
-        record(o, ended);
-        if (o->spent >= 0)
-            own_ns += (o->spent + clock_ns() - ended) * TIMED;
-        o->link = unused;
-        unused = o;
-        if (value == NULL)
-            PyErr_Restore(type, raised, trace);
+    PyObject *type = NULL, *raised = NULL, *trace = NULL;
+    o->limit = KEY;
+    if (value != NULL) {
+        put_tag(o, 'R');
+        put_value(o, value, RETURNS, 0);
     }
-    if (number < target_count && targets[number]->kind & STEP && on_tick != NULL) {
-        PyObject *type, *raised, *trace;
+    else {
         PyErr_Fetch(&type, &raised, &trace);
-        tick(STEP);
-        PyErr_Restore(type, raised, trace);
+        if (type != NULL && PyType_Check(type) && !PyErr_GivenExceptionMatches(type, PyExc_StopIteration)) {
+            known_type *k = type_of((PyTypeObject *)type);
+            put_number(o, 'E', &k->number, 2);
+        }
     }
+    record(o, ended);
+    if (o->spent >= 0)
+        own_ns += (o->spent + clock_ns() - ended) * TIMED;
+    o->link = unused;
+    unused = o;
+    if (value == NULL)
+        PyErr_Restore(type, raised, trace);
 }
 
-/* For calls_engine.py. */
+/* For calls_tracing.py. */
 
-static entry_hooks hooks = {begin, end};
+static entry_hooks hooks = {begin, end}, ticks = {tick, end};
 
 static PyObject *calls_hooks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     return PyCapsule_New(&hooks, "voirkit.entry.hooks", NULL);
+}
+
+static PyObject *calls_ticks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    return PyCapsule_New(&ticks, "voirkit.entry.hooks", NULL);
 }
 
 static PyObject *calls_install(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -440,6 +437,7 @@ static PyObject *calls_words(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"hooks", calls_hooks, METH_NOARGS, "What is called before and after a call."},
+    {"ticks", calls_ticks, METH_NOARGS, "What tells tick() before a call."},
     {"install", calls_install, METH_VARARGS, "install(recorder's api or None, span, type, word, name, class, set, place, tick)"},
     {"add", calls_add, METH_O, "add(kind) -> the number of one more function"},
     {"switch", calls_switch, METH_VARARGS, "switch(on, name of operands)"},

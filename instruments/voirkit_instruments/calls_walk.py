@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-METHOD, MODULE, NEXT, STEP = 1, 2, 4, 8  # as in _calls.c
+METHOD, MODULE = 1, 2  # as in _calls.c
 
 # Methods that count as public: what `X()`, `x()`, `with x` and `for y in x` call.
 _SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
@@ -56,6 +56,11 @@ def is_machinery(module: str) -> bool:
     return any(module == part or module.startswith(f"{part}.") for part in MACHINERY)
 
 
+def is_shown(module: str, asked: str) -> bool:
+    """Whether a module below one that is asked for is of those that this means."""
+    return not is_private(module.removeprefix(asked)[1:]) and (is_machinery(asked) or not is_machinery(module))
+
+
 def found(asked: str) -> Iterator[Found]:
     """The functions that a name stands for, of modules that are imported by now."""
     for name in (asked, *_WITH.get(asked, ())):
@@ -66,7 +71,7 @@ def found(asked: str) -> Iterator[Found]:
             yield from _of_path(module, rest)
             continue
         for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):  # what is in several is the outermost's
-            if below == name or (below.startswith(f"{name}.") and not is_private(below) and (is_machinery(name) or not is_machinery(below))):
+            if below == name or (below.startswith(f"{name}.") and is_shown(below, name)):
                 value = sys.modules[below]
                 if isinstance(value, ModuleType):
                     yield from of_module(value, below)
