@@ -21,6 +21,14 @@ _DEVICES = {
     0: "cpu", 1: "cuda", 2: "mkldnn", 6: "hip", 7: "fpga", 8: "maia", 9: "xla", 10: "vulkan", 11: "metal", 12: "xpu", 13: "mps", 14: "meta",
     15: "hpu", 16: "ve", 17: "lazy", 18: "ipu", 19: "mtia", 20: "privateuseone",
 }  # fmt: skip
+# c10::ScalarType, another. Not learnt from tensors: making some kinds warns, once in a process.
+_DTYPES = dict(enumerate((
+    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128", "bool", "qint8",
+    "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2",
+    "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64", "uint1", "uint2", "uint3", "uint4", "uint5",
+    "uint6", "uint7", "int1", "int2", "int3", "int4", "int5", "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2",
+)))  # fmt: skip
+_TRIED = ("float32", "int64", "bool", "float64", "uint8", "bfloat16")
 # Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the program: no call of its own has them.
 _TRACED = ("torch._subclasses.", "torch.fx.", "torch._dynamo.", "torch._higher_order_ops.")
 
@@ -37,15 +45,14 @@ class Tensors:
     def __init__(self, engine: Any, torch: Any) -> None:
         self._torch = torch
         self.devices = dict(_DEVICES)
-        kinds = {value: name for name, value in vars(torch).items() if type(value) is torch.dtype}
-        spelled = {kind: str(kind).removeprefix("torch.") for kind in kinds}
         self._plain = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
+        self.dtypes, self.way = _DTYPES, "c"
         try:
-            self.dtypes, self.way = self._read_in_c(engine, spelled), "c"
+            self._read_in_c(engine)
         except Exception:  # another torch than those that are known, or one without these symbols
-            self.dtypes, self.way = dict(enumerate(spelled.values())), "attributes"
-            table = {**{kind: i for i, kind in enumerate(spelled)}, **{name: i for i, name in _DEVICES.items()}}
-            engine.ask(torch._C._len_torch_function_stack, table)
+            self.way = "attributes"
+            dtypes = {getattr(torch, name): number for number, name in _DTYPES.items() if hasattr(torch, name)}
+            engine.ask(torch._C._len_torch_function_stack, {**dtypes, **{name: number for number, name in _DEVICES.items()}})
 
     def flags(self, kind: type) -> int:
         """Whether values of a type are tensors that may be read, or stand for tensors while the program is followed."""
@@ -63,11 +70,8 @@ class Tensors:
         found = next((vars(above)["__torch_function__"] for above in mro if "__torch_function__" in vars(above)), None)
         return getattr(found, "__func__", found) is self._torch._C._disabled_torch_function_impl
 
-    def _read_in_c(self, engine: Any, spelled: dict[Any, str]) -> dict[int, str]:
+    def _read_in_c(self, engine: Any) -> None:
         """Have the engine read tensors with torch's C functions.
-
-        Returns:
-            Names of dtypes by torch's number.
 
         Raises:
             Exception: They are not to be had, or not what they should be.
@@ -91,23 +95,16 @@ class Tensors:
                 samples, lambda tensor: tensor._cdata, _SIZE_OF_IMPL, engine, lambda tensor: torch._C._dispatch_keys(tensor).raw_repr()
             )
             strange = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
-            dtypes = {}
             try:
                 engine.read(*functions, at, keys, strange)
-                for sample in samples:
+                more = [torch.empty(2, dtype=getattr(torch, name), device="cpu") for name in _TRIED]
+                for sample in (*samples, *more):
                     seen = engine.tensor(sample)
-                    assert seen is not None and seen[1:] == (0, seen[2], int(sample.requires_grad), tuple(sample.shape))
-                for dtype, name in spelled.items():
-                    try:
-                        seen = engine.tensor(torch.empty(0, dtype=dtype, device="cpu"))
-                    except (RuntimeError, TypeError):
-                        continue  # no tensor of it can be made here
-                    dtypes[seen[0]] = name
-                assert dtypes[engine.tensor(samples[1])[0]] == "float32"
+                    said = f"torch.{_DTYPES[seen[0]]}", _DEVICES[seen[1]], bool(seen[3]), seen[4]
+                    assert said == (str(sample.dtype), "cpu", sample.requires_grad, tuple(sample.shape))
             except BaseException:
                 engine.read(0, 0, 0, 0, 0, 0, 0, 0, 0)
                 raise
-        return dtypes
 
     def _same(self, samples: list[Any], memory: Any, n: int, engine: Any, value: Any) -> int:
         """The byte at which, in the memory of each tensor, a value of it stands."""
