@@ -63,7 +63,7 @@ def summary(tracing: Any) -> dict[str, Any]:
     totals = tracing.totals
     return {
         "asked": list(tracing.asked),
-        "functions": len(tracing.records.functions) - len(tracing.skipped),
+        "watched": len(tracing.records.functions) - len(tracing.skipped),
         "skipped": skipped,
         "events": totals.calls,
         "records": totals.records,

@@ -88,7 +88,7 @@ def of_module(module: ModuleType, called: str) -> Iterator[Found]:
             if _belongs(value.__module__, called, root):
                 yield _of_function(value, called, name)
         elif kind is BuiltinFunctionType:
-            if _is_of(value, root):
+            if _is_of(value, root) and "torch_function" not in name:  # has_torch_function...: asks, and does nothing
                 yield Found(value, called, name, 0)
         elif isinstance(value, type) and _belongs(_module_of(value), called, root):
             yield from of_class(value, called)
