@@ -34,6 +34,11 @@ def type_name(kind: type) -> str:
     return _TORCH.get(f"{module}.{name}", f"{module}.{name}")
 
 
+def is_of(value: object, kind: type) -> bool:
+    """``isinstance``, asked of no ``__class__`` that the value may have made up."""
+    return kind in type.__dict__["__mro__"].__get__(type(value))
+
+
 class Vocabulary:
     """What numbers in the bytes stand for.
 
