@@ -15,7 +15,7 @@ A body ``B`` becomes::
         finally:
             leave(began, was, <passed>)
 
-A lambda's, in which there is no ``finally``, is left only where it returns. Several may stand around the same function, the first innermost.
+A lambda's, in which there is no ``finally``, is left only where it returns. Several may stand around a function, the first innermost.
 
 Checked with python 3.10 to 3.13.
 """
