@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
+instrument_checks = gated(
+    "--checks",
+    "voirkit_instruments.checks:checks",
+    "look for silent bugs: no zero_grad, parameters that never change, training in eval mode ...",
+)
 instrument_dash = gated(
     "--dash", "voirkit_instruments.dash:dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"
 )
@@ -237,6 +242,6 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
-    instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_verify,
+    instrument_checks, instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep,
+    instrument_log, instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_verify,
 ]  # fmt: skip
