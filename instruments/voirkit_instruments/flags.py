@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
@@ -179,6 +179,26 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
         ov.require(native(rate_hz))
 
 
+def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--parameters``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--parameters",
+        nargs="?",
+        type=_every,
+        const=0,
+        dest="--parameters",
+        metavar="EVERY",
+        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (25)",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
+    every = getattr(ov.options, "--parameters")
+    if every is not None:
+        from voirkit_instruments.parameters import EVERY, parameters
+
+        ov.require(parameters(every or EVERY))
+
+
 RATES = {
     "--train-rate": "give train_rate (items/s from step and batch) once a second",
     "--loading-rate": "give loading_rate (items/s that the given loader delivers) once a second",
@@ -202,6 +222,12 @@ def instrument_rates(ov: Overseer) -> Iterator[Phase]:
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
+    return int(text)
+
+
+def _every(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
+        raise ValueError(f"{text!r} is no number of steps; give a whole number of at least 1.")
     return int(text)
 
 
@@ -238,5 +264,5 @@ def _address(text: str) -> tuple[str, int]:
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
     instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
-    instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_verify,
+    instrument_monitor, instrument_native, instrument_argparse, instrument_parameters, instrument_rates, instrument_verify,
 ]  # fmt: skip
