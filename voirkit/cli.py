@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "watch")}
+_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "syscalls", "watch")}
 # Words that are no scripts, so that scripts written today keep running when the subcommands are there.
 _RESERVED = ("compare",)
 

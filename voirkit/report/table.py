@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.report import operations
+from voirkit.report.call_rows import calls_part
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
 
@@ -84,6 +85,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     native = summary.get("native")
     if native:
         yield 5, native_part(native, width)
+    calls = summary.get("calls")
+    if calls and calls.get("by_function"):
+        yield 6, calls_part(calls, width)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.calls.figures import figures
+from voirkit.analysis.calls.partial import combine, partial
 from voirkit.analysis.calls.records import Call, Recorded, ranks_of
 from voirkit.analysis.calls.when import unknown, when
 
@@ -24,3 +26,9 @@ def calls(run: Run) -> Iterator[Call]:
     """Each call of a run: by rank, then by thread and start (in chunks: see ``Recorded.chunks``)."""
     for rank in recorded(run):
         yield from rank.rows()
+
+
+def calls_of(runs: Iterable[Run]) -> dict[str, Any] | None:
+    """``calls`` of a summary for a run, or for the directories of its ranks; None if no call was recorded."""
+    parts = [partial(rank) for run in runs for rank in recorded(run)]
+    return figures(combine(parts)) if parts else None

@@ -101,6 +101,11 @@ class Recorded:
         return self._connection.execute(query).fetchall()
 
     @property
+    def trains(self) -> tuple[str, int, int] | None:
+        """The thread that trains; None: not known."""
+        return self._when.thread
+
+    @property
     def failed(self) -> Array:
         """By index of arguments, whether a call with them raised an exception."""
         return np.array([isinstance(one.get("error"), str) for one in self.arguments], dtype=bool)
