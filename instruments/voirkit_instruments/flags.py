@@ -50,7 +50,7 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
     )
     action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
     ov.argparser.add_argument(
-        "--calls-every", type=_count, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
+        "--calls-every", type=_every, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
     )
     ov.argparser.add_argument(
         "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", default=0, help="with --calls-every: of the first M steps all"
@@ -274,8 +274,6 @@ def _positive(text: str) -> int:
 
 def _every(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is no number of steps; give a whole number of at least 1.")
     return int(text)
 
@@ -332,7 +330,4 @@ INSTRUMENTS = [
     instrument_parameters,
     instrument_rates,
     instrument_verify,
-]
-    instrument_calls, instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
-    instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_verify,
 ]
