@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
+instrument_checks = gated(
+    "--checks",
+    "voirkit_instruments.checks:checks",
+    "look for silent bugs: no zero_grad, parameters that never change, training in eval mode ...",
+)
 instrument_dash = gated(
     "--dash", "voirkit_instruments.dash:dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"
 )
@@ -45,7 +50,7 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
     )
     action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
     ov.argparser.add_argument(
-        "--calls-every", type=_count, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
+        "--calls-every", type=_every, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
     )
     ov.argparser.add_argument(
         "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", default=0, help="with --calls-every: of the first M steps all"
@@ -221,6 +226,26 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
         ov.require(native(rate_hz))
 
 
+def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--parameters``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--parameters",
+        nargs="?",
+        type=_every,
+        const=0,
+        dest="--parameters",
+        metavar="EVERY",
+        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (25)",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
+    every = getattr(ov.options, "--parameters")
+    if every is not None:
+        from voirkit_instruments.parameters import EVERY, parameters
+
+        ov.require(parameters(every or EVERY))
+
+
 RATES = {
     "--train-rate": "give train_rate (items/s from step and batch) once a second",
     "--loading-rate": "give loading_rate (items/s that the given loader delivers) once a second",
@@ -247,8 +272,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+def _every(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
         raise ValueError(f"{text!r} is no number of steps; give a whole number of at least 1.")
     return int(text)
 
@@ -291,6 +316,18 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_calls, instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
-    instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_verify,
-]  # fmt: skip
+    instrument_calls,
+    instrument_checks,
+    instrument_dash,
+    instrument_display,
+    instrument_early_stop,
+    instrument_loader,
+    instrument_loader_sweep,
+    instrument_log,
+    instrument_monitor,
+    instrument_native,
+    instrument_argparse,
+    instrument_parameters,
+    instrument_rates,
+    instrument_verify,
+]

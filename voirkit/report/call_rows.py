@@ -51,11 +51,11 @@ def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def short(name: str) -> str:
-    """A function as people call it: ``F.relu``, ``optim.adam.Adam.step``, ``nn.Linear.__call__``."""
+    """A function as people call it: ``F.relu``, ``optim.Adam.step``, ``nn.Linear.__call__``."""
     for long, brief in (("torch.nn.functional.", "F."), ("torch.nn.modules.", "nn."), ("torch.optim.", "optim.")):
         if name.startswith(long):
             rest = name[len(long) :]
-            return brief + (rest.partition(".")[2] if brief == "nn." else rest)
+            return brief + (rest if brief == "F." else rest.partition(".")[2] or rest)
     return name
 
 
