@@ -98,10 +98,12 @@ class _Reader:
         return number
 
     def _type(self) -> str:
-        return self._say.types[self._number(_u16)]
+        number: int = self._number(_u16)
+        return self._say.types[number]
 
     def _word(self) -> str:
-        return self._say.words[self._number(_u16)]
+        number: int = self._number(_u16)
+        return self._say.words[number]
 
     def _text(self) -> str:
         size = self._key[self._at]
