@@ -282,11 +282,11 @@ static int given(Way *way, PyFunctionObject *function, PyObject *const *params, 
     PyObject *more = way->rest ? params[way->positional + way->named] : NULL;
     PyObject *more_named = way->rest_named ? params[way->positional + way->named + way->rest] : NULL;
     uint64_t mask = 0;
-    int all = more != NULL && PyTuple_GET_SIZE(more);
     *n = 0;
     *kwnames = NULL;
-    if (first < 0)
-        return 0;
+    if (first < 0 || (more != NULL && !PyTuple_CheckExact(more)) || (more_named != NULL && !PyDict_CheckExact(more_named)))
+        return 0; /* the code runs in another function than its own */
+    int all = more != NULL && PyTuple_GET_SIZE(more);
     for (int i = 0; i < way->positional; i++) {
         if (!all && i >= first && params[i] == PyTuple_GET_ITEM(defaults, i - first)) {
             if (mask == 0)
@@ -383,13 +383,19 @@ static void left_with(PyObject *value) {
     }
 }
 
-static PyObject *left(PyObject *Py_UNUSED(module), PyObject *value) {
-    left_with(value);
-    return Py_NewRef(value);
+/* left and failed: no builtin functions, whose calls a profiler of the program's would be told. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+} End;
+
+static PyObject *left(PyObject *Py_UNUSED(self), PyObject *const *args, size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames)) {
+    left_with(args[0]);
+    return Py_NewRef(args[0]);
 }
 
-static PyObject *failed(PyObject *Py_UNUSED(module), PyObject *exc) {
-    PyErr_Restore(Py_NewRef(Py_TYPE(exc)), Py_NewRef(exc), PyException_GetTraceback(exc));
+static PyObject *failed(PyObject *Py_UNUSED(self), PyObject *const *args, size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames)) {
+    PyErr_Restore(Py_NewRef(Py_TYPE(args[0])), Py_NewRef(args[0]), PyException_GetTraceback(args[0]));
     left_with(NULL);
     PyErr_Clear();
     Py_RETURN_NONE;
@@ -403,7 +409,13 @@ static void way_dealloc(Way *self) {
     Py_DECREF(type);
 }
 
-static PyObject *way_deepcopy(PyObject *self, PyObject *Py_UNUSED(memo)) {
+static void end_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *itself(PyObject *self, PyObject *Py_UNUSED(memo)) {
     return Py_NewRef(self); /* torch.compile copies the constants of code */
 }
 
@@ -411,12 +423,23 @@ static PyMemberDef way_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Way, call), READONLY, NULL},
     {NULL},
 };
-static PyMethodDef way_methods[] = {
-    {"__deepcopy__", way_deepcopy, METH_O, NULL},
+static PyMemberDef end_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(End, call), READONLY, NULL},
     {NULL},
 };
+static PyMethodDef constant_methods[] = {
+    {"__deepcopy__", itself, METH_O, NULL},
+    {NULL},
+};
+static PyType_Slot end_slots[] = {
+    {Py_tp_dealloc, end_dealloc}, {Py_tp_members, end_members}, {Py_tp_methods, constant_methods}, {Py_tp_call, PyVectorcall_Call}, {0, NULL},
+};
+static PyType_Spec end_spec = {
+    "voirkit.probes._entry.End", sizeof(End), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, end_slots,
+};
 static PyType_Slot way_slots[] = {
-    {Py_tp_dealloc, way_dealloc}, {Py_tp_members, way_members}, {Py_tp_methods, way_methods}, {Py_tp_call, PyVectorcall_Call}, {0, NULL},
+    {Py_tp_dealloc, way_dealloc}, {Py_tp_members, way_members}, {Py_tp_methods, constant_methods}, {Py_tp_call, PyVectorcall_Call}, {0, NULL},
 };
 static PyType_Spec way_spec = {
     "voirkit.probes._entry.Way", sizeof(Way), 0,
@@ -647,19 +670,26 @@ static PyMethodDef functions[] = {
 #if PY_VERSION_HEX >= 0x030D0000
     {"making", making, METH_VARARGS, NULL},
 #endif
-    {"left", left, METH_O, NULL},
-    {"failed", failed, METH_O, NULL},
     {NULL},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_entry", NULL, -1, functions};
+
+static int add_end(PyObject *module, PyTypeObject *type, const char *name, vectorcallfunc call) {
+    End *end = (End *)type->tp_alloc(type, 0);
+    if (end == NULL)
+        return -1;
+    end->call = call;
+    return PyModule_AddObject(module, name, (PyObject *)end);
+}
 
 PyMODINIT_FUNC PyInit__entry(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
     way_type = (PyTypeObject *)PyType_FromSpec(&way_spec);
-    PyObject *entries = PyType_FromSpec(&entries_spec);
-    if (way_type == NULL || entries == NULL || PyModule_AddObject(module, "Entries", entries) < 0)
+    PyObject *entries = PyType_FromSpec(&entries_spec), *end = PyType_FromSpec(&end_spec);
+    if (way_type == NULL || end == NULL || add_end(module, (PyTypeObject *)end, "left", left) < 0
+        || add_end(module, (PyTypeObject *)end, "failed", failed) < 0 || entries == NULL || PyModule_AddObject(module, "Entries", entries) < 0)
         return NULL;
     return module;
 }
