@@ -6,7 +6,8 @@
  *
  * - 3.12 and later inline a call only where the pointer is the usual one, and PyFunction_SetVectorcall makes call sites look again;
  * - 3.11 and later call C functions of certain flags from specialised sites, without the pointer; such flags are compared as a whole, so
- *   that one more that means nothing afterwards (METH_COEXIST) sends these sites to the pointer.
+ *   that one more that means nothing afterwards (METH_COEXIST) sends these sites to the pointer;
+ * - method descriptors are bound in one place (tp_descr_get of their type), to objects with a pointer of their own.
  */
 #define PY_SSIZE_T_CLEAN
 #include "_entry.h"
@@ -28,14 +29,14 @@ typedef struct {
     int on, broken;
 } Entries;
 
-/* What is known of a callable; never freed, since calls of it may be open. */
+/* What is known of a callable; never freed, since calls of it may be open, and bound methods made of it live on. */
 typedef struct entry {
     struct entry *next;
     PyObject *ref; /* a weak reference, or the callable itself where that can not be */
     PyObject *callable; /* compared only */
     Entries *owner; /* NULL: removed */
-    vectorcallfunc before; /* NULL: a builtin's that has none */
-    PyMethodDef *own, *other;
+    vectorcallfunc before, bound_before; /* NULL: that of a builtin that has none */
+    PyMethodDef *own, other; /* own: NULL if the other is not used */
     int64_t number; /* -1: not told */
     int kind, deaf, placed, deep, code;
 } entry;
@@ -150,9 +151,9 @@ static void tell_end(entry *e, PyObject *value, PyObject *const *args, Py_ssize_
 
 /* A call by the pointer. */
 
-static PyObject *go_on(entry *e, PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    if (e->before != NULL)
-        return e->before(callable, args, nargsf, kwnames);
+static PyObject *go_on(vectorcallfunc before, PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    if (before != NULL)
+        return before(callable, args, nargsf, kwnames);
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     PyObject *positional = PyTuple_New(n), *named = NULL, *result = NULL;
     if (positional == NULL)
@@ -178,7 +179,7 @@ static void place(entry *e, int on);
 static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     entry *e = entry_of(callable);
     if (here.deaf || here.busy || !e->placed)
-        return go_on(e, callable, args, nargsf, kwnames);
+        return go_on(e->before, callable, args, nargsf, kwnames);
     void *state[4];
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     int told = e->number >= 0 && tell_begin(e, callable, args, n, kwnames, state), deaf = e->deaf;
@@ -189,7 +190,7 @@ static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargs
         place(e, 0);
     }
 #endif
-    PyObject *result = go_on(e, callable, args, nargsf, kwnames);
+    PyObject *result = go_on(e->before, callable, args, nargsf, kwnames);
 #if PY_VERSION_HEX >= 0x030C0000
     here.depth--;
 #endif
@@ -197,6 +198,52 @@ static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargs
     if (told)
         tell_end(e, result, args, n, kwnames, state);
     return result;
+}
+
+/* A call of a bound method of C. */
+static PyObject *bound_entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    PyCFunctionObject *bound = (PyCFunctionObject *)callable;
+    entry *e = (entry *)((char *)bound->m_ml - offsetof(entry, other));
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf), all = n + (kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0);
+    if (here.deaf || here.busy || !e->placed || all >= PARAMETERS)
+        return go_on(e->bound_before, callable, args, nargsf, kwnames);
+    void *state[4];
+    PyObject *with_self[PARAMETERS + 1];
+    with_self[0] = bound->m_self;
+    memcpy(with_self + 1, args, all * sizeof *args);
+    int told = e->number >= 0 && tell_begin(e, e->callable, with_self, n + 1, kwnames, state), deaf = e->deaf;
+    here.deaf += deaf;
+    PyObject *result = go_on(e->bound_before, callable, args, nargsf, kwnames);
+    here.deaf -= deaf;
+    if (told)
+        tell_end(e, result, with_self, n + 1, kwnames, state);
+    return result;
+}
+
+static descrgetfunc bind_before;
+static Py_ssize_t descriptors; /* that are in place */
+
+static PyObject *bind(PyObject *descriptor, PyObject *object, PyObject *type) {
+    PyObject *bound = bind_before(descriptor, object, type);
+    if (bound != NULL && ((PyMethodDescrObject *)descriptor)->vectorcall == entered && PyCFunction_Check(bound)) {
+        entry *e = entry_of(descriptor);
+        PyCFunctionObject *made = (PyCFunctionObject *)bound;
+        if (e != NULL && made->m_ml == &e->other && made->vectorcall != bound_entered) {
+            e->bound_before = made->vectorcall;
+            made->vectorcall = bound_entered;
+        }
+    }
+    return bound;
+}
+
+static void bind_here(int more) {
+    if (descriptors == 0 && more > 0 && PyMethodDescr_Type.tp_descr_get != bind) {
+        bind_before = PyMethodDescr_Type.tp_descr_get;
+        PyMethodDescr_Type.tp_descr_get = bind;
+    }
+    descriptors += more;
+    if (descriptors == 0 && PyMethodDescr_Type.tp_descr_get == bind)
+        PyMethodDescr_Type.tp_descr_get = bind_before;
 }
 
 /* The callable itself, borrowed, as long as there is one. */
@@ -238,11 +285,11 @@ static void place(entry *e, int on) {
         PyFunction_SetVectorcall((PyFunctionObject *)callable, to);
 #endif
     *pointer = to;
-    if (e->other != NULL) {
-        if (e->kind == BUILTIN)
-            ((PyCFunctionObject *)callable)->m_ml = on ? e->other : e->own;
-        else
-            ((PyMethodDescrObject *)callable)->d_method = on ? e->other : e->own;
+    if (e->own != NULL && e->kind == BUILTIN)
+        ((PyCFunctionObject *)callable)->m_ml = on ? &e->other : e->own;
+    if (e->kind == DESCRIPTOR) {
+        ((PyMethodDescrObject *)callable)->d_method = on ? &e->other : e->own;
+        bind_here(on ? 1 : -1);
     }
     e->placed = on;
 }
@@ -550,11 +597,9 @@ static PyObject *entries_put(Entries *self, PyObject *args) {
         e->owner = NULL;
         return PyUnicode_FromString("can not be entered");
     }
-    if (def != NULL && is_sent_past(def->ml_flags)) {
-        if ((e->other = PyMem_Malloc(sizeof *def)) == NULL)
-            return PyErr_NoMemory();
-        *e->other = *def; /* for ever: bound methods made of it live on */
-        e->other->ml_flags |= METH_COEXIST;
+    if (kind == DESCRIPTOR || (def != NULL && is_sent_past(def->ml_flags))) {
+        e->other = *def;
+        e->other.ml_flags |= METH_COEXIST;
         e->own = def;
     }
     if (self->on)

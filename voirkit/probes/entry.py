@@ -5,8 +5,8 @@ stay as they are, and calls of all who have the function already are seen. On py
 (``entry_code.py``), that keeps all of this but ``co_code``; there generators are not told. While they are off the functions are as they
 were. Nothing here may know torch.
 
-Not told, anywhere: C functions that are called through a bound method made before (``f = x.relu; f()``), what is compiled (torch.compile,
-torch.jit), and whatever happens inside of functions that are deaf.
+Not told, anywhere: C methods that were bound before (``f = x.relu``), what is compiled (torch.compile, torch.jit), and whatever happens
+inside of functions that are deaf.
 
 Checked with CPython 3.10 to 3.13.
 """
@@ -67,8 +67,8 @@ class Entry:
         """Tell calls of more functions.
 
         Args:
-            functions: Functions of Python, builtin functions, method descriptors, by their number; of a method, class method or static method
-                the function inside is meant. They are not kept alive.
+            functions: Functions of Python, builtin functions, method descriptors, by their number; of a method, class method or static
+                method the function inside is meant. They are not kept alive.
         """
         for number, function in functions.items():
             why = self._put(number, function, False)
