@@ -151,8 +151,8 @@ def _sites(thing: Thing, n: int) -> None:
         with thing:
             pass
         thing + 1
-        thing.anything
-        thing.shown
+        _ = thing.anything
+        _ = thing.shown
         list(map(thing.method, [1]))
         sorted([1], key=thing.method)
 
