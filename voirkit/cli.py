@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "compare", "watch")}
+_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "compare", "syscalls", "watch")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

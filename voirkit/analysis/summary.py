@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.checks.of_run import checks_of
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import of_run
@@ -53,6 +54,7 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     found["loader"] = _loader((run, *others), ranks, found)
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
+    found["checks"] = checks_of(run, ranks) or found["checks"]
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
     found["calls"] = _calls((run, *others), found.get("calls"))

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from voirkit.report import operations
 from voirkit.report.call_rows import calls_part
+from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
 
@@ -76,6 +77,8 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
         yield 7, _verdict(summary["verdict"])
     for at, alert in enumerate(summary.get("alerts") or ()):
         yield 2 if at < 3 else 1, _alert(alert)
+    if summary.get("checks"):
+        yield 4 + 3 * sum(check["found"] is True for check in summary["checks"]), check_rows(summary["checks"])
     steps = summary.get("steps")
     if steps and steps["n"]:
         yield _BREAKDOWN, _breakdown(steps, width)
