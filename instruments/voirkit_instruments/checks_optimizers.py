@@ -266,6 +266,8 @@ class OptimizerFacts:
         self._models.look_again()
         if held.n >= _FIRST:
             self._models.called = None
+        for after in facts.after_look:
+            after(held.which, held.n, where, parameters)
 
     def _without(
         self, held: Held, parameters: list[Any], trainable: list[bool], had: list[bool], names: dict[int, Any], where: str | None
