@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shown")
     options: Any = parser.parse_args(argv)
     summary = finish(options.RUN, options.rank, options.pid)
-    if options.draw and (summary["steps"]["n"] or summary.get("native")):
+    if options.draw and (summary["steps"]["n"] or summary.get("native") or summary.get("syscalls")):
         _draw(summary, options)
     return 0
 

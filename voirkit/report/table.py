@@ -14,6 +14,7 @@ from rich.text import Text
 from voirkit.report import operations
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
+from voirkit.report.syscall_rows import syscall_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
@@ -84,6 +85,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     native = summary.get("native")
     if native:
         yield 5, native_part(native, width)
+    syscalls = summary.get("syscalls")
+    if syscalls:
+        yield 8, syscall_part(syscalls, width)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)
