@@ -15,7 +15,7 @@ LOOK = "def look(x=None): return x\n"
 USER = "import mine\nmine.look(1)\nprint('ran')\n"
 
 
-@pytest.mark.parametrize("words", [["--calls", "main.py"], ["--calls", "mine", "main.py"], ["--calls=mine", "main.py"], ["--calls", "mine,json", "--", "main.py"]])
+@pytest.mark.parametrize("words", [["--calls", "main.py"], ["--calls", "mine", "main.py"], ["--calls=mine", "main.py"], ["--calls", "mine,colorsys", "--", "main.py"]])
 def test_the_word_after_the_flag_is_what_to_record_unless_it_is_the_script(tmp_path: Path, words: list[str]) -> None:
     ended = place(tmp_path, USER, mine=LOOK).voirkit("--quiet", *words)
     assert (ended.code, ended.out) == (0, "ran\n")
@@ -66,8 +66,9 @@ def test_a_module_that_is_imported_late_is_recorded_from_then_on(tmp_path: Path)
 def test_the_list_says_what_would_be_recorded_and_runs_nothing(tmp_path: Path) -> None:
     module = "def look(): pass\ndef _private(): pass\nclass Thing:\n    def work(self): pass\n    @property\n    def size(self): return 1\n"
     where = place(tmp_path, "print('ran')", mine=module)
-    ended = where.voirkit("--calls", "mine", "--calls-list", "main.py")
-    assert ended.code == 0
+    for words in (["--calls", "mine", "--calls-list", "main.py"], ["--calls-list", "--calls=mine"]):
+        ended = where.voirkit(*words)
+        assert ended.code == 0
     assert ended.out == "mine\n  Thing.work\n  look\n"
     assert "2 functions would be recorded, 0 can not be" in ended.err
     assert not (tmp_path / "run").exists()
