@@ -85,8 +85,8 @@ class Tracing(Watcher):
         self._entry = Entry(self._engine.hooks())
         calls_quiet.change = self._engine.quiet
         when_imported("torch", self._torch_is_there)
-        for module in dict(DEAF):
-            when_imported(module, self._deafen)
+        for traces in dict(DEAF):
+            when_imported(traces, self._deafen)
         if self._steps is not None:
             when_imported("torch", self._watch_steps)
         for root in {name.partition(".")[0] for name in self.asked}:
