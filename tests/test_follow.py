@@ -234,3 +234,11 @@ def test_nothing_is_left_of_the_following(here: Place) -> None:
     (here.folder / "tmp").mkdir()
     follow(here, "python main.py", env={"TMPDIR": str(here.folder / "tmp")})
     assert not [path for path in (here.folder / "tmp").iterdir() if path.name.startswith("voirkit-follow")]
+
+
+def test_where_the_hook_is_missing_that_is_told(here: Place) -> None:
+    here.write({"run.sh": "echo on"})
+    begin = "import sys; from voirkit.commands import follow; follow.HOOK = 'other.pth'; from voirkit.cli import main; sys.exit(main())"
+    ended = here.python("-c", begin, "--follow", "run.sh")
+    assert ended.out == "on\n"
+    assert ended.err.startswith(f"voirkit: there is no other.pth beside voirkit: {sys.executable} is not followed.")
