@@ -33,8 +33,8 @@ class ModelFacts:
         torch: The module.
 
     Attributes:
-        called: The modules that were called with gradients on, in the order of their first call, by identity; None: this is not collected
-            (any more).
+        collecting: Whether ``called`` is filled.
+        called: The modules that were called with gradients on, in the order of their first call, by identity.
         recent: References to the models called last, by number.
     """
 
@@ -48,13 +48,14 @@ class ModelFacts:
         self._is_loss = torch.nn.modules.loss._Loss
         self._grad = torch.is_grad_enabled
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-        self.called: dict[int, weakref.ref[Any]] | None = {}
+        self.collecting = True
+        self.called: dict[int, weakref.ref[Any]] = {}
         self.recent: dict[int, weakref.ref[Any]] = {}
 
     def enter_call(self, module: Any) -> int:
         """Before a module call; inside of another only while calls are collected."""
         here, called = self._facts.here, self.called
-        if called is None:
+        if not self.collecting:
             here.inside = FORWARD
             return now()
         if id(module) not in called and self._grad() and len(called) < _MOST_MODULES:
@@ -147,7 +148,7 @@ class ModelFacts:
     def in_order(self) -> list[int]:
         """Identities of the parameters of modules that were called with gradients on, in the order of the calls."""
         found: dict[int, None] = {}
-        for known in list((self.called or {}).values()):
+        for known in list(self.called.values()):
             module = known()
             if module is not None and (not _children(module) or type(module).__module__.startswith("torch.nn")):
                 found.update((id(parameter), None) for parameter in _parameters(module).values() if parameter is not None)

@@ -266,7 +266,7 @@ class OptimizerFacts:
         self._models.look_again()
         self._models.tell_trained(held.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
         if held.n >= _FIRST:
-            self._models.called = None
+            self._models.collecting = False
 
     def _without(
         self, held: Held, parameters: list[Any], trainable: list[bool], had: list[bool], names: dict[int, Any], where: str | None
