@@ -42,12 +42,14 @@ class Facts:
     Attributes:
         here: What each thread is inside of (one of the levels above).
         span: The recorder's, for facts that last; its first argument is ``name(...)``.
+        after_look: Called when an optimizer is looked at: its number, how many steps it has done, where, and what it holds.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
         _all.add(self)
         self.recorder, self.span = recorder, recorder.span
         self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
+        self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
         self._warn = warn
         self._pid = os.getpid()
         self._failed: set[str] = set()

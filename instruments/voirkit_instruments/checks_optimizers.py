@@ -267,6 +267,8 @@ class OptimizerFacts:
         self._models.tell_trained(held.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
         if held.n >= _FIRST:
             self._models.collecting = False
+        for after in facts.after_look:
+            after(held.which, held.n, where, parameters)
 
     def _without(
         self, held: Held, parameters: list[Any], trainable: list[bool], had: list[bool], names: dict[int, Any], where: str | None

@@ -56,6 +56,7 @@ class Patches:
         """
         from types import FunctionType
 
+        from voirkit.probes import weave
         from voirkit.probes.source import NoSource
 
         if not isinstance(function, FunctionType):
@@ -69,9 +70,9 @@ class Patches:
         except Exception as exc:  # source that is not what any version of python or torch has
             self.table[name] = f"can not be compiled again ({type(exc).__name__})"
             return False
-        if function.__code__ is not code:
+        if weave.code_of(function) is not code:
             self._around[name] = (function, around)
-            function.__code__ = code
+            weave.place(function, code)
         if around not in self._arounds:
             self._arounds.append(around)
         self.table[name] = ""
@@ -123,10 +124,12 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+        if self._around:
+            from voirkit.probes import weave
         while self._around:
             name, (function, around) = self._around.popitem()
-            if around.made(function.__code__):
-                function.__code__ = around.less(function)
+            if around.made(weave.code_of(function)):
+                weave.place(function, around.less(function))
             else:
                 self.table[name] = _TAKEN
         while self._arounds:

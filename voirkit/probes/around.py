@@ -110,7 +110,7 @@ class Around:
         Raises:
             NoSource: It can not be made.
         """
-        old = function.__code__
+        old = weave.code_of(function)
         known = _layers.get(id(old))
         if known is None:
             return _stacked(old, function.__globals__, qualname or function.__qualname__, (self,))
@@ -118,9 +118,9 @@ class Around:
 
     def less(self, function: FunctionType) -> CodeType:
         """The function's code without this: with what else stands around its body, or its own."""
-        known = _layers.get(id(function.__code__))
+        known = _layers.get(id(weave.code_of(function)))
         if known is None or self not in known.arounds:
-            return function.__code__
+            return weave.code_of(function)
         left = tuple(around for around in known.arounds if around is not self)
         return _stacked(known.own, function.__globals__, known.qualname, left) if left else known.own
 
