@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.checks_facts import Facts
 
+    Named = tuple[str, str, bool, int]
+
 now = time.perf_counter_ns
 
 _MOST_MODULES = 50_000
-_RECENT = 16
+_RECENT = 64
 _DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvision
 _WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParallel
 
@@ -123,16 +125,16 @@ class ModelFacts:
             if module is not None:
                 yield number, module
 
-    def names(self) -> dict[int, tuple[str, str, bool]]:
-        """By identity of a parameter of the models called last: its full name, its model's class, whether that is in train mode."""
-        found: dict[int, tuple[str, str, bool]] = {}
-        for _, model in self._live():
+    def names(self) -> dict[int, Named]:
+        """By identity of a parameter of the models called last: its full name, its model's class, whether that trains, its number."""
+        found: dict[int, Named] = {}
+        for number, model in self._live():
             model = unwrapped(model, _WRAPPERS)
             for path, module in modules(model):
                 for name, parameter in _parameters(module).items():
                     if parameter is not None:
                         full = f"{path}.{name}" if path else name
-                        found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training)))
+                        found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training), number))
         return found
 
     def tell_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
