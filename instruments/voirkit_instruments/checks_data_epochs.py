@@ -47,7 +47,21 @@ class Epoch:
         told: Whether its fact is written.
     """
 
-    __slots__ = ("args", "batches", "began", "classes", "contents", "ends", "exhausted", "indices", "last", "loader", "runs", "told", "where")
+    __slots__ = (
+        "args",
+        "batches",
+        "began",
+        "classes",
+        "contents",
+        "ends",
+        "exhausted",
+        "indices",
+        "last",
+        "loader",
+        "runs",
+        "told",
+        "where",
+    )
 
     def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
         self.loader, self.where, self.args, self.began = loader, where, args, now()
@@ -110,7 +124,9 @@ class Epochs:
         """Before ``_BaseDataLoaderIter.__init__``."""
         try:
             number = next(self._numbers)
-            epoch = Epoch(self._ordinals.of(loader), self._facts._places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)})
+            epoch = Epoch(
+                self._ordinals.of(loader), self._facts._places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
+            )
             epoch.args["turn"] = 0
             key = id(iterator)
             self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
