@@ -78,7 +78,9 @@ class DataFacts:
         if self._ov is not None:
             self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
 
-    def _put(self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False) -> None:
+    def _put(
+        self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False
+    ) -> None:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)
