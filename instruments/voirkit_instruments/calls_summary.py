@@ -34,6 +34,11 @@ def type_name(kind: type) -> str:
     return _TORCH.get(f"{module}.{name}", f"{module}.{name}")
 
 
+def is_of(value: object, kind: type) -> bool:
+    """``isinstance``, asked of no ``__class__`` that the value may have made up."""
+    return kind in type.__dict__["__mro__"].__get__(type(value))
+
+
 class Vocabulary:
     """What numbers in the bytes stand for.
 
@@ -93,10 +98,12 @@ class _Reader:
         return number
 
     def _type(self) -> str:
-        return self._say.types[self._number(_u16)]
+        number: int = self._number(_u16)
+        return self._say.types[number]
 
     def _word(self) -> str:
-        return self._say.words[self._number(_u16)]
+        number: int = self._number(_u16)
+        return self._say.words[number]
 
     def _text(self) -> str:
         size = self._key[self._at]

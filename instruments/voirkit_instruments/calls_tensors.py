@@ -58,11 +58,11 @@ class Tensors:
         """Whether values of a type are tensors that may be read, or stand for tensors while the program is followed."""
         if kind in self._plain:
             return TENSOR
-        if not issubclass_plainly(kind, self._torch.Tensor):
-            return TRACED if type_name(kind).startswith(_TRACED) else 0
         if type_name(kind).startswith(_TRACED):
             return TRACED
         mro = type.__dict__["__mro__"].__get__(kind)
+        if self._torch.Tensor not in mro:
+            return 0
         own = {name for above in mro[: mro.index(self._torch.Tensor)] for name in vars(above)}
         return 0 if own & {"__torch_dispatch__"} or not self._is_disabled(mro) else TENSOR
 
@@ -112,8 +112,3 @@ class Tensors:
         places = set.intersection(*found)
         assert len(places) >= 1
         return 8 * min(places)
-
-
-def issubclass_plainly(kind: type, of: type) -> bool:
-    """``issubclass``, without what a metaclass makes of it."""
-    return of in type.__dict__["__mro__"].__get__(kind)

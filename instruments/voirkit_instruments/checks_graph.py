@@ -151,8 +151,15 @@ class Graphs:
         of_held = {name[1] for key, name in names.items() if key in held}
         self._facts.mark(
             "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models), partly=any(m in of_held for m in models),
-            unnamed=sum(name is None for name in named), names=", ".join(shown(p, names) for p in still[:_NAMED]),
+            unnamed=sum(name is None for name in named), after=self._after(still, held), names=", ".join(shown(p, names) for p in still[:_NAMED]),
         )  # fmt: skip
+
+    def _after(self, parameters: list[Any], held: set[int]) -> int:
+        """How many are used after the first that an optimizer holds: gradients come through them to it."""
+        order = self._models.in_order()
+        first = next((at for at, key in enumerate(order) if key in held), len(order))
+        later = set(order[first:])
+        return sum(id(p) in later for p in parameters)
 
     # whether the loss is finite
 

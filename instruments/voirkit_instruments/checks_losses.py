@@ -56,6 +56,8 @@ class LossFacts:
             with self._torch._C.DisableTorchFunction():
                 node = given.grad_fn
         made = _made_by(node)
+        if made is None and not self._torch.is_grad_enabled():
+            made = "evaluated"
         if made is not None:
             where = self._facts._places.of(sys._getframe(2))
             if (function, made, where) not in self._told:

@@ -43,6 +43,7 @@ class ModelFacts:
         self._ordinals = Ordinals()
         self._call = facts.name("call")
         self._told: dict[tuple[int, bool, bool], str] = {}
+        self._trained: set[tuple[int, int]] = set()
         self._boring: set[int] = set()
         self._is_loss = torch.nn.modules.loss._Loss
         self._grad = torch.is_grad_enabled
@@ -101,11 +102,11 @@ class ModelFacts:
     def look(self, number: int, module: Any, training: bool, grad: bool) -> None:
         """Write what layers of a model depend on its mode, if that is not as it was told before."""
         found = modes(self._torch, module)
-        told = ",".join(map(str, found.values()))
+        told = ",".join(str(n) for key, n in found.items() if key != "fresh")
         if not any(found.values()):
             self._boring.add(number)
         elif self._told.get((number, training, grad)) != told:
-            self._facts.mark("model", self._facts.where(3), number, name=type(module).__name__, training=training, grad=grad, **found)
+            self._facts.mark("model", self._facts.where(3), number, kind=type(module).__name__, training=training, grad=grad, **found)
         self._told[number, training, grad] = told
 
     def look_again(self) -> None:
@@ -132,6 +133,16 @@ class ModelFacts:
                         full = f"{path}.{name}" if path else name
                         found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training)))
         return found
+
+    def tell_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
+        """Write which of the models called last have parameters that an optimizer holds, with gradients; once for each."""
+        for number, model in self._live():
+            if (number, optimizer) not in self._trained:
+                own = [id(p) for _, one in modules(model) for p in _parameters(one).values() if p is not None]
+                n = sum(key in graded for key in own)
+                if n:
+                    self._trained.add((number, optimizer))
+                    self._facts.mark("trained", where, number, optimizer=optimizer, graded=n, of=len(own))
 
     def in_order(self) -> list[int]:
         """Identities of the parameters of modules that were called with gradients on, in the order of the calls."""
@@ -172,7 +183,7 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
     """How many layers of a model drop values, and how many keep running statistics, in train mode (``on``) and not; its parameters."""
     nn = torch.nn
     drops, norms, rnn = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.modules.rnn.RNNBase
-    found = {"dropout_on": 0, "dropout_off": 0, "norm_on": 0, "norm_off": 0, "frozen": 0, "trainable": 0}
+    found = {"dropout_on": 0, "dropout_off": 0, "norm_on": 0, "norm_off": 0, "fresh": 0, "frozen": 0, "trainable": 0}
     for _, one in modules(module):
         state = "on" if one.training else "off"
         if isinstance(one, drops):
@@ -183,12 +194,19 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
             found[f"dropout_{state}"] += one.dropout > 0
         elif isinstance(one, norms):
             found[f"norm_{state}"] += bool(one.track_running_stats)
+            found["fresh"] += bool(one.track_running_stats) and _is_fresh(one)
         elif type(one).__name__ in _DROPS:
             found[f"dropout_{state}"] += (getattr(one, "drop_prob", None) or getattr(one, "p", None) or 0) > 0
         for parameter in _parameters(one).values():
             if parameter is not None:
                 found["trainable" if parameter.requires_grad else "frozen"] += 1
     return found
+
+
+def _is_fresh(norm: Any) -> bool:
+    """Whether a layer's statistics are as they were made."""
+    tracked = getattr(norm, "num_batches_tracked", None)
+    return tracked is not None and tracked.device.type in ("cpu", "cuda") and int(tracked) == 0
 
 
 def _children(module: Any) -> dict[str, Any]:

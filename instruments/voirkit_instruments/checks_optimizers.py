@@ -50,7 +50,7 @@ class Held:
         self.n, self.next_look = 0, 1
         self.without: dict[int, Unheld] | None = None
         self.probes: list[tuple[weakref.ref[Any], int]] | None = None
-        self.stale: str | None = None
+        self.stale = False
         self.scaled = False
 
 
@@ -122,7 +122,7 @@ class OptimizerFacts:
             where = facts._places.of(sys._getframe(1))
             facts.span(self._step, began, end, facts.arguments(where, optimizer=held.which), _is_still(optimizer))
             if held.probes is not None:
-                self._cleared_or_not(held)
+                self._cleared_or_not(held, where)
             if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
                 self._look(held, optimizer, where)
         except Exception as exc:
@@ -201,20 +201,20 @@ class OptimizerFacts:
             if not is_quiet(self._torch):
                 continue
             if any(value != 0 for value in largest(self._torch, grads)):
-                held.stale = held.stale or self._facts.where(3) or "?"
+                held.stale = True
             else:
                 self._watching.remove(held)
                 held.probes = None
                 self._facts.mark("cleared", None, held.n, optimizer=held.which)
 
-    def _cleared_or_not(self, held: Held) -> None:
+    def _cleared_or_not(self, held: Held, where: str | None) -> None:
         """After the next step."""
-        if held.stale is not None:
+        if held.stale:
             still = any(_grad_in_place(probe) is not None for probe in held.probes or ())
-            self._facts.mark("uncleared" if still else "cleared", held.stale, held.n, optimizer=held.which)
+            self._facts.mark("uncleared" if still else "cleared", where, held.n, optimizer=held.which)
         if held in self._watching:
             self._watching.remove(held)
-        held.probes, held.stale = None, None
+        held.probes, held.stale = None, False
 
     def _watch(self, held: Held, parameters: list[Any], grads: list[Any], norms: list[float]) -> None:
         chosen = [
@@ -224,7 +224,7 @@ class OptimizerFacts:
         ]
         if chosen:
             held.probes = [probe[1:] for probe in sorted(chosen, key=itemgetter(0))[:_PROBES]]
-            held.stale = None
+            held.stale = False
             self._watching.append(held)
 
     # looks
@@ -264,6 +264,7 @@ class OptimizerFacts:
             self._watch(held, parameters, grads, norms)
         self._graphs.look_at_unheld(self.held(), where)
         self._models.look_again()
+        self._models.tell_trained(held.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
         if held.n >= _FIRST:
             self._models.called = None
         for after in facts.after_look:

@@ -266,6 +266,31 @@ def instrument_rates(ov: Overseer) -> Iterator[Phase]:
             ov.require(getattr(rates, flag[2:].replace("-", "_")))
 
 
+# What --syscalls records: every call's count; with arguments; those on files, with arguments; what this process can count by itself.
+SYSCALLS = ("full", "files", "counts", "counters")
+
+
+def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--syscalls``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--syscalls",
+        nargs="?",
+        type=_syscalls,
+        const="counts",
+        dest="--syscalls",
+        metavar="|".join(SYSCALLS),
+        help="count the system calls of each phase, thread and worker, with the kernel's own tracing as root, else with strace; "
+        "--syscalls=full or =files keeps them with their arguments, =counters needs no tool",
+    )
+    yield ov.phases.parse_args
+    mode = getattr(ov.options, "--syscalls")
+    if mode is not None:
+        from voirkit_instruments.syscalls import syscalls
+
+        ov.require(syscalls(mode))
+
+
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
@@ -294,6 +319,12 @@ def _setting(text: str) -> dict[str, int]:
     from voirkit_instruments.loader_setting import read
 
     return read(text)
+
+
+def _syscalls(text: str) -> str:
+    if text not in SYSCALLS:
+        raise ValueError(f"{text!r} is none of {', '.join(SYSCALLS)}.")
+    return text
 
 
 def _hertz(text: str) -> int:
@@ -329,5 +360,6 @@ INSTRUMENTS = [
     instrument_argparse,
     instrument_parameters,
     instrument_rates,
+    instrument_syscalls,
     instrument_verify,
 ]

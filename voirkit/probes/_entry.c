@@ -6,7 +6,8 @@
  *
  * - 3.12 and later inline a call only where the pointer is the usual one, and PyFunction_SetVectorcall makes call sites look again;
  * - 3.11 and later call C functions of certain flags from specialised sites, without the pointer; such flags are compared as a whole, so
- *   that one more that means nothing afterwards (METH_COEXIST) sends these sites to the pointer.
+ *   that one more that means nothing afterwards (METH_COEXIST) sends these sites to the pointer;
+ * - method descriptors are bound in one place (tp_descr_get of their type), to objects with a pointer of their own.
  */
 #define PY_SSIZE_T_CLEAN
 #include "_entry.h"
@@ -28,14 +29,14 @@ typedef struct {
     int on, broken;
 } Entries;
 
-/* What is known of a callable; never freed, since calls of it may be open. */
+/* What is known of a callable; never freed, since calls of it may be open, and bound methods made of it live on. */
 typedef struct entry {
     struct entry *next;
     PyObject *ref; /* a weak reference, or the callable itself where that can not be */
     PyObject *callable; /* compared only */
     Entries *owner; /* NULL: removed */
-    vectorcallfunc before; /* NULL: a builtin's that has none */
-    PyMethodDef *own, *other;
+    vectorcallfunc before, bound_before; /* NULL: that of a builtin that has none */
+    PyMethodDef *own, other; /* own: NULL if the other is not used */
     int64_t number; /* -1: not told */
     int kind, deaf, placed, deep, code;
 } entry;
@@ -150,9 +151,9 @@ static void tell_end(entry *e, PyObject *value, PyObject *const *args, Py_ssize_
 
 /* A call by the pointer. */
 
-static PyObject *go_on(entry *e, PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    if (e->before != NULL)
-        return e->before(callable, args, nargsf, kwnames);
+static PyObject *go_on(vectorcallfunc before, PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    if (before != NULL)
+        return before(callable, args, nargsf, kwnames);
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     PyObject *positional = PyTuple_New(n), *named = NULL, *result = NULL;
     if (positional == NULL)
@@ -178,7 +179,7 @@ static void place(entry *e, int on);
 static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     entry *e = entry_of(callable);
     if (here.deaf || here.busy || !e->placed)
-        return go_on(e, callable, args, nargsf, kwnames);
+        return go_on(e->before, callable, args, nargsf, kwnames);
     void *state[4];
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     int told = e->number >= 0 && tell_begin(e, callable, args, n, kwnames, state), deaf = e->deaf;
@@ -189,7 +190,7 @@ static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargs
         place(e, 0);
     }
 #endif
-    PyObject *result = go_on(e, callable, args, nargsf, kwnames);
+    PyObject *result = go_on(e->before, callable, args, nargsf, kwnames);
 #if PY_VERSION_HEX >= 0x030C0000
     here.depth--;
 #endif
@@ -197,6 +198,52 @@ static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargs
     if (told)
         tell_end(e, result, args, n, kwnames, state);
     return result;
+}
+
+/* A call of a bound method of C. */
+static PyObject *bound_entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    PyCFunctionObject *bound = (PyCFunctionObject *)callable;
+    entry *e = (entry *)((char *)bound->m_ml - offsetof(entry, other));
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf), all = n + (kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0);
+    if (here.deaf || here.busy || !e->placed || all >= PARAMETERS)
+        return go_on(e->bound_before, callable, args, nargsf, kwnames);
+    void *state[4];
+    PyObject *with_self[PARAMETERS + 1];
+    with_self[0] = bound->m_self;
+    memcpy(with_self + 1, args, all * sizeof *args);
+    int told = e->number >= 0 && tell_begin(e, e->callable, with_self, n + 1, kwnames, state), deaf = e->deaf;
+    here.deaf += deaf;
+    PyObject *result = go_on(e->bound_before, callable, args, nargsf, kwnames);
+    here.deaf -= deaf;
+    if (told)
+        tell_end(e, result, with_self, n + 1, kwnames, state);
+    return result;
+}
+
+static descrgetfunc bind_before;
+static Py_ssize_t descriptors; /* that are in place */
+
+static PyObject *bind(PyObject *descriptor, PyObject *object, PyObject *type) {
+    PyObject *bound = bind_before(descriptor, object, type);
+    if (bound != NULL && ((PyMethodDescrObject *)descriptor)->vectorcall == entered && PyCFunction_Check(bound)) {
+        entry *e = entry_of(descriptor);
+        PyCFunctionObject *made = (PyCFunctionObject *)bound;
+        if (e != NULL && made->m_ml == &e->other && made->vectorcall != bound_entered) {
+            e->bound_before = made->vectorcall;
+            made->vectorcall = bound_entered;
+        }
+    }
+    return bound;
+}
+
+static void bind_here(int more) {
+    if (descriptors == 0 && more > 0 && PyMethodDescr_Type.tp_descr_get != bind) {
+        bind_before = PyMethodDescr_Type.tp_descr_get;
+        PyMethodDescr_Type.tp_descr_get = bind;
+    }
+    descriptors += more;
+    if (descriptors == 0 && PyMethodDescr_Type.tp_descr_get == bind)
+        PyMethodDescr_Type.tp_descr_get = bind_before;
 }
 
 /* The callable itself, borrowed, as long as there is one. */
@@ -238,11 +285,11 @@ static void place(entry *e, int on) {
         PyFunction_SetVectorcall((PyFunctionObject *)callable, to);
 #endif
     *pointer = to;
-    if (e->other != NULL) {
-        if (e->kind == BUILTIN)
-            ((PyCFunctionObject *)callable)->m_ml = on ? e->other : e->own;
-        else
-            ((PyMethodDescrObject *)callable)->d_method = on ? e->other : e->own;
+    if (e->own != NULL && e->kind == BUILTIN)
+        ((PyCFunctionObject *)callable)->m_ml = on ? &e->other : e->own;
+    if (e->kind == DESCRIPTOR) {
+        ((PyMethodDescrObject *)callable)->d_method = on ? &e->other : e->own;
+        bind_here(on ? 1 : -1);
     }
     e->placed = on;
 }
@@ -282,11 +329,11 @@ static int given(Way *way, PyFunctionObject *function, PyObject *const *params, 
     PyObject *more = way->rest ? params[way->positional + way->named] : NULL;
     PyObject *more_named = way->rest_named ? params[way->positional + way->named + way->rest] : NULL;
     uint64_t mask = 0;
-    int all = more != NULL && PyTuple_GET_SIZE(more);
     *n = 0;
     *kwnames = NULL;
-    if (first < 0)
-        return 0;
+    if (first < 0 || (more != NULL && !PyTuple_CheckExact(more)) || (more_named != NULL && !PyDict_CheckExact(more_named)))
+        return 0; /* the code runs in another function than its own */
+    int all = more != NULL && PyTuple_GET_SIZE(more);
     for (int i = 0; i < way->positional; i++) {
         if (!all && i >= first && params[i] == PyTuple_GET_ITEM(defaults, i - first)) {
             if (mask == 0)
@@ -383,13 +430,19 @@ static void left_with(PyObject *value) {
     }
 }
 
-static PyObject *left(PyObject *Py_UNUSED(module), PyObject *value) {
-    left_with(value);
-    return Py_NewRef(value);
+/* left and failed: no builtin functions, whose calls a profiler of the program's would be told. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+} End;
+
+static PyObject *left(PyObject *Py_UNUSED(self), PyObject *const *args, size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames)) {
+    left_with(args[0]);
+    return Py_NewRef(args[0]);
 }
 
-static PyObject *failed(PyObject *Py_UNUSED(module), PyObject *exc) {
-    PyErr_Restore(Py_NewRef(Py_TYPE(exc)), Py_NewRef(exc), PyException_GetTraceback(exc));
+static PyObject *failed(PyObject *Py_UNUSED(self), PyObject *const *args, size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames)) {
+    PyErr_Restore(Py_NewRef(Py_TYPE(args[0])), Py_NewRef(args[0]), PyException_GetTraceback(args[0]));
     left_with(NULL);
     PyErr_Clear();
     Py_RETURN_NONE;
@@ -403,7 +456,13 @@ static void way_dealloc(Way *self) {
     Py_DECREF(type);
 }
 
-static PyObject *way_deepcopy(PyObject *self, PyObject *Py_UNUSED(memo)) {
+static void end_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *itself(PyObject *self, PyObject *Py_UNUSED(memo)) {
     return Py_NewRef(self); /* torch.compile copies the constants of code */
 }
 
@@ -411,12 +470,23 @@ static PyMemberDef way_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Way, call), READONLY, NULL},
     {NULL},
 };
-static PyMethodDef way_methods[] = {
-    {"__deepcopy__", way_deepcopy, METH_O, NULL},
+static PyMemberDef end_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(End, call), READONLY, NULL},
     {NULL},
 };
+static PyMethodDef constant_methods[] = {
+    {"__deepcopy__", itself, METH_O, NULL},
+    {NULL},
+};
+static PyType_Slot end_slots[] = {
+    {Py_tp_dealloc, end_dealloc}, {Py_tp_members, end_members}, {Py_tp_methods, constant_methods}, {Py_tp_call, PyVectorcall_Call}, {0, NULL},
+};
+static PyType_Spec end_spec = {
+    "voirkit.probes._entry.End", sizeof(End), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, end_slots,
+};
 static PyType_Slot way_slots[] = {
-    {Py_tp_dealloc, way_dealloc}, {Py_tp_members, way_members}, {Py_tp_methods, way_methods}, {Py_tp_call, PyVectorcall_Call}, {0, NULL},
+    {Py_tp_dealloc, way_dealloc}, {Py_tp_members, way_members}, {Py_tp_methods, constant_methods}, {Py_tp_call, PyVectorcall_Call}, {0, NULL},
 };
 static PyType_Spec way_spec = {
     "voirkit.probes._entry.Way", sizeof(Way), 0,
@@ -527,11 +597,9 @@ static PyObject *entries_put(Entries *self, PyObject *args) {
         e->owner = NULL;
         return PyUnicode_FromString("can not be entered");
     }
-    if (def != NULL && is_sent_past(def->ml_flags)) {
-        if ((e->other = PyMem_Malloc(sizeof *def)) == NULL)
-            return PyErr_NoMemory();
-        *e->other = *def; /* for ever: bound methods made of it live on */
-        e->other->ml_flags |= METH_COEXIST;
+    if (kind == DESCRIPTOR || (def != NULL && is_sent_past(def->ml_flags))) {
+        e->other = *def;
+        e->other.ml_flags |= METH_COEXIST;
         e->own = def;
     }
     if (self->on)
@@ -647,19 +715,26 @@ static PyMethodDef functions[] = {
 #if PY_VERSION_HEX >= 0x030D0000
     {"making", making, METH_VARARGS, NULL},
 #endif
-    {"left", left, METH_O, NULL},
-    {"failed", failed, METH_O, NULL},
     {NULL},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_entry", NULL, -1, functions};
+
+static int add_end(PyObject *module, PyTypeObject *type, const char *name, vectorcallfunc call) {
+    End *end = (End *)type->tp_alloc(type, 0);
+    if (end == NULL)
+        return -1;
+    end->call = call;
+    return PyModule_AddObject(module, name, (PyObject *)end);
+}
 
 PyMODINIT_FUNC PyInit__entry(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
     way_type = (PyTypeObject *)PyType_FromSpec(&way_spec);
-    PyObject *entries = PyType_FromSpec(&entries_spec);
-    if (way_type == NULL || entries == NULL || PyModule_AddObject(module, "Entries", entries) < 0)
+    PyObject *entries = PyType_FromSpec(&entries_spec), *end = PyType_FromSpec(&end_spec);
+    if (way_type == NULL || end == NULL || add_end(module, (PyTypeObject *)end, "left", left) < 0
+        || add_end(module, (PyTypeObject *)end, "failed", failed) < 0 || entries == NULL || PyModule_AddObject(module, "Entries", entries) < 0)
         return NULL;
     return module;
 }

@@ -60,8 +60,8 @@ def _between_epochs(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) ->
     which = sorted(str(one[1]) for one in common)[0]
     return Finding(
         True,
-        f"In each of {len(epochs)} epochs {which} began in the same state, and the same numbers were drawn from it: the augmentation is the "
-        "same in each epoch.",
+        f"In each of {len(epochs)} epochs {which} began in the same state, and the same numbers were drawn from it: the augmentation is "
+        "the same in each epoch.",
         epochs[1].fact, _ADVICE, {"generator": which, "workers": epochs[0]["workers"], "epochs": len(epochs)},
     )  # fmt: skip
 

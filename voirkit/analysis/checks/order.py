@@ -65,8 +65,8 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
     if first["shuffle"] is False:
         return Finding(
             True,
-            f"shuffle=False: the loader goes through the {n} samples of {classes} classes in the order of the data set, the same batches in "
-            f"{_epochs(epochs)}.",
+            f"shuffle=False: the loader goes through the {n} samples of {classes} classes in the order of the data set, the same batches "
+            f"in {_epochs(epochs)}.",
             first.where_made, advice, evidence,
         )  # fmt: skip
     return (
