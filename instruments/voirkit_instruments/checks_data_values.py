@@ -6,6 +6,7 @@ Nothing of the program's own is called for it, and nothing is changed: what can 
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from zlib import crc32
 
 from voirkit_instruments.steps_lengths import only_looks
@@ -38,7 +39,7 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
             torch = sys.modules["torch"]
             some = indices[:_MOST_INDICES]
             some = some.tolist() if type(some) is torch.Tensor else list(some)
-            if any(after < before for before, after in zip(some, some[1:], strict=False)):
+            if any(after < before for before, after in pairwise(some)):
                 return False
     except Exception:
         return False

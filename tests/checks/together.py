@@ -63,5 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-
     main()
