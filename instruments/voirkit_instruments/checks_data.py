@@ -37,7 +37,7 @@ class DataFacts:
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         self._facts, self._ov = facts, ov
-        self._patches = LoaderPatches(type("Here", (Here,), {})())  # type: ignore[arg-type]  # only its level is asked
+        self._patches = LoaderPatches(type("Here", (Here,), {})())  # only its level is asked
         self._drawing = Drawing(facts, torch)
         self._epochs = Epochs(facts, torch, self._drawing)
         self._ranks = Ranks(facts, torch)

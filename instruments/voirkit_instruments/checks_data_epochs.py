@@ -199,7 +199,7 @@ class Epochs:
             "replacement": bool(getattr(sampler, "replacement", False)), "samples": wanted if type(wanted) is int else -1,
             "replicas": _whole(vars(sampler).get("num_replicas")) if hasattr(sampler, "__dict__") else -1,
             "workers": _whole(given.get("num_workers")), "batch_size": _whole(getattr(batched, "batch_size", given.get("batch_size"))),
-            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(data, dataset),
+            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(dataset),
             "ordered": is_ascending(data, dataset),
         }  # fmt: skip
 
