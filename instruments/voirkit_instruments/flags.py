@@ -9,13 +9,18 @@ from voirkit.instrument import gated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
+instrument_checks = gated(
+    "--checks",
+    "voirkit_instruments.checks:checks",
+    "look for silent bugs: no zero_grad, parameters that never change, training in eval mode ...",
+)
 instrument_dash = gated(
     "--dash", "voirkit_instruments.dash:dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"
 )
@@ -30,6 +35,48 @@ instrument_verify = gated(
     "voirkit_instruments.verify:verify",
     "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not",
 )
+
+
+def instrument_calls(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--calls`` and what belongs to it."""
+    yield ov.phases.init
+    action = ov.argparser.add_argument(
+        "--calls",
+        nargs="?",
+        const="",
+        dest="--calls",
+        metavar="MODULES",
+        help="record calls of the functions of these modules (with commas between; torch, your own), by default of those that a training calls",
+    )
+    action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
+    ov.argparser.add_argument(
+        "--calls-every", type=_every, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
+    )
+    ov.argparser.add_argument(
+        "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", default=0, help="with --calls-every: of the first M steps all"
+    )
+    ov.argparser.add_argument(
+        "--calls-list", action="store_true", dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
+    )
+    yield ov.phases.parse_args
+    given, listed = getattr(ov.options, "--calls"), getattr(ov.options, "--calls-list")
+    if given is not None or listed:
+        from voirkit.script import folder_of
+        from voirkit_instruments import calls, calls_asked
+
+        asked = calls_asked.names(given)
+        calls_asked.check(asked, folder_of(ov.options.SCRIPT))
+        if listed:
+            from voirkit_instruments.calls_list import show
+
+            show(asked, folder_of(ov.options.SCRIPT))
+        ov.require(calls.calls(asked, getattr(ov.options, "--calls-every"), getattr(ov.options, "--calls-warmup")))
+
+
+def _is_script(word: str, following: Sequence[str]) -> bool:
+    from voirkit_instruments.calls_asked import is_script
+
+    return is_script(word, following)
 
 
 def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
@@ -231,6 +278,12 @@ def _every(text: str) -> int:
     return int(text)
 
 
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is no number of steps; give a whole number.")
+    return int(text)
+
+
 def _steps(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 8):
         raise ValueError(f"{text!r} is no number of steps to measure; give a whole number of at least 8.")
@@ -263,6 +316,18 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
-    instrument_monitor, instrument_native, instrument_argparse, instrument_parameters, instrument_rates, instrument_verify,
-]  # fmt: skip
+    instrument_calls,
+    instrument_checks,
+    instrument_dash,
+    instrument_display,
+    instrument_early_stop,
+    instrument_loader,
+    instrument_loader_sweep,
+    instrument_log,
+    instrument_monitor,
+    instrument_native,
+    instrument_argparse,
+    instrument_parameters,
+    instrument_rates,
+    instrument_verify,
+]

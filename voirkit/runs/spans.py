@@ -121,7 +121,11 @@ def strict(arguments: bytes) -> str:
 
 def _strict(value: Any) -> Any:
     if isinstance(value, dict):
-        return value["hex"]  # a number of thousands of digits
+        if value.keys() == {"hex"}:
+            return value["hex"]  # a number of thousands of digits
+        return {clean(key): _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_strict(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return clean(value) if isinstance(value, str) else value

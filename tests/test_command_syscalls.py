@@ -1,0 +1,81 @@
+"""``voirkit syscalls``: logs of strace made anywhere, and what two of them differ in."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from conftest import Ended, Place
+
+LOG = """\
+7 1.000000 access("/vk!forward+", F_OK) = -1 ENOENT (No such file or directory) <0.000001>
+7 1.100000 openat(AT_FDCWD, "/data/a.txt", O_RDONLY) = 3 <0.000010>
+7 1.200000 read(3, "ab", 4096) = 2 <0.000020>
+7 1.300000 futex(0x7f, FUTEX_WAIT_PRIVATE, 2, NULL) = 0 <0.500000>
+7 1.900000 access("/vk!forward-", F_OK) = -1 ENOENT (No such file or directory) <0.000001>
+"""
+
+
+def syscalls(place: Place, *words: str) -> Ended:
+    return place.run(sys.executable, "-m", "voirkit", "syscalls", *words)
+
+
+def test_a_log_is_shown_by_phase_and_call(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    shown = syscalls(place, "a.strace")
+    assert shown.code == 0, shown.err
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert ["main", "forward", "all", "3", "30", "µs", "2", "bytes", "working"] in rows
+    assert ["read", "1", "20", "µs", "20", "µs", "2", "bytes"] in rows
+    assert ["futex", "1", "500", "ms", "500", "ms", "waits"] in rows
+    assert "file  /data/a.txt 1 opens, 2 bytes read" in shown.out
+    assert "2 markers" in shown.out
+
+
+def test_json_has_everything(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    document = json.loads(syscalls(place, "--json", "a.strace").out)
+    assert document["phases"]["forward"]["openat"] == {"calls": 1, "errors": 0, "seconds": 0.00001, "bytes": 0}
+
+
+def test_two_logs_are_compared_with_the_sign_of_what_the_second_has_more(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    (place.folder / "b.strace").write_text(LOG.replace("read(3", "pread64(3") + "7 2.0 getpid() = 7 <0.000001>\n" * 3)
+    rows = [line.split() for line in syscalls(place, "a.strace", "b.strace").out.splitlines()]
+    assert ["forward", "read", "1", "0", "-1", "-20", "µs", "-2", "bytes"] in rows
+    assert ["forward", "pread64", "0", "1", "+1", "+20", "µs", "+2", "bytes"] in rows
+    assert ["other", "getpid", "0", "3", "+3", "+3", "µs"] in rows
+    assert ["all", "3", "6", "+3"] in rows
+
+
+def test_a_log_that_is_cut_is_read_as_far_as_it_goes(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG[:-40])
+    shown = syscalls(place, "a.strace")
+    assert shown.code == 0
+    assert "the log is cut in its last line" in shown.out
+
+
+def test_a_blind_spot_is_named(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG + "7 2.0 io_uring_enter(4, 1, 1, IORING_ENTER_GETEVENTS, NULL, 8) = 1 <0.000001>\n")
+    assert "io_uring_enter was called 1 times" in " ".join(syscalls(place, "a.strace").out.split())
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "it is empty."),
+    ("% time     seconds  usecs/call     calls    errors syscall\n 22.50    0.890088        1862       478           writev\n", "strace -c"),
+    ("hello\n", "no line of it is a system call"),
+    (None, "No such file or directory"),
+])  # fmt: skip
+def test_what_is_no_log_is_told(place: Place, text: str | None, why: str) -> None:
+    if text is not None:
+        (place.folder / "a.strace").write_text(text)
+    shown = syscalls(place, "a.strace")
+    assert shown.code == 2
+    assert why in shown.err
+    assert shown.err.startswith("voirkit: a.strace: ")
+
+
+def test_one_log_or_two_are_taken(place: Place) -> None:
+    assert syscalls(place).code == 2
+    assert syscalls(place, "a", "b", "c").code == 2

@@ -1,0 +1,88 @@
+"""A log of ``strace`` that was made anywhere, as figures; and the difference of two."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from voirkit.analysis.syscalls.attribute import Attribution, Known
+from voirkit.analysis.syscalls.figures import figures
+from voirkit.analysis.syscalls.strace import StraceLog
+from voirkit.errors import VoirkitError
+
+
+class SyscallLogError(VoirkitError):
+    """A log of system calls that can not be read."""
+
+
+def read_strace(path: str, known: Known | None = None) -> tuple[dict[str, Any], StraceLog]:
+    """The figures of a log, and what is known of it besides.
+
+    Raises:
+        SyscallLogError: It is not there, or no log of strace.
+    """
+    log = StraceLog()
+    try:
+        with open(path, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
+            found = Attribution(known).add(log.events(lines))
+    except OSError as exc:
+        raise SyscallLogError(f"it can not be read: {exc.strerror}.", where=path) from None
+    if not found.calls and not found.own[0] and not found.markers:
+        raise SyscallLogError(_why_none(path, log), where=path, next=_MADE)
+    document = figures(found, log.timed)
+    document["log"] = {
+        "lines": log.lines, "unread": log.unread, "torn": log.torn, "dated": log.dated, "signals": log.signals,
+        "examples": [{"line": number, "text": text} for number, text in log.examples],
+    }  # fmt: skip
+    return document, log
+
+
+_MADE = "A log is made by: strace -f -ttt -T -o LOG python main.py"
+
+
+def _why_none(path: str, log: StraceLog) -> str:
+    if not log.lines:
+        return "it is empty."
+    if any("% time" in text or "usecs/call" in text for _, text in log.examples):
+        return "it is the table that strace -c prints, which has no calls in it."
+    return f"no line of it is a system call as strace prints them; line {log.examples[0][0] if log.examples else 1} is not."
+
+
+class Difference(NamedTuple):
+    """A call in two logs. What is only in the second counts up, what is only in the first counts down.
+
+    Attributes:
+        phase: The phase.
+        name: Of the call.
+        calls: How many in the first and in the second.
+        seconds: How long in the first and in the second; None where a log has no durations.
+        bytes: How many in the first and in the second.
+    """
+
+    phase: str
+    name: str
+    calls: tuple[int, int]
+    seconds: tuple[float | None, float | None]
+    bytes: tuple[int, int]
+
+    @property
+    def more_calls(self) -> int:
+        """The second's calls less the first's."""
+        return self.calls[1] - self.calls[0]
+
+    @property
+    def more_seconds(self) -> float | None:
+        """The second's seconds less the first's; None if one is not known."""
+        first, second = self.seconds
+        return None if first is None or second is None else second - first
+
+
+def difference(first: dict[str, Any], second: dict[str, Any]) -> list[Difference]:
+    """What two documents differ in, by phase and call, the largest difference of calls first; calls that are alike too."""
+    found = []
+    for phase in dict.fromkeys([*first["phases"], *second["phases"]]):
+        one, two = first["phases"].get(phase, {}), second["phases"].get(phase, {})
+        for name in dict.fromkeys([*one, *two]):
+            nothing: dict[str, Any] = {"calls": 0, "seconds": 0.0, "bytes": 0}
+            a, b = one.get(name, nothing), two.get(name, nothing)
+            found.append(Difference(phase, name, (a["calls"], b["calls"]), (a["seconds"], b["seconds"]), (a["bytes"], b["bytes"])))
+    return sorted(found, key=lambda row: (-abs(row.more_calls), -abs(row.more_seconds or 0), row.phase, row.name))

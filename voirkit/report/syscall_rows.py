@@ -1,0 +1,169 @@
+"""System calls as a person reads them in a terminal: by phase and kind of thread, files, differences, and what can be trusted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from voirkit.report.figure import duration, size
+
+_MOST = 16  # rows of the short table
+_FILES = 4
+URING = "io_uring_enter was called {n:,} times: what is read and written through a ring is seen by no tracer of calls."
+
+Document = Mapping[str, Any]
+
+
+def syscall_part(found: Document, width: int) -> RenderableType:
+    """A row for each kind of thread and phase: calls, how many of a step, errors, bytes, time that works and that waits, and which calls.
+
+    Args:
+        found: The key ``syscalls`` of a summary.
+        width: Columns of the terminal.
+    """
+    if not found.get("threads"):
+        return Group(*(Text(f" {line}", style="dim") for line in said(found)))
+    heads = ("syscalls of", "phase", "calls", "errors", "bytes", "works", "waits", "most calls")
+    rows = [(kind, phase, calls) for kind, phases in found["threads"].items() for phase, calls in phases.items()]
+    rows.sort(key=lambda row: -sum(call["calls"] for call in row[2].values()))
+    cells = [_cells(kind, phase, calls, found.get("waits", ())) for kind, phase, calls in rows[:_MOST]]
+    at_least = (0, 0, 0, 74, 66, 58, 58, 48)
+    shown = [at for at, least in enumerate(at_least) if width >= least and any(row[at] for row in cells)]
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    last = len(heads) - 1
+    for at in shown:
+        justify: Any = "left" if at in (0, 1, last) else "right"
+        table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify=justify, min_width=None if at == last else len(heads[at]))
+    for row in cells:
+        table.add_row(*(Text(row[at]) for at in shown))
+    lines = [*_most_used(found), *said(found)]
+    if len(rows) > _MOST:
+        lines.append(f"{len(rows) - _MOST} more rows: voirkit report --json")
+    return Group(table, *(Text(f" {line}", style="dim") for line in lines))
+
+
+def _cells(kind: str, phase: str, calls: Mapping[str, Any], waits: Sequence[str]) -> tuple[str, ...]:
+    working = [call for name, call in calls.items() if name not in waits]
+    waiting = [call for name, call in calls.items() if name in waits]
+    errors, moved = (sum(call[key] for call in calls.values()) for key in ("errors", "bytes"))
+    most = ", ".join(f"{call['calls']:,} {name}" for name, call in list(calls.items())[:6] if call["calls"])
+    count = sum(call["calls"] for call in calls.values())
+    return kind, phase, f"{count:,}", f"{errors:,}" if errors else "", size(moved) if moved else "", _time(working), _time(waiting), most
+
+
+def _time(calls: Sequence[Mapping[str, Any]]) -> str:
+    known = [call["seconds"] for call in calls if call["seconds"] is not None]
+    return duration(sum(known)) if known and sum(known) else ""
+
+
+def _most_used(found: Document) -> Iterator[str]:
+    for key, word in (("folders", "folder"), ("files", "file")):
+        rows = sorted(found.get(key) or (), key=lambda row: -(row["read"] + row["written"]))[:_FILES]
+        if rows:
+            yield from (f"{word}  {_of_file(row)}" for row in rows)
+
+
+def _of_file(row: Mapping[str, Any]) -> str:
+    read, written = (size(row[key]) if row[key] else "" for key in ("read", "written"))
+    done = [f"{row['opens']:,} opens" if row["opens"] else "", f"{read} read" if read else "", f"{written} written" if written else ""]
+    return f"{row['path']} {', '.join(part for part in done if part)}"
+
+
+def said(found: Document) -> Iterator[str]:
+    """What is to be known of the figures: who took them, which can be trusted, what they cost, what is not seen."""
+    tool = found.get("tool")
+    if tool:
+        yield f"taken by {tool}: " + "; ".join(f"{column}: {word}" for column, word in (found.get("trusted") or {}).items())
+    cost = found.get("cost")
+    if cost:
+        yield cost["said"]
+    own = found.get("own") or {}
+    if own.get("calls") or found.get("markers"):
+        yield f"not counted: {found.get('markers', 0):,} markers, {own.get('calls', 0):,} calls of voirkit itself"
+    if found.get("uring"):
+        yield URING.format(n=found["uring"])
+    log = found.get("log") or {}
+    if log.get("unread"):
+        example = log["examples"][0]
+        yield f"{log['unread']:,} lines were not understood, the first is line {example['line']}: {example['text'][:60]}"
+    if log.get("torn"):
+        yield "the log is cut in its last line, which is left out"
+    if found.get("lost"):
+        yield f"{found['lost']:,} events were lost"
+
+
+def whole(found: Document, console_width: int, most: int) -> Iterator[RenderableType]:
+    """Everything of a log: a table for each kind of thread and phase, then files and what is to be known.
+
+    Args:
+        found: A document.
+        console_width: Columns of the terminal.
+        most: Calls of each that are shown.
+    """
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in ("thread", "phase", "syscall"):
+        table.add_column(name, no_wrap=True)
+    for name in ("calls", "errors", "time", "a call", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for kind, phases in found["threads"].items():
+        for phase, calls in phases.items():
+            _add_calls(table, kind, phase, calls, found["waits"], most)
+    yield table
+    for line in [*_most_used(found), *said(found)]:
+        yield Text(line, style="dim")
+
+
+def _add_calls(table: Table, kind: str, phase: str, calls: Mapping[str, Any], waits: Sequence[str], most: int) -> None:
+    total = {key: sum(call[key] or 0 for call in calls.values()) for key in ("calls", "errors", "bytes")}
+    seconds = [call["seconds"] for name, call in calls.items() if call["seconds"] is not None and name not in waits]
+    table.add_row(
+        *(Text(word, style="bold") for word in (kind, phase, "all")), f"{total['calls']:,}",
+        f"{total['errors']:,}" if total["errors"] else "", duration(sum(seconds)) if seconds else "",
+        "", size(total["bytes"]) if total["bytes"] else "",
+        Text("working", style="dim") if any(name in waits for name in calls) else "",
+    )  # fmt: skip
+    for name, call in list(calls.items())[:most]:
+        took = call["seconds"]
+        table.add_row(
+            "", "", name, f"{call['calls']:,}", f"{call['errors']:,}" if call["errors"] else "", duration(took) if took else "",
+            duration(took / call["calls"]) if took and call["calls"] else "", size(call["bytes"]) if call["bytes"] else "",
+            Text("waits", style="dim") if name in waits else "",
+        )  # fmt: skip
+    if len(calls) > most:
+        rest = sum(call["calls"] for call in list(calls.values())[most:])
+        table.add_row("", "", Text(f"{len(calls) - most} others", style="dim"), f"{rest:,}", "", "", "", "", "")
+
+
+def differences(rows: Sequence[Any], most: int) -> RenderableType:
+    """What two logs differ in: ``+`` is more in the second.
+
+    Args:
+        rows: Of ``voirkit.analysis.syscalls.read.difference``.
+        most: Rows that are shown.
+    """
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name, justify in (("phase", "left"), ("syscall", "left"), ("A", "right"), ("B", "right"), ("B - A", "right"), ("time", "right"),
+                          ("bytes", "right")):  # fmt: skip
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    changed = [row for row in rows if row.more_calls or row.bytes[0] != row.bytes[1]]
+    for row in changed[:most]:
+        seconds = row.more_seconds
+        table.add_row(
+            row.phase, row.name, f"{row.calls[0]:,}", f"{row.calls[1]:,}", f"{row.more_calls:+,}",
+            "" if seconds is None else _signed(seconds, duration), _signed(row.bytes[1] - row.bytes[0], size),
+        )  # fmt: skip
+    sums = [sum(row.calls[at] for row in rows) for at in (0, 1)]
+    table.add_row("", Text("all", style="bold"), f"{sums[0]:,}", f"{sums[1]:,}", f"{sums[1] - sums[0]:+,}", "", "")
+    same = len(rows) - len(changed)
+    note = [f"{len(changed) - most} more differ"] if len(changed) > most else []
+    note += [f"{same} rows are alike"] if same else []
+    return Group(table, *([Text(f" {', '.join(note)}", style="dim")] if note else []))
+
+
+def _signed(value: float, shown: Any) -> str:
+    return "" if not value else f"{'+' if value > 0 else '-'}{shown(abs(value))}"
