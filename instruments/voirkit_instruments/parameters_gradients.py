@@ -42,11 +42,8 @@ class Gradients:
         watched = plan.watched
         self._gradients = [None if one.why_not else p.grad for p, one in zip(parameters, watched, strict=True)]
         self.none = [gradient is None and not one.why_not for gradient, one in zip(self._gradients, watched, strict=True)]
-        new = (
-            [at for at, (none, was) in enumerate(zip(self.none, plan.none, strict=True)) if was and not none]
-            if self.none != plan.none
-            else ()
-        )
+        pairs = enumerate(zip(self.none, plan.none, strict=True)) if self.none != plan.none else ()
+        new = [at for at, (none, was) in pairs if was and not none]
         first = next((at for at, gradient in enumerate(self._gradients) if gradient is not None), None)
         self._empty: list[int] = []
         groups: dict[tuple[Any, Any], list[tuple[int, Any]]] = {}
