@@ -47,7 +47,21 @@ class Epoch:
         told: Whether its fact is written.
     """
 
-    __slots__ = ("args", "batches", "began", "classes", "contents", "ends", "exhausted", "indices", "last", "loader", "runs", "told", "where")
+    __slots__ = (
+        "args",
+        "batches",
+        "began",
+        "classes",
+        "contents",
+        "ends",
+        "exhausted",
+        "indices",
+        "last",
+        "loader",
+        "runs",
+        "told",
+        "where",
+    )
 
     def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
         self.loader, self.where, self.args, self.began = loader, where, args, now()
@@ -110,7 +124,9 @@ class Epochs:
         """Before ``_BaseDataLoaderIter.__init__``."""
         try:
             number = next(self._numbers)
-            epoch = Epoch(self._ordinals.of(loader), self._facts._places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)})
+            epoch = Epoch(
+                self._ordinals.of(loader), self._facts._places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
+            )
             epoch.args["turn"] = 0
             key = id(iterator)
             self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
@@ -183,7 +199,7 @@ class Epochs:
             "replacement": bool(getattr(sampler, "replacement", False)), "samples": wanted if type(wanted) is int else -1,
             "replicas": _whole(vars(sampler).get("num_replicas")) if hasattr(sampler, "__dict__") else -1,
             "workers": _whole(given.get("num_workers")), "batch_size": _whole(getattr(batched, "batch_size", given.get("batch_size"))),
-            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(data, dataset),
+            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(dataset),
             "ordered": is_ascending(data, dataset),
         }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Ranks: at some steps how large their parameters are, and whether anything makes them alike: DistributedDataParallel, or collectives.
 
-Facts: ``weights`` at the looks of an optimizer, ``parallel`` when a DistributedDataParallel is called, ``collective`` when the program itself
-sends tensors of more than one number between ranks. Of a single rank nothing is told.
+Facts: ``weights`` at the looks of an optimizer, ``parallel`` when a DistributedDataParallel is called, ``collective`` when the program
+itself sends tensors of more than one number between ranks. Of a single rank nothing is told.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
         const=0,
         dest="--parameters",
         metavar="EVERY",
-        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (25)",
+        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (40)",
     )
     yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
     every = getattr(ov.options, "--parameters")
