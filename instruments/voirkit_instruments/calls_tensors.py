@@ -88,7 +88,11 @@ class Tensors:
         with torch._C.DisableTorchFunction():
             samples = [
                 torch.empty(shape, dtype=dtype, device="cpu", requires_grad=grad)
-                for shape, dtype, grad in (((), torch.float32, False), ((3, 5), torch.float32, True), ((7, 2, 9, 4, 1, 6), torch.int64, False))
+                for shape, dtype, grad in (
+                    ((), torch.float32, False),
+                    ((3, 5), torch.float32, True),
+                    ((7, 2, 9, 4, 1, 6), torch.int64, False),
+                )
             ]
             at = self._same(samples, lambda tensor: id(tensor), torch.Tensor.__basicsize__ // 8, engine, lambda tensor: tensor._cdata)
             keys = self._same(

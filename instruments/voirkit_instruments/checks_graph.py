@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit_instruments.checks_facts import Facts
-    from voirkit_instruments.checks_models import ModelFacts
+    from voirkit_instruments.checks_models import ModelFacts, Named
     from voirkit_instruments.checks_optimizers import OptimizerFacts
 
 now = time.perf_counter_ns
@@ -147,11 +147,12 @@ class Graphs:
         names = self._models.names()
         still = [p for known, p in live if not known.changed]
         named = [names.get(id(p)) for p in still]
-        models = dict.fromkeys(name[1] for name in named if name is not None and name[2])
-        of_held = {name[1] for key, name in names.items() if key in held}
+        models = {name[3]: name[1] for name in named if name is not None and name[2]}
+        of_held = {name[3] for key, name in names.items() if key in held}
         self._facts.mark(
-            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models), partly=any(m in of_held for m in models),
-            unnamed=sum(name is None for name in named), after=self._after(still, held), names=", ".join(shown(p, names) for p in still[:_NAMED]),
+            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models.values()),
+            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named), after=self._after(still, held),
+            names=", ".join(shown(p, names) for p in still[:_NAMED]),
         )  # fmt: skip
 
     def _after(self, parameters: list[Any], held: set[int]) -> int:
@@ -196,7 +197,7 @@ class Graphs:
         recorder.mark(self._facts.name("loss_not_finite"), at_ns, self._facts.arguments(where, loss=str(value)), 0)
 
 
-def shown(parameter: Any, names: dict[int, tuple[str, str, bool]]) -> str:
+def shown(parameter: Any, names: dict[int, Named]) -> str:
     """A parameter as a person knows it: by its name, or else its shape."""
     known = names.get(id(parameter))
     return known[0] if known is not None else f"a parameter of shape {tuple(parameter.shape)}"

@@ -1,5 +1,7 @@
-"""Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact; at a few steps (1 to 4, 8, 16 ... 1024, every 1024th)
-what they hold is looked at: which parameters have gradients, whether these are zero or not finite, whether they are cleared before new ones.
+"""Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact.
+
+At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) what they hold is looked at: which parameters have gradients, whether these are zero
+or not finite, whether they are cleared before new ones come.
 """
 
 from __future__ import annotations
@@ -266,7 +268,7 @@ class OptimizerFacts:
         self._models.look_again()
         self._models.tell_trained(held.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
         if held.n >= _FIRST:
-            self._models.called = None
+            self._models.collecting = False
         for after in facts.after_look:
             after(held.which, held.n, where, parameters)
 
@@ -299,8 +301,10 @@ class OptimizerFacts:
         )  # fmt: skip
 
     def _tell_bad(self, what: str, parameters: list[Any], held: Held, where: str | None, before: bool = False) -> None:
-        norms = largest(self._torch, parameters[:_MOST_PARAMETERS])
-        self._tell(what, [p for p, norm in zip(parameters, norms, strict=False) if not norm < float("inf")], held, where, before)
+        never = held.without or {}  # those that are forgotten may hold anything
+        used = [p for p in parameters[:_MOST_PARAMETERS] if p.is_leaf and p.requires_grad and id(p) not in never]
+        norms = largest(self._torch, used)
+        self._tell(what, [p for p, norm in zip(used, norms, strict=True) if not norm < float("inf")], held, where, before)
 
     def _tell(self, what: str, bad: list[Any], held: Held, where: str | None, before: bool = False) -> None:
         if bad and what not in self._told:

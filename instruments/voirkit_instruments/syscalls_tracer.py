@@ -152,14 +152,13 @@ class Tracer:
             recorder.timed(0, int(self._taken["took_s"] * 1e9))
             beside.interrupt()
         self.forget()
+        if self._taken.get("ended"):
+            self._write()
 
     def wait(self) -> None:
-        """Wait until the tracer's log is whole."""
-        if os.getpid() != self._pid or (self._tracing is None and self._counters is None):
-            return
-        if self._tracing is not None and not self._tracing.beside.ended(_ENDED_S):
+        """Wait until the tracer's log is whole; who reads it waits too, if the program ends without this."""
+        if os.getpid() == self._pid and self._tracing is not None and not self._tracing.beside.ended(_ENDED_S):
             self._warn(f"--syscalls: {self._tracing.tool} does not end; voirkit report reads what it saw when it has.")
-        self._write()
 
     def _write(self) -> None:
         try:
