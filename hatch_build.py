@@ -18,6 +18,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # Each source, and the folder in a wheel that the library goes to.
 SOURCES = {
     "voirkit/trace/_recorder.c": "voirkit/trace",
+    "voirkit/probes/_entry.c": "voirkit/probes",
+    "instruments/voirkit_instruments/_calls.c": "voirkit_instruments",
     "instruments/voirkit_instruments/_steps.c": "voirkit_instruments",
 }
 

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "syscalls", "watch")}
-# Words that are no scripts, so that scripts written today keep running when the subcommands are there.
-_RESERVED = ("compare",)
+_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "compare", "syscalls", "watch")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if word in _SUBCOMMANDS:
             command = __import__(_SUBCOMMANDS[word], fromlist=["main"])
             return int(command.main(words[1:]))
-        if word in _RESERVED:
-            raise CommandLineError(f"the subcommand {word!r} is not in this version yet.", next=f"A script of that name: voirkit ./{word}")
         _refuse_misspelt(word)
     except VoirkitError as exc:
         tell(str(exc))

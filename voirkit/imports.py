@@ -29,6 +29,7 @@ class Watcher:
 
 _run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]  # as python's own loaders do
 _watchers: dict[str, list[Watcher]] = {}
+_below: dict[str, list[Watcher]] = {}  # of all modules of a package, by its first name
 
 
 def watch(name: str, watcher: Watcher) -> None:
@@ -45,8 +46,30 @@ def unwatch(name: str, watcher: Watcher) -> None:
         _watchers[name] = left
     else:
         _watchers.pop(name, None)
-    if not _watchers and _finder in sys.meta_path:
+    if not _watchers and not _below and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+
+
+def watch_below(package: str, watcher: Watcher) -> None:
+    """Ask a watcher whenever a package or a module below it is executed from now on."""
+    _below.setdefault(package, []).append(watcher)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def unwatch_below(package: str, watcher: Watcher) -> None:
+    """Ask it no more."""
+    _below[package] = [other for other in _below.get(package, ()) if other is not watcher]
+    if not _below[package]:
+        del _below[package]
+    if not _watchers and not _below and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+def _asked(name: str) -> list[Watcher]:
+    """Who is asked about a module."""
+    own = _watchers.get(name, [])
+    return [*own, *_below.get(name.partition(".")[0], ())] if _below else list(own)
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
@@ -89,7 +112,7 @@ class _Loader:
         return code if code is not None else self._loader.get_code(name)
 
     def _watched(self, name: str) -> CodeType | None:
-        found = (watcher.code(self._loader, name) for watcher in _watchers.get(name, ()))
+        found = (watcher.code(self._loader, name) for watcher in _asked(name))
         return next((code for code in found if code is not None), None)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -102,7 +125,7 @@ class _Loader:
             self._loader.exec_module(module)
         else:
             _run(exec, code, module.__dict__)
-        for watcher in list(_watchers.get(module.__name__, ())):
+        for watcher in _asked(module.__name__):
             watcher.ran(module)
 
 
@@ -135,7 +158,7 @@ class _Finder:
     """First in ``sys.meta_path``; finds nothing itself, but puts the watchers beside what the others find."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in _watchers or not _is_loading(name, sys._getframe(1)):
+        if (name not in _watchers and not (_below and name.partition(".")[0] in _below)) or not _is_loading(name, sys._getframe(1)):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)

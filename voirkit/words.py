@@ -49,7 +49,7 @@ class Words:
         while i < len(self.words) and self._is_option(i) and not self._is_module_option(i):
             more, i = self._take(i)
             given += more
-            if asks_for_help(more):
+            if asks_for_help(more) and not getattr(more[-1][0], "reads_on", False):
                 break
         return given, i
 
@@ -183,10 +183,13 @@ class Words:
         if nargs in (REMAINDER, PARSER):
             return words[i:] if attached is None else [attached, *words[i:]], len(words)
         many = len(words)
-        # An optional value needs an "=": else it could not be told from SCRIPT.
+        # An optional value needs an "=", but for an option that can tell it from SCRIPT.
         ranges = {None: (1, 1), OPTIONAL: (0, 0), ZERO_OR_MORE: (0, many), ONE_OR_MORE: (1, many)}
         least, most = ranges.get(nargs, (nargs, nargs))
         values = [] if attached is None else [attached]
+        is_script = getattr(action, "is_script", None)  # of one that says itself which word is SCRIPT
+        if nargs == OPTIONAL and is_script is not None and i < many and words[i] != "--" and not self._is_option(i):
+            most = 0 if is_script(words[i], words[i + 1 :]) else 1
         while attached is None and i < many and len(values) < most and words[i] != "--" and not self._is_option(i):
             values.append(words[i])
             i += 1

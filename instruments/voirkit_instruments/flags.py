@@ -5,17 +5,25 @@ Every run loads this module, and none of theirs: eight modules less take 3 ms le
 
 from __future__ import annotations
 
+import sys
+
 from voirkit.instrument import gated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from argparse import Action
+    from collections.abc import Iterator, Sequence
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
+instrument_checks = gated(
+    "--checks",
+    "voirkit_instruments.checks:checks",
+    "look for silent bugs: no zero_grad, parameters that never change, training in eval mode ...",
+)
 instrument_dash = gated(
     "--dash", "voirkit_instruments.dash:dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"
 )
@@ -30,6 +38,59 @@ instrument_verify = gated(
     "voirkit_instruments.verify:verify",
     "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not",
 )
+
+
+def instrument_calls(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--calls`` and what belongs to it."""
+    yield ov.phases.init
+    action = ov.argparser.add_argument(
+        "--calls",
+        nargs="?",
+        const="",
+        dest="--calls",
+        metavar="MODULES",
+        help="record calls of the functions of these modules (with commas between; torch, your own), by default of those that a training calls",
+    )
+    action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
+    ov.argparser.add_argument(
+        "--calls-every", type=_every, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
+    )
+    ov.argparser.add_argument(
+        "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", default=0, help="with --calls-every: of the first M steps all"
+    )
+    ov.argparser.add_argument(
+        "--calls-list", action=_listing(ov), dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
+    )
+    yield ov.phases.parse_args
+    given = getattr(ov.options, "--calls")
+    if given is not None:
+        from voirkit.script import folder_of
+        from voirkit_instruments import calls, calls_asked
+
+        asked = calls_asked.names(given)
+        calls_asked.check(asked, folder_of(ov.options.SCRIPT))
+        ov.require(calls.calls(asked, getattr(ov.options, "--calls-every"), getattr(ov.options, "--calls-warmup")))
+
+
+def _listing(ov: Overseer) -> type[Action]:
+    from argparse import _VersionAction  # as with --version, no SCRIPT is needed
+
+    class List(_VersionAction):
+        reads_on = True  # what follows it may be --calls
+
+        def __call__(self, parser: object, namespace: object, *_: object) -> None:
+            from voirkit.script import folder_of
+            from voirkit_instruments.calls_list import show
+
+            show(getattr(namespace, "--calls", None), folder_of(ov.argparser.guess_script(sys.argv[1:])[0]))
+
+    return List
+
+
+def _is_script(word: str, following: Sequence[str]) -> bool:
+    from voirkit_instruments.calls_asked import is_script
+
+    return is_script(word, following)
 
 
 def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
@@ -179,6 +240,26 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
         ov.require(native(rate_hz))
 
 
+def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--parameters``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--parameters",
+        nargs="?",
+        type=_every,
+        const=0,
+        dest="--parameters",
+        metavar="EVERY",
+        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (40)",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
+    every = getattr(ov.options, "--parameters")
+    if every is not None:
+        from voirkit_instruments.parameters import EVERY, parameters
+
+        ov.require(parameters(every or EVERY))
+
+
 RATES = {
     "--train-rate": "give train_rate (items/s from step and batch) once a second",
     "--loading-rate": "give loading_rate (items/s that the given loader delivers) once a second",
@@ -230,6 +311,18 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _every(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
+        raise ValueError(f"{text!r} is no number of steps; give a whole number of at least 1.")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is no number of steps; give a whole number.")
+    return int(text)
+
+
 def _steps(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 8):
         raise ValueError(f"{text!r} is no number of steps to measure; give a whole number of at least 8.")
@@ -268,7 +361,19 @@ def _address(text: str) -> tuple[str, int]:
 
 # What the entry point names, in the order of the help.
 INSTRUMENTS = [
-    instrument_dash, instrument_display, instrument_early_stop, instrument_loader, instrument_loader_sweep, instrument_log,
-    instrument_monitor, instrument_native, instrument_argparse, instrument_rates, instrument_syscalls,
+    instrument_calls,
+    instrument_checks,
+    instrument_dash,
+    instrument_display,
+    instrument_early_stop,
+    instrument_loader,
+    instrument_loader_sweep,
+    instrument_log,
+    instrument_monitor,
+    instrument_native,
+    instrument_argparse,
+    instrument_parameters,
+    instrument_rates,
+    instrument_syscalls,
     instrument_verify,
-]  # fmt: skip
+]

@@ -12,7 +12,7 @@ from voirkit.imports import when_imported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FunctionType, ModuleType
+    from types import FunctionType, ModuleType
     from typing import Any
 
     from voirkit.probes.around import Around
@@ -33,7 +33,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}
-        self._around: dict[str, tuple[FunctionType, CodeType, CodeType]] = {}
+        self._around: dict[str, tuple[FunctionType, Around]] = {}
         self._arounds: list[Around] = []
         self.table: dict[str, str] = {}
 
@@ -56,6 +56,7 @@ class Patches:
         """
         from types import FunctionType
 
+        from voirkit.probes import weave
         from voirkit.probes.source import NoSource
 
         if not isinstance(function, FunctionType):
@@ -69,9 +70,9 @@ class Patches:
         except Exception as exc:  # source that is not what any version of python or torch has
             self.table[name] = f"can not be compiled again ({type(exc).__name__})"
             return False
-        if function.__code__ is not code:
-            self._around[name] = (function, function.__code__, code)
-            function.__code__ = code
+        if weave.code_of(function) is not code:
+            self._around[name] = (function, around)
+            weave.place(function, code)
         if around not in self._arounds:
             self._arounds.append(around)
         self.table[name] = ""
@@ -123,10 +124,12 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+        if self._around:
+            from voirkit.probes import weave
         while self._around:
-            name, (function, old, code) = self._around.popitem()
-            if function.__code__ is code:
-                function.__code__ = old
+            name, (function, around) = self._around.popitem()
+            if around.made(weave.code_of(function)):
+                weave.place(function, around.less(function))
             else:
                 self.table[name] = _TAKEN
         while self._arounds:

@@ -6,6 +6,8 @@ torch nothing is done but to wait for that, and a program that never does pays n
 
 from __future__ import annotations
 
+import sys
+
 from voirkit.imports import when_imported
 
 TYPE_CHECKING = False
@@ -39,6 +41,7 @@ class Steps:
             return
         try:
             from voirkit_instruments.loader_numbers import numbers_of
+            from voirkit_instruments.steps_heard import heard_of
             from voirkit_instruments.steps_record import Recording
             from voirkit_instruments.steps_torch import TorchPatches
 
@@ -46,7 +49,8 @@ class Steps:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            self._torch = TorchPatches(Recording(self._recorder, torch, self._ov.warn, numbers_of(self._ov)), self._ov.warn)
+            recording = Recording(self._recorder, torch, self._ov.warn, numbers_of(self._ov))
+            self._torch = TorchPatches(recording, self._ov.warn, heard_of(self._ov))
             self._torch.put()
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
@@ -78,9 +82,13 @@ def instrument_steps(ov: Overseer) -> Iterator[Phase]:
         "--no-steps", action="store_true", dest="--no-steps", help="do not record what training steps spend their time on"
     )
     yield ov.phases.parse_args
+    recorder: Any = None
     if getattr(ov.options, "--no-steps"):
-        return
-    steps = Steps(ov)
+        heard = sys.modules.get("voirkit_instruments.steps_heard")
+        if heard is None or not heard.heard_of(ov):
+            return
+        recorder = heard.NoRecorder()
+    steps = Steps(ov, recorder)
     when_imported("torch", steps.begin)
     completed = False
     try:

@@ -19,6 +19,7 @@ from voirkit_instruments.steps_compute import (
     around_step,
     around_zero_grad,
 )  # fmt: skip
+from voirkit_instruments.steps_heard import CALLED, STEPPED, WALKED, ZEROED, Heard
 from voirkit_instruments.steps_loaders import LoaderRecording
 from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, NOTHING, STEP
 from voirkit_instruments.steps_record import Recording
@@ -46,21 +47,26 @@ class TorchPatches:
     Args:
         recording: Where phases are written.
         warn: Told, by its name, of a patch that does not fit.
+        heard: Who else is told of what happens.
     """
 
-    def __init__(self, recording: Recording, warn: Callable[[str], None]) -> None:
+    def __init__(self, recording: Recording, warn: Callable[[str], None], heard: Heard | None = None) -> None:
         self.patches = Patches()
+        heard = heard if heard is not None else Heard()
         self.recording = recording
         self._warn = warn
         deaf, made = recording.hot.enter(DEAF), _function(self._made_optimizer)
         loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
         self._loaders, self._transfers = loaders, transfers
-        self._forward = self._around(STEP, *around_forward(recording), ("self",), phase="forward")
-        self._backward = self._around(FORWARD, *around_backward(recording), phase="backward")
-        step = around_step(recording)
+        told = partial(heard.around, here=recording.hot.here)
+        self._forward = self._around(STEP, *_pair(told, CALLED, around_forward(recording)), ("self",), phase="forward")
+        self._backward = self._around(FORWARD, *_pair(told, WALKED, around_backward(recording)), phase="backward")
+        step = _pair(told, STEPPED, around_step(recording))
         self._step = self._around(BACKWARD, *step, ("self",), phase="optimizer")
         self._decorated_step = self._around(BACKWARD, *step, ("args",), phase="optimizer")
-        self._zero_grad = self._around(BACKWARD, *around_zero_grad(recording), phase="zero_grad")
+        zero_grad = around_zero_grad(recording)
+        self._zero_grad = self._around(BACKWARD, *zero_grad, phase="zero_grad")
+        self._zero_grads = self._around(BACKWARD, *_pair(told, ZEROED, zero_grad), ("self",), phase="zero_grad")
         self._made = self._around(DEAF, made, made, ("self",))
         self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True, phase="wait")
         self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True, phase="wait")
@@ -89,7 +95,7 @@ class TorchPatches:
             *(("torch.nn.modules.module", f"Module.{name}", self._move) for name in TENSOR_METHODS),
             ("torch.autograd", "backward", self._backward),
             ("torch.autograd", "grad", self._backward),
-            ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grad),
+            ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grads),
             ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
             ("torch.serialization", "save", self._save),
             ("torch.serialization", "load", self._load),
@@ -174,6 +180,10 @@ class TorchPatches:
     def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
         if not self.patches.around(name, function, around, qualname):
             self._off(name, self.patches.table[name])
+
+
+def _pair(told: Any, event: str, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    return told(event, enter=pair[0], leave=pair[1])  # type: ignore[no-any-return]
 
 
 def _function(method: Any) -> Any:

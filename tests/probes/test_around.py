@@ -264,6 +264,19 @@ def test_a_probe_on_the_same_function_works_and_goes() -> None:
     assert log == [("enter",), ("leave", 7, 9)]
 
 
+def test_several_stand_around_the_same_function_and_each_goes_by_itself() -> None:
+    own = plainly.__code__
+    first, second = Calls(("x",)), Calls(("x", "more"))
+    with first.put(plainly) as inner, second.put(plainly) as outer:
+        assert plainly(1, 2, key=4) == 7
+        assert [len(inner), len(outer)] == [2, 2]
+        plainly.__code__ = first.around.less(plainly)
+        plainly(1, 2)
+        assert [len(inner), len(outer)] == [2, 4]
+        assert second.around.less(plainly) is own
+    assert plainly.__code__ is own
+
+
 @pytest.mark.parametrize("function", [generates, later])
 def test_a_body_that_runs_later_is_refused(function: Any) -> None:
     with pytest.raises(NoSource, match="runs after its call"):

@@ -74,7 +74,7 @@ def ranks(records: Records, cpus: int | None = None, device: Records | None = No
     """
     best: dict[int, tuple[tuple[int, int], Rank]] = {}
     for number, (rank, host, _) in enumerate(records.processes):
-        chosen = _training_thread(records, number)
+        chosen = training_thread(records, number)
         if chosen is None:
             continue
         timeline = _timeline(records, chosen)
@@ -103,7 +103,7 @@ def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], t
     return on_device(host, _timeline(device, own), train)
 
 
-def _training_thread(records: Records, process: int) -> Array | None:
+def training_thread(records: Records, process: int) -> Array | None:
     """Indices of the records of the thread that steps optimizers, or else works most; ascending by start, outer before inner."""
     own = np.flatnonzero(records.process == process)
     if not len(own):

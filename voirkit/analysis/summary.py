@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.checks.of_run import checks_of
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import of_run
@@ -53,8 +54,11 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     found["loader"] = _loader((run, *others), ranks, found)
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
+    found["checks"] = checks_of(run, ranks) or found["checks"]
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
+    found["calls"] = _calls((run, *others), found.get("calls"))
+    found["parameters"] = _parameters(run, found.get("parameters"))
     if os.path.isdir(os.path.join(run.path, NATIVE_FOLDER)):
         from voirkit.analysis.native import native_of  # 10 ms that few runs need
 
@@ -97,6 +101,32 @@ def _loader(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]
     except (LookupError, TypeError, ValueError) as exc:  # records that are not like any known ones; all else is still true
         runs[0].warnings.append(f"the loaders' records can not be worked out ({type(exc).__name__}: {exc}).")
         return None
+
+
+def _parameters(run: Run, own: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the parameters did. A run of one rank has worked it out at its end."""
+    kinds = run.connection().execute("SELECT 1 FROM spans WHERE kind = 'parameter' LIMIT 1").fetchone()
+    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
+        return None if own is None else dict(own)
+    from voirkit.analysis.parameters import parameters_summary  # few runs need it
+
+    return parameters_summary(run)
+
+
+def _calls(runs: Sequence[Run], own: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What was called, beside what the run itself knows of it (``skipped``). A run of one rank has worked it out at its end."""
+    if own is not None and "by_function" in own and len(runs) == 1 and len(own.get("by_rank") or ()) == 1 == _ranks_that_called(runs[0]):
+        return dict(own)
+    if not any(map(_ranks_that_called, runs)):
+        return None if own is None else dict(own)
+    from voirkit.analysis.calls.of_run import calls_of  # few runs need it
+
+    return {**(own or {}), **(calls_of(runs) or {})}
+
+
+def _ranks_that_called(run: Run) -> int:
+    (found,) = run.connection().execute("SELECT count(DISTINCT rank) FROM spans WHERE kind = 'call'").fetchall()[0]
+    return int(found)
 
 
 def _own(run: Run) -> dict[str, Any]:

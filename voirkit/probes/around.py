@@ -15,7 +15,7 @@ A body ``B`` becomes::
         finally:
             leave(began, was, <passed>)
 
-A lambda's, in which there is no ``finally``, is left only where it returns.
+A lambda's, in which there is no ``finally``, is left only where it returns. Several may stand around a function, the first innermost.
 
 Checked with python 3.10 to 3.13.
 """
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import weakref
 
 from voirkit.probes import weave, woven
 from voirkit.probes.calls import MARK
@@ -87,7 +88,7 @@ class Around:
         self.here, self.most, self.enter, self.leave = here, most, enter, leave
         self.passed, self.value, self.plain = passed, value, plain
         self.left = passed if left is None else left
-        self._made: dict[int, tuple[CodeType, CodeType]] = {}  # by identity of the program's code: itself, and the new code
+        self._made: dict[tuple[int, ...], Layers] = {}  # by identity of the program's code and of those further in
         weave.stand_around(self)
 
     def forget(self) -> None:
@@ -96,10 +97,11 @@ class Around:
 
     def made(self, code: CodeType) -> bool:
         """Whether some code is one that was made with this."""
-        return any(new is code for _, new in self._made.values())
+        known = _layers.get(id(code))
+        return known is not None and self in known.arounds
 
     def code(self, function: FunctionType, qualname: str | None = None) -> CodeType:
-        """The function's code with this around its body.
+        """The function's code with this around its body, and around all that stands around it already.
 
         Args:
             function: One whose body runs when it is called: no generator.
@@ -108,47 +110,62 @@ class Around:
         Raises:
             NoSource: It can not be made.
         """
-        old = function.__code__
-        if self.made(old):
-            return old
-        found = self._made.get(id(old))
-        if found is None:
-            if old.co_flags & _GENERATES:
-                raise NoSource("runs after its call has returned: it is a generator or async.")
-            new = self._compile(function, qualname or function.__qualname__)
-            found = self._made[id(old)] = (old, new)
-            woven.note(new, old, frozenset([id(self)]))
-        return found[1]
+        old = weave.code_of(function)
+        known = _layers.get(id(old))
+        if known is None:
+            return _stacked(old, function.__globals__, qualname or function.__qualname__, (self,))
+        return old if self in known.arounds else _stacked(known.own, function.__globals__, known.qualname, (*known.arounds, self))
 
-    def _compile(self, function: FunctionType, qualname: str) -> CodeType:
-        code, names = function.__code__, function.__globals__
+    def less(self, function: FunctionType) -> CodeType:
+        """The function's code without this: with what else stands around its body, or its own."""
+        known = _layers.get(id(weave.code_of(function)))
+        if known is None or self not in known.arounds:
+            return weave.code_of(function)
+        left = tuple(around for around in known.arounds if around is not self)
+        return _stacked(known.own, function.__globals__, known.qualname, left) if left else known.own
+
+    def _check(self, code: CodeType) -> None:
         unknown = [name for name in (*self.passed, *self.left) if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)]
         if unknown:
             raise NoSource(f"has no variable {unknown[0]}.")
+
+    def put(self, node: FunctionNode, code: CodeType, names: dict[str, Any], depth: int) -> dict[str, Any]:
+        """Put this around the body of a function in a tree.
+
+        Args:
+            node: The function.
+            code: Its own code.
+            names: The module's.
+            depth: How many stand around it already.
+
+        Returns:
+            What each marker stands for.
+
+        Raises:
+            NoSource: It can not be.
+        """
+        self._check(code)
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
         plain = _first_that_works([expression for expression in self.plain if expression.partition(".")[0] not in own], names, self.plain)
-        tree, node = woven.tree_of(code, qualname, names)
-        markers = {slot: f"{MARK}around {slot}" for slot in _SLOTS}
-        self._put(node, markers, plain)
-        alike = [c for c in all_codes(compiled(tree, code)) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
-        made = next(c for c in alike if any(marker in c.co_consts for marker in markers.values()))
-        values = dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT, _ON), strict=True))
-        return made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
+        markers = {slot: f"{MARK}around {depth} {slot}" for slot in _SLOTS}
+        self._put(node, markers, plain, depth)
+        return dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT, _ON), strict=True))
 
-    def _put(self, node: FunctionNode, markers: dict[str, str], plain: str | None) -> None:
+    def _put(self, node: FunctionNode, markers: dict[str, str], plain: str | None, depth: int) -> None:
         here, enter, leave, absent, on = (_standing_for(markers[slot]) for slot in _SLOTS)
+        kept_was, kept_began, kept_value = (f"@{name}{depth or ''}" for name in ("was", "began", "value"))
         passed: list[ast.expr] = [ast.Name(name, ast.Load()) for name in self.passed]
-        was = ast.NamedExpr(ast.Name("@was", ast.Store()), ast.Attribute(here, "inside", ast.Load()))
+        was = ast.NamedExpr(ast.Name(kept_was, ast.Store()), ast.Attribute(here, "inside", ast.Load()))
         test: ast.expr = ast.Compare(was, [ast.Gt()], [ast.Constant(self.most)])
         if plain is not None:
             test = ast.BoolOp(ast.Or(), [ast.parse(plain, mode="eval").body, test])
         if self.unasked:
             test = ast.BoolOp(ast.Or(), [ast.UnaryOp(ast.Not(), ast.Call(on, [], [])), test])
-        left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in ("@began", "@was", *self.left)]
+        left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in (kept_began, kept_was, *self.left)]
         if self.value:
-            left.append(ast.Name("@value", ast.Load()))
+            left.append(ast.Name(kept_value, ast.Load()))
         if isinstance(node, ast.Lambda):
-            parts = {"@began": ast.Call(enter, passed, []), "@value": node.body}
+            parts = {kept_began: ast.Call(enter, passed, []), kept_value: node.body}
             kept: list[ast.expr] = [ast.NamedExpr(ast.Name(name, ast.Store()), value) for name, value in parts.items()]
             timed_value = ast.Subscript(ast.Tuple([*kept, ast.Call(leave, left, [])], ast.Load()), ast.Constant(1), ast.Load())
             node.body = ast.fix_missing_locations(ast.copy_location(ast.IfExp(test, node.body, timed_value), node.body))
@@ -157,11 +174,11 @@ class Around:
         top = [*(node.body[:1] if documented else ()), *_taken_out(node.body)]  # a name may not be declared after it was used
         body = node.body[1:] if documented else node.body
         timed = body  # the very nodes: they are compiled twice
-        before: list[ast.stmt] = [_set("@began", ast.Constant(0))]
+        before: list[ast.stmt] = [_set(kept_began, ast.Constant(0))]
         if self.value:
-            timed = _Returns().visit(ast.Module([copy.deepcopy(statement) for statement in body], [])).body
-            before.append(_set("@value", absent))
-        entering = _set("@began", ast.Call(enter, passed, []))
+            timed = _Returns(kept_value).visit(ast.Module([copy.deepcopy(statement) for statement in body], [])).body
+            before.append(_set(kept_value, absent))
+        entering = _set(kept_began, ast.Call(enter, passed, []))
         leaving = ast.Expr(ast.Call(leave, left, []))
         for made in (test, entering, leaving, *before):
             ast.fix_missing_locations(ast.copy_location(made, body[0]))
@@ -169,11 +186,60 @@ class Around:
         node.body = [*top, ast.copy_location(ast.If(test, body, [*before, last]), body[0])]
 
 
+class Layers:
+    """Code with something around its body.
+
+    Attributes:
+        code: The code; a reference to it in the table of all.
+        own: The program's own.
+        qualname: Where its function is defined.
+        arounds: Who stands around the body, from within.
+    """
+
+    __slots__ = ("__weakref__", "arounds", "code", "own", "qualname")
+
+    def __init__(self, code: CodeType, own: CodeType, qualname: str, arounds: tuple[Around, ...]) -> None:
+        self.code, self.own, self.qualname, self.arounds = code, own, qualname, arounds
+
+
+_layers: weakref.WeakValueDictionary[int, Layers] = weakref.WeakValueDictionary()  # by identity of the new code
+
+
+def _stacked(own: CodeType, names: dict[str, Any], qualname: str, arounds: tuple[Around, ...]) -> CodeType:
+    """A function's code with all of these around its body, the first innermost; each time the same.
+
+    Raises:
+        NoSource: It can not be made.
+    """
+    outermost = arounds[-1]
+    key = (id(own), *map(id, arounds[:-1]))
+    known = outermost._made.get(key)
+    if known is None:
+        if own.co_flags & _GENERATES:
+            raise NoSource("runs after its call has returned: it is a generator or async.")
+        for around in arounds:
+            around._check(own)
+        tree, node = woven.tree_of(own, qualname, names)
+        values: dict[str, Any] = {}
+        for depth, around in enumerate(arounds):
+            values.update(around.put(node, own, names, depth))
+        alike = [c for c in all_codes(compiled(tree, own)) if c.co_name == own.co_name and c.co_firstlineno == own.co_firstlineno]
+        made = next(c for c in alike if any(isinstance(c2, str) and c2 in values for c2 in c.co_consts))
+        code = made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
+        known = outermost._made[key] = Layers(code, own, qualname, arounds)
+        _layers[id(code)] = known
+        woven.note(code, own, frozenset(map(id, arounds)))
+    return known.code
+
+
 class _Returns(ast.NodeTransformer):
     """Keeps what is returned in a variable."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def visit_Return(self, node: ast.Return) -> Any:
-        made = [_set("@value", node.value or ast.Constant(None)), ast.Return(ast.Name("@value", ast.Load()))]
+        made = [_set(self._name, node.value or ast.Constant(None)), ast.Return(ast.Name(self._name, ast.Load()))]
         return [ast.fix_missing_locations(ast.copy_location(statement, node)) for statement in made]
 
     def _leave_alone(self, node: ast.AST) -> ast.AST:

@@ -22,13 +22,31 @@ from voirkit.probes.woven import Path, Want
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from voirkit.probes.entry import Layer
+
 FROZEN_BY_PYTHON = 1000  # 3.12 begins with 375
 FEW_CODES = 64  # up to which it is quicker to ask who refers to them than to look at all objects
 MANY = 8  # probes on a function
 lock = threading.RLock()  # held while functions get and lose taps
+over: dict[int, Layer] = {}  # by identity of the function: what stands over its code, whatever that is (python 3.11)
 _patches: dict[int, Patch] = {}
 _live: set[int] = set()  # identities of the listeners that are on
 _around: set[int] = set()  # identities of those who stand around whole functions (``around.py``)
+
+
+def code_of(function: FunctionType) -> CodeType:
+    """The code of a function, without what stands over it."""
+    layer = over.get(id(function))
+    return function.__code__ if layer is None else layer.under(function)
+
+
+def place(function: FunctionType, code: CodeType) -> None:
+    """Give a function other code, under what stands over it."""
+    layer = over.get(id(function))
+    if layer is None:
+        function.__code__ = code
+    else:
+        layer.put_under(function, code)
 
 
 class Patch:
@@ -38,9 +56,9 @@ class Patch:
         key = id(function)
         self.function = weakref.ref(function, woven.forget(_patches, key))
         self.keep: FunctionType | None = None
-        origin = woven.origin(function.__code__)  # it may be compiled, or made by a function, with taps
-        self.original = origin.old if origin is not None else function.__code__
-        self.before = function.__code__
+        origin = woven.origin(code_of(function))  # it may be compiled, or made by a function, with taps
+        self.original = origin.old if origin is not None else code_of(function)
+        self.before = code_of(function)
         self.wants: list[Want] = [want for want in origin.wants if id(want[1]) in _live] if origin is not None else []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
 
@@ -64,7 +82,7 @@ class Patch:
             if is_from_handler(exc):
                 raise
             function = self.function()
-            has = self._made[0] if function is not None and function.__code__ is self._made[1] else []
+            has = self._made[0] if function is not None and code_of(function) is self._made[1] else []
             if function is not None and any(want[1].is_awake and want not in has for want in self.wants):
                 where = f"{function.__qualname__} ({self.original.co_filename}:{self.original.co_firstlineno})"
                 why = exc if isinstance(exc, NoSource | CanNot) else f"can not be changed: {streams.describe(exc)}."
@@ -80,19 +98,19 @@ class Patch:
         if function is None:
             return
         if not self.wants:
-            function.__code__ = self.before if _stays(self.before) else self.original
+            place(function, self.before if _stays(self.before) else self.original)
             _patches.pop(id(function), None)
             return
         awake = [want for want in self.wants if want[1].is_awake]
         if self._has_few_more(awake, function):
             return
-        function.__code__ = self.made(awake) if awake else self.original.replace()
+        place(function, self.made(awake) if awake else self.original.replace())
 
     def _has_few_more(self, awake: list[Want], function: FunctionType) -> bool:
         """Whether the code in place will do: of many taps a few are without use, which are not worth making all the others anew."""
         placed, code = self._made
         more = len(placed) - len(awake)
-        return len(awake) >= MANY and 0 < more * MANY < len(awake) * 2 and function.__code__ is code and set(placed) >= set(awake)
+        return len(awake) >= MANY and 0 < more * MANY < len(awake) * 2 and code_of(function) is code and set(placed) >= set(awake)
 
 
 def tried(function: FunctionType, path: Path, listener: Listener) -> Patch:
@@ -146,19 +164,19 @@ def adopt(function: FunctionType, listener: Listener) -> bool:
 
 def has_taps(function: FunctionType, listener: Listener) -> bool:
     """Whether a function has a listener's taps, or will have when somebody listens."""
-    known = _patches.get(id(function)) or woven.origin(function.__code__)
+    known = _patches.get(id(function)) or woven.origin(code_of(function))
     return known is not None and any(other is listener for path, other in known.wants if not path)
 
 
 def original(function: FunctionType) -> CodeType:
     """A function's own code."""
-    patch, origin = _patches.get(id(function)), woven.origin(function.__code__)
-    return patch.original if patch is not None else origin.old if origin is not None else function.__code__
+    patch, origin = _patches.get(id(function)), woven.origin(code_of(function))
+    return patch.original if patch is not None else origin.old if origin is not None else code_of(function)
 
 
 def is_probed(function: FunctionType) -> bool:
     """Whether a function has taps of anybody."""
-    return id(function) in _patches or woven.origin(function.__code__) is not None
+    return id(function) in _patches or woven.origin(code_of(function)) is not None
 
 
 def expect(listener: Listener) -> None:
@@ -214,7 +232,7 @@ def restore_made(listeners: Iterable[Listener]) -> None:
         codes = (origin.code() for origin in woven.origins() if not origin.everyone & _live)
         for function in made_from([code for code in codes if code is not None]):
             if id(function) not in _patches:
-                function.__code__ = woven.own_code(function.__code__)
+                place(function, woven.own_code(code_of(function)))
 
 
 def is_frozen() -> bool:

@@ -77,6 +77,14 @@ def note(code: CodeType, old: CodeType, whose: frozenset[int]) -> None:
     _origins[id(code)] = Origin(code, own_code(old), [], whose)
 
 
+def stands_for(code: CodeType, below: CodeType, whose: frozenset[int]) -> None:
+    """As ``note``, of code that may stand over code with taps; and it is pickled as the program's own."""
+    known = _origins.get(id(below))
+    old, wants, everyone = (known.old, known.wants, known.everyone) if known is not None else (below, [], frozenset())
+    _origins[id(code)] = Origin(code, old, wants, everyone | whose)
+    watch_picklers(own_code)
+
+
 def origins() -> list[Origin]:
     """Those of all code that there is."""
     return list(_origins.values())

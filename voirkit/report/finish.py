@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.of_run import of_run, roll_up
@@ -54,9 +54,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shown")
     options: Any = parser.parse_args(argv)
     summary = finish(options.RUN, options.rank, options.pid)
-    if options.draw and (summary["steps"]["n"] or summary.get("native") or summary.get("syscalls")):
+    if options.draw and _says_something(summary):
         _draw(summary, options)
     return 0
+
+
+def _says_something(summary: Mapping[str, Any]) -> bool:
+    """Whether there is more to be seen than that a script ran."""
+    parts = ("native", "checks", "parameters", "syscalls")
+    return bool(summary["steps"]["n"] or any(summary.get(part) for part in parts) or (summary.get("calls") or {}).get("by_function"))
 
 
 def _draw(summary: dict[str, Any], options: Any) -> None:

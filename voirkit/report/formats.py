@@ -47,6 +47,10 @@ FORMATS = {
     "perfetto": ("voirkit.report.perfetto", "Perfetto's own, for https://ui.perfetto.dev; needs perfetto"),
     "otlp": ("voirkit.report.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
     "lotus": ("voirkit.report.lotus", "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs with --loader)"),
+    "traincheck": (
+        "voirkit.report.traincheck",
+        "TrainCheck's trace, for traincheck-infer and traincheck-check (of runs with --calls --parameters)",
+    ),
     "parquet": ("voirkit.report.parquet", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.report.arrow", "the same as an Arrow file; needs pyarrow"),
     "csv": ("voirkit.report.csv", "the same as text"),

@@ -12,8 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.report import operations
+from voirkit.report.call_rows import calls_part
+from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
+from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.syscall_rows import syscall_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
@@ -35,16 +38,17 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
         run_dir: Where the run is recorded, as the user may type it.
         lines: The most lines; the parts that are too long for it are cut, and it is said how to see the rest. No bound if left out.
     """
-    parts = [(least, _lines(console, part)) for least, part in _parts(summary, run_dir, console.width)]
+    parts = [(least, rendered(console, part)) for least, part in _parts(summary, run_dir, console.width)]
     hint = Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
     if lines is not None and sum(len(part) for _, part in parts) > lines:
-        hints = _lines(console, hint)
+        hints = rendered(console, hint)
         parts = [*_cut(parts, lines - len(hints)), (0, hints)]
     for _, part in parts:
         console.print(SegmentLines(part, new_lines=True), end="")
 
 
-def _lines(console: Console, part: RenderableType) -> Lines:
+def rendered(console: Console, part: RenderableType) -> Lines:
+    """The lines of a part, without the blanks at their ends."""
     return [_trimmed(line) for line in console.render_lines(part, pad=False)]
 
 
@@ -75,6 +79,8 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
         yield 7, _verdict(summary["verdict"])
     for at, alert in enumerate(summary.get("alerts") or ()):
         yield 2 if at < 3 else 1, _alert(alert)
+    if summary.get("checks"):
+        yield 4 + 3 * sum(check["found"] is True for check in summary["checks"]), check_rows(summary["checks"])
     steps = summary.get("steps")
     if steps and steps["n"]:
         yield _BREAKDOWN, _breakdown(steps, width)
@@ -85,9 +91,15 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     native = summary.get("native")
     if native:
         yield 5, native_part(native, width)
+    calls = summary.get("calls")
+    if calls and calls.get("by_function"):
+        yield 6, calls_part(calls, width)
     syscalls = summary.get("syscalls")
     if syscalls:
         yield 8, syscall_part(syscalls, width)
+    parameters = summary.get("parameters")
+    if parameters and parameters.get("layers"):
+        yield 6, parameter_part(parameters, width)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)

@@ -33,6 +33,7 @@ COLUMNS = {
     "kind": "VARCHAR",
     "rank": "INTEGER",
 }
+FIGURE = "figure"  # the key of a record's own number that is a double, as a counter's is
 _WHOLE = (
     "CASE WHEN json_type(text, '$.{0}') IN ('BIGINT', 'UBIGINT') THEN try_cast(json_extract_string(text, '$.{0}') AS BIGINT) END AS {0}"
 )
@@ -75,8 +76,9 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
     }
     for name, columns in tables.items():
         connection.register(name, columns)
-    number = "CASE WHEN n.kind = 'counter' THEN r.number END"
-    value = "CASE WHEN n.kind <> 'counter' AND n.value_key IS NOT NULL THEN r.value END"
+    double = f"coalesce(n.kind = 'counter' OR n.value_key = '{FIGURE}', false)"
+    number = f"CASE WHEN {double} THEN r.number END"
+    value = f"CASE WHEN NOT {double} AND n.value_key IS NOT NULL THEN r.value END"
     expressions = {
         **{key: f"r.{key}" for key in ("start_ns", "duration_ns", "tid")},
         **{key: f"n.{key}" for key in ("kind", "category", "name", "value_key")},
@@ -119,7 +121,11 @@ def strict(arguments: bytes) -> str:
 
 def _strict(value: Any) -> Any:
     if isinstance(value, dict):
-        return value["hex"]  # a number of thousands of digits
+        if value.keys() == {"hex"}:
+            return value["hex"]  # a number of thousands of digits
+        return {clean(key): _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_strict(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return clean(value) if isinstance(value, str) else value

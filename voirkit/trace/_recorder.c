@@ -639,6 +639,14 @@ static PyObject *recorder_now(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
     return PyLong_FromLongLong(clock_ns());
 }
 
+/* For instruments written in C; who uses it looks at the version. */
+static const struct {
+    int version;
+    int (*put)(int64_t start, int64_t duration, int64_t value, uint32_t args, uint32_t name); /* -1: a signal handler raised; it is recorded */
+    const int *mode;
+    const uint32_t *inherited;
+} api = {1, put, &mode, &inherited};
+
 static PyObject *recorder_nothing(PyObject *Py_UNUSED(module), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(n)) {
     Py_RETURN_NONE;
 }
@@ -682,6 +690,10 @@ static int execute(PyObject *module) {
         return -1;
     }
     done = 1;
+    PyObject *capsule = PyCapsule_New((void *)&api, "voirkit.trace._recorder.api", NULL);
+    if (PyModule_AddObjectRef(module, "api", capsule) < 0)
+        return -1;
+    Py_XDECREF(capsule);
     if (PyModule_AddStringConstant(module, "NAME", "c") < 0 || PyModule_AddIntConstant(module, "ENGINE", ENGINE) < 0 || PyModule_AddType(module, &span_type) < 0)
         return -1;
     return PyModule_AddType(module, &window_type);

@@ -79,8 +79,10 @@ class Names:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError):
             return 0  # it is no mapping, or is being changed
-        if text == "{}":
-            return 0
+        return 0 if text == "{}" else self.arguments_as_json(text)
+
+    def arguments_as_json(self, text: str) -> int:
+        """The number of a set of arguments that is a line of JSON already, of one object: what is nested stays so."""
         found = self._young.get(text)
         if found is not None:
             return found

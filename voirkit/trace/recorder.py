@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from voirkit.trace.plain import Span, changed, span
 
 __all__ = [
-    "Span", "Totals", "adopt", "arguments", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
+    "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
     "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
@@ -163,6 +163,11 @@ def name(category: str, name: str, kind: str = "span", value: str | None = None)
 def arguments(mapping: Mapping[str, Any]) -> int:
     """The number of a set of arguments; 0 of an empty one. Texts, numbers, booleans and None are kept, of anything else its type's name."""
     return _names.arguments(mapping)
+
+
+def arguments_as_json(text: str) -> int:
+    """The number of a set of arguments that is a line of JSON already, of one object; what is nested in it stays so."""
+    return _names.arguments_as_json(text)
 
 
 # what the hot path calls

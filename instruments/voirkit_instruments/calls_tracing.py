@@ -1,0 +1,187 @@
+"""Calls of the asked functions in one process: finds them as their modules are imported, and has an engine see them.
+
+What is not there yet is waited for. A package's functions are put in place when the whole of it has been imported, so that nothing of
+its own beginning is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
+from voirkit.probes.entry import Entry
+from voirkit_instruments import calls_quiet
+from voirkit_instruments.calls_record import CallRecords
+from voirkit_instruments.calls_walk import found, is_shown, of_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.calls_walk import Found
+
+
+def engine() -> Any:
+    """The hot path: in C if it was built."""
+    if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
+        try:
+            from voirkit_instruments import _calls  # type: ignore[attr-defined]
+
+            return _calls
+        except ImportError:
+            pass
+    from voirkit_instruments import calls_plain
+
+    return calls_plain
+
+
+class Totals:
+    """What this process recorded: calls, records of all kinds, what that took, and calls whose arguments are not known."""
+
+    __slots__ = ("beyond", "calls", "own_ns", "records")
+
+    def __init__(self, calls: int, records: int, own_ns: int, beyond: int) -> None:
+        self.calls, self.records, self.own_ns, self.beyond = calls, records, own_ns, beyond
+
+
+class Tracing(Watcher):
+    """Calls in this process.
+
+    Args:
+        recorder: ``voirkit.trace.recorder``.
+        warn: Told, once, of what failed.
+        asked: Full names.
+        every, warmup: Which steps are recorded.
+
+    Attributes:
+        over: Nothing is recorded any more.
+        totals: What was, when it is over.
+    """
+
+    def __init__(self, recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int = 1, warmup: int = 0) -> None:
+        self.asked, self.every, self.warmup = list(asked), every, warmup
+        self.over = False
+        self.totals = Totals(0, 0, 0, 0)
+        self.records = CallRecords(recorder, warn)
+        self._warn = warn
+        self._engine = engine()
+        self._entry: Any = None
+        self._ticking: Any = None
+        self._known: dict[int, int] = {}  # functions by address: all are of modules and classes, or were; see _put
+        self._seen: set[str] = set()
+        self._steps: Any = None
+
+    def begin(self) -> None:
+        """Record from here on."""
+        if self.every > 1:
+            from voirkit_instruments.calls_steps import Steps
+
+            self._steps = Steps(self.every, self.warmup, self._switch)
+        self.records.install(self._engine, None if self._steps is None else self._steps.tick)
+        self._entry = Entry(self._engine.hooks())
+        calls_quiet.change = self._engine.quiet
+        when_imported("torch", self._torch_is_there)
+        if self._steps is not None:
+            when_imported("torch", self._watch_steps)
+        for root in {name.partition(".")[0] for name in self.asked}:
+            watch_below(root, self)
+            module = sys.modules.get(root)
+            if module is not None:
+                self.ran(module)
+        self._switch(True)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def ran(self, module: ModuleType) -> None:
+        """A module of an asked package has been imported."""
+        name = module.__name__
+        root = name.partition(".")[0]
+        try:
+            if self.over or (name != root and _is_being_imported(root)):
+                return
+            for asked in self.asked:
+                if asked == name or asked.startswith(f"{name}."):
+                    self._put(asked, found(asked))
+                elif name.startswith(f"{asked}.") and is_shown(name, asked):
+                    self._put(asked, of_module(module, name))
+        except Exception as exc:  # a library that is not like any known one
+            self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
+
+    def _watch_steps(self, _: ModuleType) -> None:
+        from voirkit_instruments.calls_steps import PLACES
+
+        places = {kind: one.function for kind, name in PLACES.items() for one in found(name)}
+        if len(places) < len(PLACES):
+            self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
+            return
+        self._ticking = Entry(self._engine.ticks())
+        self._ticking.put(places)
+        self._ticking.on()
+
+    def _torch_is_there(self, torch: ModuleType) -> None:
+        try:
+            from voirkit_instruments.calls_tensors import Tensors
+
+            tensors = self.records.tensors = Tensors(self._engine, torch)
+            self.records.vocabulary.dtypes, self.records.vocabulary.devices = tensors.dtypes, tensors.devices
+        except Exception as exc:
+            self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
+
+    def _put(self, asked: str, functions: Iterable[Found]) -> None:
+        """Have calls of functions seen, those that are not yet."""
+        new: dict[int, Any] = {}
+        for one in functions:
+            self._seen.add(asked)
+            if id(one.function) in self._known:
+                continue
+            number = self._engine.add(one.kind)
+            assert number == len(self.records.functions)
+            self.records.functions.append(one)
+            self._known[id(one.function)] = number
+            new[number] = one.function
+        if new:
+            self._entry.put(new)
+            if self._is_on:
+                self._entry.on()
+
+    _is_on = False
+
+    def _switch(self, on: bool) -> None:
+        self._is_on = on
+        self._engine.switch(on, self.records.operand)
+        (self._entry.on if on else self._entry.off)()
+
+    def _forked(self) -> None:
+        self._engine.forked()
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Functions whose calls can not be seen without a side effect, and why."""
+        if self._entry is None:
+            return {}
+        functions = self.records.functions
+        return {f"{functions[number].category}.{functions[number].name}": why for number, why in self._entry.skipped.items()}
+
+    def unseen(self) -> list[str]:
+        """What was asked for and never found."""
+        return [name for name in self.asked if name not in self._seen and name.partition(".")[0] in sys.modules]
+
+    def end(self) -> None:
+        """Record no more: all functions are as they were."""
+        if self.over or self._entry is None:
+            return
+        self.over = True
+        calls_quiet.change = None
+        for root in {name.partition(".")[0] for name in self.asked}:
+            unwatch_below(root, self)
+        self._switch(False)
+        self._entry.remove()
+        if self._ticking is not None:
+            self._ticking.remove()
+        self.totals = Totals(*self._engine.totals())
+
+
+def _is_being_imported(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))

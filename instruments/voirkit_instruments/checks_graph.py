@@ -1,0 +1,203 @@
+"""Backward passes: from where, which parameters they reach (seldom), and whether the loss is finite.
+
+A graph is only walked through, never changed or kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+
+from voirkit_instruments.checks_facts import BACKWARD
+from voirkit_instruments.checks_norms import digests, is_plain, is_quiet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.checks_facts import Facts
+    from voirkit_instruments.checks_models import ModelFacts, Named
+    from voirkit_instruments.checks_optimizers import OptimizerFacts
+
+now = time.perf_counter_ns
+
+_MOST_NODES = 30_000
+_PENDING = 32  # losses on a device that are read together, so that it is waited for once
+_NAMED = 5
+
+
+class Unheld:
+    """A parameter that gets gradients, and that no optimizer holds: whether it changes all the same."""
+
+    __slots__ = ("changed", "digest", "of")
+
+    def __init__(self, parameter: Any, digest: float) -> None:
+        self.of = weakref.ref(parameter)
+        self.digest, self.changed = digest, False
+
+
+class Graphs:
+    """What is told of backward passes.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+        models: Knows the names of parameters.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
+        self._facts, self._torch, self._models = facts, torch, models
+        self._backward = facts.name("backward")
+        self._seen: dict[str | None, int] = {}
+        self._pending: list[tuple[int, str | None, Any]] = []
+        self._bad = False
+        self.unheld: dict[int, Unheld] = {}
+
+    def enter_backward(self, optimizers: OptimizerFacts) -> Any:
+        """Before the outermost walk through a graph."""
+        here = self._facts.here
+
+        def enter(tensors: Any) -> int:
+            try:
+                optimizers.before_backward()
+                where = self._facts._places.of(sys._getframe(1))
+                n = self._seen[where] = self._seen.get(where, 0) + 1
+                if n & (n - 1) == 0 or n == 3:
+                    self._walk(tensors, where, optimizers)
+                self._look_at_loss(tensors, where, optimizers)
+            except Exception as exc:
+                self._facts.failed("a backward pass", exc)
+            here.inside = BACKWARD
+            return now()
+
+        return enter
+
+    def leave_backward(self, began: int, was: int, _tensors: Any) -> None:
+        """After it."""
+        self._facts.here.inside = was
+        if began:
+            try:
+                where = self._facts._places.of(sys._getframe(1))
+                self._facts.span(self._backward, began, now(), self._facts.arguments(where), 0)
+            except Exception as exc:
+                self._facts.failed("a backward pass", exc)
+
+    # what it reaches
+
+    def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
+        roots = self._roots(tensors)
+        leaves = self._leaves(roots)
+        if leaves is None:
+            return
+        held = optimizers.held()
+        parameter = self._torch.nn.Parameter
+        reached = [leaf for leaf in leaves if id(leaf) in held]
+        others = [leaf for leaf in leaves if id(leaf) not in held]
+        own = [leaf for leaf in others if isinstance(leaf, parameter)]
+        self._facts.mark(
+            "reach", where, len(leaves), held=len(reached), parameters=len(own),
+            leaf_root=bool(roots) and all(root.grad_fn is None for root in roots),
+        )  # fmt: skip
+        if held:
+            self._watch(own)
+
+    def _roots(self, tensors: Any) -> list[Any]:
+        if type(tensors) is self._torch.Tensor:
+            return [tensors]
+        given = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        return [tensor for tensor in given if isinstance(tensor, self._torch.Tensor)]
+
+    def _leaves(self, roots: list[Any]) -> list[Any] | None:
+        """The leaves that get gradients; None if the graph is too large to be walked through, or no plain one."""
+        with self._torch._C.DisableTorchFunction():
+            leaves = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
+            stack = [root.grad_fn for root in roots if root.grad_fn is not None]
+            seen = set(stack)
+            while stack:
+                node = stack.pop()
+                for following, _ in node.next_functions:
+                    if following is None or following in seen:
+                        continue
+                    seen.add(following)
+                    leaf = getattr(following, "variable", None)
+                    if leaf is not None:
+                        leaves[id(leaf)] = leaf
+                    else:
+                        stack.append(following)
+                if len(seen) > _MOST_NODES:
+                    return None
+        return list(leaves.values())
+
+    def _watch(self, parameters: list[Any]) -> None:
+        new = [p for p in parameters if id(p) not in self.unheld or self.unheld[id(p)].of() is not p][:1000]
+        for parameter, digest in zip(new, digests(self._torch, new), strict=True):
+            self.unheld[id(parameter)] = Unheld(parameter, digest)
+
+    def look_at_unheld(self, held: set[int], where: str | None) -> None:
+        """Tell of the parameters that get gradients and are in no optimizer, and how many of them have changed."""
+        for key in [key for key, known in self.unheld.items() if known.of() is None or key in held]:
+            del self.unheld[key]
+        if not self.unheld:
+            return
+        live = [(known, known.of()) for known in self.unheld.values()]
+        for (known, _), digest in zip(live, digests(self._torch, [p for _, p in live]), strict=True):
+            known.changed = known.changed or digest != known.digest or digest < 0
+        names = self._models.names()
+        still = [p for known, p in live if not known.changed]
+        named = [names.get(id(p)) for p in still]
+        models = {name[3]: name[1] for name in named if name is not None and name[2]}
+        of_held = {name[3] for key, name in names.items() if key in held}
+        self._facts.mark(
+            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models.values()),
+            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named), after=self._after(still, held),
+            names=", ".join(shown(p, names) for p in still[:_NAMED]),
+        )  # fmt: skip
+
+    def _after(self, parameters: list[Any], held: set[int]) -> int:
+        """How many are used after the first that an optimizer holds: gradients come through them to it."""
+        order = self._models.in_order()
+        first = next((at for at, key in enumerate(order) if key in held), len(order))
+        later = set(order[first:])
+        return sum(id(p) in later for p in parameters)
+
+    # whether the loss is finite
+
+    def _look_at_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
+        if type(tensors) is not self._torch.Tensor or tensors.numel() != 1 or self._bad or not is_plain(self._torch, tensors):
+            return
+        if tensors.is_cpu:
+            if not is_quiet(self._torch):
+                return
+            value = tensors.item()
+            if not abs(value) < float("inf"):
+                self._tell_loss(now(), where, value, optimizers)
+            return
+        self._pending.append((now(), where, tensors.detach()))
+        if len(self._pending) >= _PENDING and is_quiet(self._torch):
+            self.read_pending(optimizers)
+
+    def read_pending(self, optimizers: OptimizerFacts) -> None:
+        """Read the losses that lie on a device."""
+        pending, self._pending = self._pending, []
+        if not pending or self._bad:
+            return
+        with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
+            values = self._torch.stack([loss.reshape(()).float() for _, _, loss in pending]).tolist()
+        for (at_ns, where, _), value in zip(pending, values, strict=True):
+            if not abs(value) < float("inf"):
+                self._tell_loss(at_ns, where, value, optimizers)
+                return
+
+    def _tell_loss(self, at_ns: int, where: str | None, value: Any, optimizers: OptimizerFacts) -> None:
+        self._bad = True
+        optimizers.loss_not_finite()
+        recorder = self._facts.recorder
+        recorder.mark(self._facts.name("loss_not_finite"), at_ns, self._facts.arguments(where, loss=str(value)), 0)
+
+
+def shown(parameter: Any, names: dict[int, Named]) -> str:
+    """A parameter as a person knows it: by its name, or else its shape."""
+    known = names.get(id(parameter))
+    return known[0] if known is not None else f"a parameter of shape {tuple(parameter.shape)}"

@@ -1,0 +1,79 @@
+"""What goes into torch's loss functions: probabilities where logits are expected, and the like; a fact once for each line that does it."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.checks_facts import Facts
+
+_MADE_BY = {"SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax", "SigmoidBackward": "sigmoid"}
+# What changes the shape or type of a tensor, and no value.
+_SAME = ("View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Slice", "Select",
+         "Alias", "Expand", "Index", "AsStrided", "Split", "Unbind", "Cat", "Contiguous")  # fmt: skip
+_MOST_NODES = 8
+
+
+class LossFacts:
+    """The inputs of loss functions.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType) -> None:
+        self._facts, self._torch = facts, torch
+        self._told: set[tuple[str, str, str | None]] = set()
+
+    def around(self, function: str) -> tuple[Callable[..., int], Callable[..., None]]:
+        """Before and after calls of a loss function."""
+
+        def enter(given: Any) -> int:
+            try:
+                self._look(function, given)
+            except Exception as exc:
+                self._facts.failed("the input of a loss", exc)
+            return 1
+
+        def leave(*_: object) -> None:
+            pass
+
+        return enter, leave
+
+    def _look(self, function: str, given: Any) -> None:
+        tensor = self._torch.Tensor
+        if not issubclass(type(given), tensor):
+            return
+        if type(given) is tensor:
+            node = given.grad_fn
+        else:
+            with self._torch._C.DisableTorchFunction():
+                node = given.grad_fn
+        made = _made_by(node)
+        if made is None and not self._torch.is_grad_enabled():
+            made = "evaluated"
+        if made is not None:
+            where = self._facts._places.of(sys._getframe(2))
+            if (function, made, where) not in self._told:
+                self._told.add((function, made, where))
+                self._facts.mark("loss_input", where, loss=function, input=made)
+
+
+def _made_by(node: Any) -> str | None:
+    """Which of the functions of ``_MADE_BY`` made a tensor, by its node in the graph; through what changes no value."""
+    for _ in range(_MOST_NODES):
+        if node is None:
+            return None
+        name = node.name().rstrip("0123456789")
+        if name in _MADE_BY:
+            return _MADE_BY[name]
+        if name.removesuffix("Backward") not in _SAME:
+            return None
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None

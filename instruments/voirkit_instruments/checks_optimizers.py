@@ -1,0 +1,363 @@
+"""Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact.
+
+At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) what they hold is looked at: which parameters have gradients, whether these are zero
+or not finite, whether they are cleared before new ones come.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from operator import itemgetter
+
+from voirkit_instruments.checks_facts import DEAF, STEP
+from voirkit_instruments.checks_graph import _NAMED, Graphs, Unheld, shown
+from voirkit_instruments.checks_norms import digests, is_plain, is_quiet, largest
+from voirkit_instruments.loader_numbers import forgetting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.checks_facts import Facts
+    from voirkit_instruments.checks_models import ModelFacts
+
+now = time.perf_counter_ns
+
+_FIRST, _RARELY = 4, 1024  # steps that are all looked at; how many there are at most between two looks
+_MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000  # one optimizer for each parameter: only the first are looked at
+_PROBES = 3
+SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # what became of a scaler's step
+
+
+class Held:
+    """What is known of an optimizer.
+
+    Attributes:
+        which: Its number.
+        n: How many steps it has done.
+        next_look: The step after which it is looked at.
+        without: References to the parameters that had no gradient at any look.
+        probes: Of the last look, parameters with their gradients' addresses, to see whether these are cleared; None: that is known.
+        stale: Whether a backward pass has begun since with these gradients in place.
+        scaled: Whether a gradient scaler decides on its steps.
+    """
+
+    __slots__ = ("n", "next_look", "of", "probes", "scaled", "stale", "which", "without")
+
+    def __init__(self, of: weakref.ref[Any], which: int) -> None:
+        self.of, self.which = of, which
+        self.n, self.next_look = 0, 1
+        self.without: dict[int, Unheld] | None = None
+        self.probes: list[tuple[weakref.ref[Any], int]] | None = None
+        self.stale = False
+        self.scaled = False
+
+
+class OptimizerFacts:
+    """What is told of optimizers.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+        models: Knows the names of parameters.
+        graphs: Knows of parameters that no optimizer holds.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts, graphs: Graphs) -> None:
+        self._facts, self._torch, self._models, self._graphs = facts, torch, models, graphs
+        self._known: dict[int, tuple[Any, Held]] = {}
+        self._count = 0
+        self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
+        self._scheduler, self._scaler = facts.name("scheduler"), facts.name("scaler")
+        self._watching: list[Held] = []
+        self._alarmed = False
+        self._told: set[str] = set()
+
+    def _held(self, optimizer: Any) -> Held:
+        key = id(optimizer)
+        known = self._known.get(key)
+        if known is None or known[0]() is not optimizer:
+            held = Held(weakref.ref(optimizer), self._count)
+            known = self._known[key] = (weakref.ref(optimizer, forgetting(self._known, key)), held)
+            self._count += 1
+        return known[1]
+
+    def held(self) -> set[int]:
+        """Identities of all parameters that living optimizers hold."""
+        found: set[int] = set()
+        for known, _ in list(self._known.values()):
+            optimizer = known()
+            if optimizer is not None:
+                found.update(map(id, _parameters(optimizer)))
+        return found
+
+    # an optimizer is made
+
+    def enter_made(self, _optimizer: Any) -> int:
+        """Before ``Optimizer._patch_step_function``."""
+        return now()
+
+    # each step
+
+    def enter_step(self, _given: Any) -> int:
+        """Before an optimizer's step; the step of the class above, inside of it, is no other."""
+        here = self._facts.here
+        if here.inside == STEP:
+            return 0
+        here.inside = STEP
+        return now()
+
+    def leave_step(self, began: int, was: int, given: Any) -> None:
+        """After it."""
+        end = now()
+        facts = self._facts
+        facts.here.inside = was
+        if not began:
+            return
+        try:
+            optimizer = given[0] if type(given) is tuple else given  # all arguments, of a decorator's function
+            held = self._held(optimizer)
+            held.n += 1
+            where = facts._places.of(sys._getframe(1))
+            facts.span(self._step, began, end, facts.arguments(where, optimizer=held.which), _is_still(optimizer))
+            if held.probes is not None:
+                self._cleared_or_not(held, where)
+            if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
+                self._look(held, optimizer, where)
+        except Exception as exc:
+            facts.failed("an optimizer's step", exc)
+
+    def enter_zero_grad(self, _owner: Any) -> int:
+        """Before gradients are cleared."""
+        self._facts.here.inside = DEAF
+        return now()
+
+    def leave_zero_grad(self, began: int, was: int, owner: Any) -> None:
+        """After that; of a model it is told with the number -1."""
+        facts = self._facts
+        facts.here.inside = was
+        if not began:
+            return
+        try:
+            which = self._held(owner).which if isinstance(owner, self._torch.optim.Optimizer) else -1
+            where = facts._places.of(sys._getframe(1))
+            facts.span(self._zero_grad, began, now(), facts.arguments(where, optimizer=which), 0)
+        except Exception as exc:
+            facts.failed("a zero_grad", exc)
+
+    def enter_scheduler(self, scheduler: Any, _epoch: Any = None) -> int:
+        """Before a scheduler's step; those that it asks in turn are none."""
+        self._facts.here.inside = DEAF
+        return now()
+
+    def leave_scheduler(self, began: int, was: int, scheduler: Any, epoch: Any = None) -> None:
+        """After it; its number is 1 if the program has said which epoch it is. That of its making is left out."""
+        facts = self._facts
+        facts.here.inside = was
+        if not began:
+            return
+        try:
+            frame = sys._getframe(1)
+            if _is_being_made(frame):
+                return
+            optimizer = getattr(scheduler, "optimizer", None)
+            which = self._held(optimizer).which if optimizer is not None else -1
+            kind = type(scheduler).__name__
+            args = facts.arguments(facts._places.of(frame), optimizer=which, scheduler=kind)
+            facts.span(self._scheduler, began, now(), args, int(epoch is not None and kind != "ReduceLROnPlateau"))
+        except Exception as exc:
+            facts.failed("a scheduler's step", exc)
+
+    def enter_scaler(self, optimizer: Any) -> int:
+        """Before a gradient scaler's step: returns how many steps its optimizer has done, and one."""
+        try:
+            return self._held(optimizer).n + 1
+        except Exception as exc:
+            self._facts.failed("a scaler's step", exc)
+            return 0
+
+    def leave_scaler(self, steps: int, _was: int, optimizer: Any) -> None:
+        """After it."""
+        if not steps:
+            return
+        try:
+            held = self._held(optimizer)
+            held.scaled = True
+            stepped = UNKNOWN if getattr(optimizer, "_step_supports_amp_scaling", False) else STEPPED if held.n >= steps else SKIPPED
+            args = self._facts.arguments(self._facts._places.of(sys._getframe(1)), optimizer=held.which)
+            self._facts.recorder.mark(self._scaler, now(), args, stepped)
+        except Exception as exc:
+            self._facts.failed("a scaler's step", exc)
+
+    # whether gradients are cleared between two steps
+
+    def before_backward(self) -> None:
+        """A backward pass begins: the gradients that the last steps used are in place still, or they are not."""
+        if not self._watching:
+            return
+        for held in list(self._watching):
+            grads = [grad for grad in map(_grad_in_place, held.probes or ()) if grad is not None]
+            if not is_quiet(self._torch):
+                continue
+            if any(value != 0 for value in largest(self._torch, grads)):
+                held.stale = True
+            else:
+                self._watching.remove(held)
+                held.probes = None
+                self._facts.mark("cleared", None, held.n, optimizer=held.which)
+
+    def _cleared_or_not(self, held: Held, where: str | None) -> None:
+        """After the next step."""
+        if held.stale:
+            still = any(_grad_in_place(probe) is not None for probe in held.probes or ())
+            self._facts.mark("uncleared" if still else "cleared", where, held.n, optimizer=held.which)
+        if held in self._watching:
+            self._watching.remove(held)
+        held.probes, held.stale = None, False
+
+    def _watch(self, held: Held, parameters: list[Any], grads: list[Any], norms: list[float]) -> None:
+        chosen = [
+            (parameter.numel(), weakref.ref(parameter), grad.data_ptr())
+            for parameter, grad, norm in zip(parameters, grads, norms, strict=True)
+            if grad is not None and norm > 0 and is_plain(self._torch, grad)
+        ]
+        if chosen:
+            held.probes = [probe[1:] for probe in sorted(chosen, key=itemgetter(0))[:_PROBES]]
+            held.stale = False
+            self._watching.append(held)
+
+    # looks
+
+    def loss_not_finite(self) -> None:
+        """The loss of the backward pass that begins is nan or infinite: look whether parameters are, and again at the next step."""
+        self._alarmed = True
+        for known, held in list(self._known.values()):
+            optimizer = known()
+            if optimizer is not None:
+                self._tell_bad("parameter", _parameters(optimizer), held, self._facts.where(3), before=True)
+
+    def _look(self, held: Held, optimizer: Any, where: str | None) -> None:
+        held.next_look = held.n + 1 if held.n < _FIRST else min(2 * held.n, held.n + _RARELY)
+        torch, facts = self._torch, self._facts
+        if not is_quiet(torch):
+            return
+        parameters = [p for p in _parameters(optimizer)[:_MOST_PARAMETERS] if isinstance(p, torch.Tensor)]
+        with torch._C.DisableTorchFunction():
+            grads = [p.grad if p.is_leaf else None for p in parameters]
+            trainable = [bool(p.requires_grad) for p in parameters]
+        norms = [0.0 if grad is None else norm for grad, norm in zip(grads, _norms_of(torch, grads), strict=True)]
+        had = [grad is not None for grad in grads]
+        names = self._models.names()
+        facts.mark(
+            "look", where, held.n, optimizer=held.which, kind=type(optimizer).__name__, held=len(parameters), trainable=sum(trainable),
+            graded=sum(had), zero=sum(h and norm == 0 for h, norm in zip(had, norms, strict=True)), still=bool(_is_still(optimizer)),
+            of_models=sum(id(p) in names for p in parameters),
+        )  # fmt: skip
+        self._without(held, parameters, trainable, had, names, where)
+        if not held.scaled:
+            bad = [p for p, norm in zip(parameters, norms, strict=True) if not norm < float("inf")]
+            self._tell("gradient", bad, held, where)
+        self._tell_bad("parameter", parameters, held, where)
+        self._alarmed = False
+        if held.probes is None:
+            self._watch(held, parameters, grads, norms)
+        self._graphs.look_at_unheld(self.held(), where)
+        self._models.look_again()
+        self._models.tell_trained(held.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
+        if held.n >= _FIRST:
+            self._models.collecting = False
+        for after in facts.after_look:
+            after(held.which, held.n, where, parameters)
+
+    def _without(
+        self, held: Held, parameters: list[Any], trainable: list[bool], had: list[bool], names: dict[int, Any], where: str | None
+    ) -> None:  # fmt: skip
+        """Tell of the trainable parameters that had no gradient at any look."""
+        if held.without is None:
+            none = [p for p, wanted, has in zip(parameters, trainable, had, strict=True) if wanted and not has]
+            held.without = {id(p): Unheld(p, digest) for p, digest in zip(none, digests(self._torch, none), strict=True)}
+        else:
+            for parameter, has in zip(parameters, had, strict=True):
+                if has:
+                    held.without.pop(id(parameter), None)
+        left = [(known, p) for known in held.without.values() if (p := known.of()) is not None and p.requires_grad]
+        if not left:
+            return
+        for (known, _), digest in zip(left, digests(self._torch, [p for _, p in left]), strict=True):
+            known.changed = known.changed or digest != known.digest
+        order = self._models.in_order()
+        graded = {id(p) for p, has in zip(parameters, had, strict=True) if has}
+        first = next((at for at, key in enumerate(order) if key in graded), None)
+        never = {id(p): p for known, p in left if not known.changed}
+        before = [key for key in order[: first or 0] if key in never]
+        said = [never[key] for key in before] or list(never.values())
+        self._facts.mark(
+            "without", where, held.n, optimizer=held.which, never=len(never), changed=len(left) - len(never), graded=len(graded),
+            called=sum(key in never for key in order), before=len(before), of_models=sum(key in names for key in never),
+            model=next((names[id(p)][1] for p in said if id(p) in names), ""), names=", ".join(shown(p, names) for p in said[:_NAMED]),
+        )  # fmt: skip
+
+    def _tell_bad(self, what: str, parameters: list[Any], held: Held, where: str | None, before: bool = False) -> None:
+        never = held.without or {}  # those that are forgotten may hold anything
+        used = [p for p in parameters[:_MOST_PARAMETERS] if p.is_leaf and p.requires_grad and id(p) not in never]
+        norms = largest(self._torch, used)
+        self._tell(what, [p for p, norm in zip(used, norms, strict=True) if not norm < float("inf")], held, where, before)
+
+    def _tell(self, what: str, bad: list[Any], held: Held, where: str | None, before: bool = False) -> None:
+        if bad and what not in self._told:
+            self._told.add(what)
+            names = self._models.names()
+            self._facts.mark(
+                "not_finite", where, held.n, what=what, n=len(bad), before=before, names=", ".join(shown(p, names) for p in bad[:_NAMED])
+            )
+
+    def finish(self) -> None:
+        """The program has ended."""
+        try:
+            if is_quiet(self._torch):
+                self._graphs.read_pending(self)
+                if any(held.n > 1 for _, held in self._known.values()):
+                    self._graphs.look_at_unheld(self.held(), None)
+        except Exception:
+            pass  # a device that the program has broken
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_still(optimizer: Any) -> int:
+    """1 if all learning rates are 0; those on a device are not waited for."""
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if rate is None or (type(rate) not in (float, int) and not getattr(rate, "is_cpu", False)) or rate != 0:
+            return 0
+    return 1
+
+
+def _norms_of(torch: ModuleType, grads: list[Any]) -> list[float]:
+    some = [grad for grad in grads if grad is not None]
+    found = iter(largest(torch, some))
+    return [next(found) if grad is not None else 0.0 for grad in grads]
+
+
+def _grad_in_place(probe: tuple[weakref.ref[Any], int]) -> Any:
+    """A parameter's gradient if it is the one of the last look; None if it is gone or another."""
+    parameter = probe[0]()
+    grad = parameter.grad if parameter is not None else None
+    return grad if grad is not None and grad.data_ptr() == probe[1] else None
+
+
+def _is_being_made(frame: Any) -> bool:
+    """Whether a scheduler's step is the one that its constructor does."""
+    for _ in range(6):
+        if frame is None:
+            return False
+        name = frame.f_code.co_name
+        if name == "_initial_step" or (name == "__init__" and "lr_scheduler" in frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,160 @@
+"""Which functions of torch ``--checks`` stands around: the one table of them. Checked with torch 2.1 and 2.15.
+
+Nothing here imports torch; a patch that does not fit switches itself off and is told by its name.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import FunctionType
+
+from voirkit.probes.around import Around
+from voirkit_instruments.checks_facts import BACKWARD, COLLECTING, FORWARD
+from voirkit_instruments.checks_graph import Graphs
+from voirkit_instruments.checks_losses import LossFacts
+from voirkit_instruments.checks_models import ModelFacts
+from voirkit_instruments.checks_optimizers import OptimizerFacts
+from voirkit_instruments.patching import Patches, when_there
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.checks_facts import Facts
+
+# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit.
+COMPILING = ("torch.compiler.is_dynamo_compiling()", "torch._utils.is_compiling()")
+
+_LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
+_SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
+
+
+class TorchFacts:
+    """The patches of ``--checks`` on the optimizer, the gradients and the model.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+        ov: The overseer.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
+        self._facts, self._torch, self._ov = facts, torch, ov
+        self._patches = Patches()
+        models = ModelFacts(facts, torch)
+        graphs = Graphs(facts, torch, models)
+        optimizers = self._optimizers = OptimizerFacts(facts, torch, models, graphs)
+        losses = LossFacts(facts, torch)
+        self._step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("self",))
+        self._decorated_step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("args",))
+        self._made = self._around(BACKWARD, optimizers.enter_made, self._leave_made, ("self",))
+        self._zero_grad = self._around(BACKWARD, optimizers.enter_zero_grad, optimizers.leave_zero_grad, ("self",))
+        self._backward = self._around(FORWARD, graphs.enter_backward(optimizers), graphs.leave_backward, ("tensors",))
+        self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
+        enter, leave = _function(optimizers.enter_scheduler), _function(optimizers.leave_scheduler)
+        # Their module has no torch that could be asked whether it is being compiled.
+        self._scheduler = Around(facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True)
+        self._scheduler_alone = Around(facts.here, BACKWARD, enter, leave, ("self",), unasked=True)
+        self._scaler = self._around(BACKWARD, optimizers.enter_scaler, optimizers.leave_scaler, ("optimizer",))
+        self._losses = {name: self._around(FORWARD, *losses.around(name), ("input",)) for name in _LOSSES}
+
+    def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...]) -> Around:
+        return Around(self._facts.here, most, _function(enter), _function(leave), passed, False, COMPILING)
+
+    def put(self) -> None:
+        """Put the patches in place, each as soon as its module is there. torch has been imported."""
+        for module, path, around in (
+            ("torch.nn.modules.module", "Module._wrapped_call_impl", self._call),
+            ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
+            ("torch.autograd", "backward", self._backward),
+            ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grad),
+            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
+            *(("torch.nn.functional", name, around) for name, around in self._losses.items()),
+        ):
+            when_there(module, partial(self._put_around, path, around), self._off)
+        when_there("torch.optim.lr_scheduler", self._put_schedulers, self._off)
+        for module in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
+            when_there(module, self._put_scaler, self._off)
+        when_there("torch.optim.optimizer", self._put_steps, self._off)
+
+    def remove(self) -> None:
+        """Put all back as it was, after a last look."""
+        self._optimizers.finish()
+        self._patches.remove()
+        table = self._patches.table
+        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+
+    def _off(self, name: str, why: str) -> None:
+        self._patches.table[name] = why
+        self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
+
+    def _put_around(self, path: str, around: Around, module: ModuleType) -> None:
+        found: Any = module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        self._put(f"{module.__name__}.{path}", _innermost(found), around)
+
+    def _put(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
+        if not self._patches.around(name, function, around, qualname):
+            self._off(name, self._patches.table[name])
+
+    def _put_schedulers(self, module: ModuleType) -> None:
+        for name in _SCHEDULERS:
+            step = vars(getattr(module, name, object)).get("step")
+            if type(step) is FunctionType:
+                step = _innermost(step)
+                with_epoch = "epoch" in step.__code__.co_varnames[: step.__code__.co_argcount]
+                self._put(f"{module.__name__}.{name}.step", step, self._scheduler if with_epoch else self._scheduler_alone)
+
+    def _put_scaler(self, module: ModuleType) -> None:
+        step = vars(module.GradScaler).get("step")  # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
+        if step is not None:
+            self._put(f"{module.__name__}.GradScaler.step", _innermost(step), self._scaler)
+
+    # optimizers: the step of a class is decorated anew when its first optimizer is made
+
+    def _put_steps(self, module: ModuleType) -> None:
+        stack = [module.Optimizer]
+        while stack:
+            kind = stack.pop()
+            stack += kind.__subclasses__()
+            if hasattr(vars(kind).get("step"), "hooked"):
+                self._put_step(kind)
+
+    def _leave_made(self, _began: int, was: int, optimizer: Any) -> None:
+        self._facts.here.inside = was
+        try:
+            self._facts.trains()
+            self._put_step(type(optimizer))
+        except Exception as exc:
+            self._facts.failed("an optimizer", exc)
+
+    def _put_step(self, kind: type) -> None:
+        step: Any = getattr(kind, "step", None)
+        owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
+        name = f"{owner.__module__}.{owner.__qualname__}.step"
+        if type(step) is not FunctionType:
+            self._off(name, "is not written in Python")
+        elif step.__code__.co_name == "wrapper":
+            self._put(name, step, self._decorated_step, "Optimizer.profile_hook_step.<locals>.wrapper")
+        else:  # torch 2.1, where torch.compile has been imported before, decorates its own optimizers no more
+            self._put(name, _innermost(step), self._step)
+
+
+def _function(method: Any) -> Any:
+    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function."""
+    if type(method) is FunctionType:
+        return method
+
+    def call(*arguments: Any) -> Any:
+        return method(*arguments)
+
+    return call
+
+
+def _innermost(function: Any) -> Any:
+    """The function that decorators stand around, such as the one that keeps torch.compile off."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function

@@ -1,0 +1,162 @@
+"""The facts of a run as detectors read them."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from voirkit.analysis.document import Rank
+from voirkit.analysis.steps import Table
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+KIND = "check"
+# Facts of every step; of a long run the first and the last are read, which tell all that the detectors ask.
+OFTEN = ("step", "backward", "zero_grad", "call", "scheduler", "scaler")
+MOST = 20_000
+# Facts that are written when a step of an optimizer has ended, and belong to it.
+AFTER_STEP = ("look", "cleared", "uncleared", "without", "unheld", "trained", "not_finite")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that happened.
+
+    Attributes:
+        name: What.
+        at_ns: When it ended, on the host's clock.
+        value: Its own number.
+        args: What else is known of it.
+        rank, pid, tid: Where it was recorded.
+        start_ns: When it began.
+    """
+
+    name: str
+    at_ns: int
+    value: int
+    args: Mapping[str, Any]
+    rank: int = 0
+    pid: int = 0
+    tid: int = 0
+    start_ns: int = 0
+
+    @property
+    def where(self) -> str | None:
+        """The line of the program: ``main.py:12``."""
+        found = self.args.get("where")
+        return None if found is None else str(found)
+
+
+class Facts:
+    """All facts of a run, ascending by the time at which they ended.
+
+    Args:
+        facts: In any order.
+        ranks: What each rank did, which tells steps.
+        counts: How many of each name there are, if more than those that are given.
+    """
+
+    def __init__(self, facts: Sequence[Fact], ranks: Sequence[Rank] = (), counts: Mapping[str, int] | None = None) -> None:
+        self._all = sorted(facts, key=lambda fact: fact.at_ns)
+        self._starts = {rank.rank: rank.steps.train.start_ns.tolist() for rank in ranks}
+        self._evaluations = {rank.rank: _stretches(rank.steps.evaluation) for rank in ranks}
+        self._counts = dict(counts or {})
+
+    def __iter__(self) -> Iterator[Fact]:
+        return iter(self._all)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Fact]]:
+        found: dict[str, list[Fact]] = {}
+        for fact in self._all:
+            found.setdefault(fact.name, []).append(fact)
+        return found
+
+    def of(self, *names: str, **args: Any) -> list[Fact]:
+        """The facts of some names, with these arguments, ascending."""
+        if len(names) == 1:
+            chosen = self._by_name.get(names[0], [])
+        else:
+            chosen = [fact for fact in self._all if fact.name in names]
+        return [fact for fact in chosen if all(fact.args.get(key) == value for key, value in args.items())]
+
+    def has(self, name: str) -> bool:
+        """Whether there is any of a name."""
+        return name in self._by_name
+
+    def count(self, name: str) -> int:
+        """How many of a name there were."""
+        return max(self._counts.get(name, 0), len(self._by_name.get(name, ())))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all facts, none between left out."""
+        return all(n <= len(self._by_name.get(name, ())) for name, n in self._counts.items())
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded facts."""
+        return sorted({fact.rank for fact in self._all})
+
+    def processes(self) -> list[Facts]:
+        """The same by process: those of one rank and process that steps optimizers."""
+        found: dict[tuple[int, int], list[Fact]] = {}
+        for fact in self._all:
+            found.setdefault((fact.rank, fact.pid), []).append(fact)
+        made = []
+        for chosen in found.values():
+            if any(fact.name == "step" for fact in chosen):
+                facts = Facts(chosen)
+                facts._starts, facts._evaluations, facts._counts = self._starts, self._evaluations, {}
+                made.append(facts)
+        return made
+
+    def step(self, fact: Fact) -> int | None:
+        """The number of the training step in which a fact began, from 0, as ``steps`` counts them; without steps the optimizer's."""
+        own = [step for step in self.of("step") or self.of("backward") if step.rank == fact.rank]
+        if fact.name in AFTER_STEP:
+            fact = next((step for step in reversed(own) if step.pid == fact.pid and step.at_ns <= fact.at_ns), fact)
+        starts = self._starts.get(fact.rank)
+        if starts:
+            return max(bisect_right(starts, fact.start_ns) - 1, 0)
+        first = own[0].args.get("optimizer") if own else None
+        return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own) if own else None
+
+    def evaluates(self, fact: Fact) -> bool:
+        """Whether a fact began in a loop over a loader in which nothing was trained."""
+        spans = self._evaluations.get(fact.rank) or []
+        at = bisect_right(spans, (fact.start_ns, 1 << 63)) - 1
+        return at >= 0 and fact.start_ns <= spans[at][1]
+
+
+def _stretches(steps: Table) -> list[tuple[int, int]]:
+    """From when to when each step lasted."""
+    return list(zip(steps.start_ns.tolist(), (steps.start_ns + steps.time_ns).tolist(), strict=True))
+
+
+def facts_of(run: Run, ranks: Sequence[Rank]) -> Facts | None:
+    """The facts of a run; None if nothing was looked for: it ran without ``--checks``."""
+    connection = run.connection()
+    counts = dict(connection.execute(f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name").fetchall())
+    if not counts:
+        return None
+    often = ", ".join(f"'{name}'" for name in OFTEN)
+    columns = "name, start_ns, start_ns + duration_ns AS at_ns, coalesce(value, 0) AS value, args, rank, pid, tid"
+    order = "row_number() OVER (PARTITION BY rank, pid, name ORDER BY start_ns)"
+    back = "row_number() OVER (PARTITION BY rank, pid, name ORDER BY start_ns DESC)"
+    query = (
+        f"SELECT name, start_ns, at_ns, value, args, rank, pid, tid FROM (SELECT {columns}, {order} AS first, {back} AS last FROM spans "
+        f"WHERE kind = '{KIND}') WHERE name NOT IN ({often}) OR first <= {MOST} OR last <= {MOST}"
+    )
+    parsed: dict[str | None, dict[str, Any]] = {None: {}}
+    found = []
+    for name, start_ns, at_ns, value, text, rank, pid, tid in connection.execute(query).fetchall():
+        if text not in parsed:
+            parsed[text] = json.loads(text)
+        found.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
+    return Facts(found, ranks, counts)

@@ -1,0 +1,117 @@
+"""``voirkit compare RUN RUN``: two runs beside each other; with ``--calls`` where they begin to do different things."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from voirkit.commands.target import read_words
+from voirkit.errors import PLAIN, CommandLineError, tell
+from voirkit.options import ExtendedArgumentParser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit.runs.opened import Run
+
+EXIT_DIFFERENT = 1  # as of diff
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compare two runs.
+
+    Returns:
+        The exit code: with ``--calls`` 0 if both call the same, 1 if not.
+
+    Raises:
+        CommandLineError: The command line is wrong.
+        RunDirectoryError: One is no run, or can not be read, or has no calls.
+    """
+    options = read_words(_parser(), argv)
+    if len(options.RUN) != 2:
+        given = "no RUN is given" if not options.RUN else f"only {options.RUN[0]!r} is given" if len(options.RUN) == 1 else "there are more"
+        raise CommandLineError(f"two RUNs are compared, {given}.", next="voirkit compare RUN RUN")
+    from voirkit.runs.find import check_manifest
+    from voirkit.runs.opened import open_run
+
+    with ExitStack() as opened:
+        first, second = (opened.enter_context(open_run(path)) for path in options.RUN)
+        try:
+            return (_calls if options.calls else _summaries)(first, second, options)
+        except BrokenPipeError:  # `voirkit compare a b | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_DIFFERENT if options.calls else 0
+        finally:
+            for warning in dict.fromkeys(warning for run in (first, second) for warning in (*check_manifest(run.path), *run.warnings)):
+                tell(warning)
+
+
+def _calls(first: Run, second: Run, options: Any) -> int:
+    import duckdb
+
+    from voirkit.analysis.calls.comparison import compare
+    from voirkit.report.call_difference import document, lines
+
+    try:
+        compared, alone = compare(first, second)
+    except duckdb.Error as exc:
+        raise first.damaged(exc) from None
+    made = document(compared, alone)
+    if options.json:
+        print(json.dumps({"runs": [first.path, second.path], **made}, indent=1))
+    else:
+        _plain()
+        for line in lines(compared, alone, (options.RUN[0], options.RUN[1])):
+            print(line)
+    sys.stdout.flush()
+    return 0 if made["equal"] else EXIT_DIFFERENT
+
+
+def _summaries(first: Run, second: Run, options: Any) -> int:
+    from voirkit.analysis.comparison import environments, figures, said
+    from voirkit.analysis.summary import summary_of
+
+    summaries = [summary_of(run) for run in (first, second)]
+    rows = figures(summaries[0], summaries[1])
+    different = said(summaries[0], summaries[1])
+    environment = environments(first.manifest, second.manifest)
+    if options.json:
+        from voirkit.runs.directory import finite
+
+        document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment}
+        print(json.dumps(finite({"runs": [first.path, second.path], **document}), indent=1))
+    else:
+        from rich.console import Console
+        from rich.segment import SegmentLines
+
+        from voirkit.report.comparison_table import comparison_table
+        from voirkit.report.table import rendered
+
+        _plain()
+        console = Console(file=sys.stdout, highlight=False)
+        drawn = comparison_table((options.RUN[0], options.RUN[1]), rows, {**different, **environment}, console.width)
+        console.print(SegmentLines(rendered(console, drawn), new_lines=True), end="")
+    sys.stdout.flush()
+    return 0
+
+
+def _plain() -> None:
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors=PLAIN)
+
+
+def _parser() -> ExtendedArgumentParser:
+    parser = ExtendedArgumentParser(
+        "voirkit compare",
+        "voirkit compare [--calls] [--json] RUN RUN",
+        description="Shows two runs beside each other: steps, phases, rates, verdicts, and what is not the same around them. With --calls: "
+        "the first step and call at which they do different things; exit code 1 if there is one.",
+    )
+    parser.add_argument("RUN", nargs="*", help="two run directories")
+    parser.add_argument("--calls", action="store_true", help="find the first call (of --calls) that differs")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    return parser

@@ -1,0 +1,34 @@
+"""What ``--checks`` found, as a person reads it: what was found first, then what could not be told, the healthy ones in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+
+def check_rows(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The part of the table."""
+    return Group(*_rows(checks))
+
+
+def _rows(checks: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    for check in checks:
+        if check["found"]:
+            head = Text.assemble((f"{check['name']}  ", "bold red"), (_at(check), "bold"), check["because"])
+            yield Padding(Group(head, Text.assemble(("next  ", "bold"), check["next"])), (0, 0, 0, 2))
+    for check in checks:
+        if check["found"] is None:
+            yield Text.assemble((f"could not tell  {check['name']}  ", "dim"), check["because"])
+    healthy = [check["name"] for check in checks if check["found"] is False]
+    if healthy:
+        yield Text.assemble(("not found  ", "dim"), ", ".join(healthy))
+
+
+def _at(check: Mapping[str, Any]) -> str:
+    step, where = check.get("step"), check.get("where")
+    said = [*([f"step {step:,}"] if step is not None else []), *([str(where)] if where else [])]
+    return f"{', '.join(said)}: " if said else ""
