@@ -108,7 +108,7 @@ class Epochs:
         try:
             key = id(loader)
             shuffle = began[0] if began and type(began[0]) is bool else None
-            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts._places.of(sys._getframe(1)), shuffle)
+            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.places.of(sys._getframe(1)), shuffle)
         except Exception as exc:
             self._facts.failed("a loader", exc)
 
@@ -128,7 +128,7 @@ class Epochs:
             if number >= _MOST_PASSES:
                 return 1
             epoch = Epoch(
-                self._ordinals.of(loader), self._facts._places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
+                self._ordinals.of(loader), self._facts.places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
             )
             epoch.args["turn"] = 0
             key = id(iterator)
@@ -145,7 +145,7 @@ class Epochs:
         try:
             if not first_iter and (before := self._of(iterator)) is not None:
                 args = {**before.args, "turn": before.args["turn"] + 1}
-                epoch = Epoch(before.loader, self._facts._places.of(sys._getframe(2)), args)
+                epoch = Epoch(before.loader, self._facts.places.of(sys._getframe(2)), args)
                 self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
         except Exception as exc:
             self._facts.failed("a loader's iterator", exc)
