@@ -468,7 +468,7 @@ def _load_streams(_: object) -> None:
 def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.epilog = (
         "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it; "
-        "voirkit watch [RUN] shows a run as it goes on, voirkit report [RUN] what one came to, "
+        "voirkit watch [RUN] shows a run as it goes on, voirkit report [RUN] what one came to, voirkit compare RUN RUN how two differ, "
         "voirkit export [RUN] writes its trace for other tools."
     )
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
@@ -476,6 +476,11 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.add_argument("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE",
                         help="the most that the trace of the run may take, such as 500MB (default: 4GB); all else is counted")  # fmt: skip
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="SCRIPT is a shell script: run it, and each python that it starts, torchrun's too, under voirkit",
+    )
     parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
     parser.add_argument(
         "--require", action="append", default=[], metavar="CONDITION",

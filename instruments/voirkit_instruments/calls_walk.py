@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 
-from voirkit_instruments.calls_summary import type_name
+from voirkit_instruments.calls_summary import is_of, type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def found(asked: str) -> Iterator[Found]:
         for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):  # what is in several is the outermost's
             if below == name or (below.startswith(f"{name}.") and is_shown(below, name)):
                 value = sys.modules[below]
-                if isinstance(value, ModuleType):
+                if is_of(value, ModuleType):
                     yield from of_module(value, below)
 
 
@@ -90,7 +90,7 @@ def of_module(module: ModuleType, called: str) -> Iterator[Found]:
         elif kind is BuiltinFunctionType:
             if _is_of(value, root) and "torch_function" not in name:  # has_torch_function...: asks, and does nothing
                 yield Found(value, called, name, 0)
-        elif isinstance(value, type) and _belongs(_module_of(value), called, root):
+        elif is_of(value, type) and _belongs(_module_of(value), called, root):
             yield from of_class(value, called)
 
 
@@ -137,13 +137,13 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
     owner: Any = module
     for name in path[:-1]:
         owner = vars(owner).get(name)
-        if not isinstance(owner, type):
+        if not is_of(owner, type):
             return
     value = _in(owner, path[-1])
-    called = _module_of(owner) if isinstance(owner, type) else module.__name__
-    if isinstance(value, type):
+    called = _module_of(owner) if is_of(owner, type) else module.__name__
+    if is_of(value, type):
         yield from of_class(value, _module_of(value), wholly=True)
-    elif isinstance(owner, type):
+    elif is_of(owner, type):
         full = f"{type.__dict__['__qualname__'].__get__(owner)}.{path[-1]}"
         made = _of_method(value, called, full, path[-1])
         if made is not None:
@@ -157,7 +157,7 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
 
 
 def _in(owner: Any, name: str) -> Any:
-    if not isinstance(owner, type):
+    if not is_of(owner, type):
         return vars(owner).get(name)
     return next((vars(above)[name] for above in type.__dict__["__mro__"].__get__(owner) if name in vars(above)), None)
 
@@ -167,7 +167,7 @@ def _split(name: str) -> tuple[ModuleType | None, list[str]]:
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         module = sys.modules.get(".".join(parts[:n]))
-        if isinstance(module, ModuleType):
+        if is_of(module, ModuleType):
             return module, parts[n:]
     return None, parts
 
@@ -190,4 +190,4 @@ def _is_of(function: Any, root: str) -> bool:
     if type(module) is str:
         return module.partition(".")[0] == root
     owner = function.__self__
-    return isinstance(owner, type) and _module_of(owner).partition(".")[0] == root
+    return is_of(owner, type) and _module_of(owner).partition(".")[0] == root

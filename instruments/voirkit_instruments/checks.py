@@ -42,9 +42,10 @@ class Checks:
         if self._over:
             return
         try:
+            from voirkit_instruments.checks_data import DataFacts
             from voirkit_instruments.checks_torch import TorchFacts
 
-            for part in (TorchFacts,):
+            for part in (TorchFacts, DataFacts):
                 self._parts.append(part(self._facts, torch, self._ov))
                 self._parts[-1].put()
         except Exception as exc:  # a torch that is not like any known one

@@ -28,6 +28,12 @@ def main(argv: Sequence[str]) -> int:
         The exit code. What the script raises is raised on, so that python ends as it would have without voirkit; only the traceback
         is shown without voirkit's own frames.
     """
+    if "--follow" in argv:
+        from voirkit.commands import follow
+
+        code = follow.main(argv)
+        if code is not None:
+            return code
     pid = os.getpid()
     overseer = Overseer(logfile=listening(), record=True)
     try:

@@ -5,8 +5,8 @@ stay as they are, and calls of all who have the function already are seen. On py
 (``entry_code.py``), that keeps all of this but ``co_code``; there generators are not told. While they are off the functions are as they
 were. Nothing here may know torch.
 
-Not told, anywhere: C functions that are called through a bound method made before (``f = x.relu; f()``), what is compiled (torch.compile,
-torch.jit), and whatever happens inside of functions that are deaf.
+Not told, anywhere: C methods that were bound before (``f = x.relu``), what is compiled (torch.compile, torch.jit), and whatever happens
+inside of functions that are deaf.
 
 Checked with CPython 3.10 to 3.13.
 """
@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from types import FunctionType
+from importlib import import_module
+from types import FunctionType, MethodType
 
 from voirkit.probes import weave, woven
 
@@ -25,17 +26,26 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-try:
-    from voirkit.probes import _entry  # type: ignore[attr-defined]
-except ImportError:  # no compiler where voirkit was installed
-    _entry = None
+
+def _extension() -> Any:
+    try:
+        return import_module("voirkit.probes._entry")
+    except ImportError:  # no compiler where voirkit was installed
+        return None
+
+
+_entry = _extension()
 
 REWRITES = sys.version_info[:2] == (3, 11)
 if REWRITES:
-    from voirkit.probes import entry_code
+    from voirkit.probes import entry_code, entry_compiled
+_BOUND = (MethodType, classmethod, staticmethod)
 ASKS_NOT = sys.version_info >= (3, 13)  # for ``__init__``, where one line makes many objects
 _TOO_DEEP = "calls itself too deeply, and is left alone since it was seen to"
 _NO_EXTENSION = "can not be entered: voirkit was installed without a C compiler"
+
+
+ALL = "the ways into functions"  # who stands over code, for weave.py
 
 
 class Entry:
@@ -52,14 +62,16 @@ class Entry:
         self._ways = None if _entry is None else _entry.Entries(*(hooks if isinstance(hooks, tuple) else (hooks,)))
         self._layers: list[Layer] = []
         self._is_on = False
-        weave.stand_around(self)
+        if REWRITES:
+            entry_compiled.watch(_looked_at)
+            weave.stand_around(ALL)
 
     def put(self, functions: Mapping[int, object]) -> None:
         """Tell calls of more functions.
 
         Args:
-            functions: Functions of Python, builtin functions, method descriptors, by their number; of a class or static method, a property
-                or a bound method the function inside. They are not kept alive.
+            functions: Functions of Python, builtin functions, method descriptors, by their number; of a method, class method or static
+                method the function inside is meant. They are not kept alive.
         """
         for number, function in functions.items():
             why = self._put(number, function, False)
@@ -83,7 +95,7 @@ class Entry:
             self._is_on = True
             self._ways.on()
             for layer in self._layers:
-                layer.on()
+                layer.on(self)
 
     def off(self) -> None:
         """Put the functions back as they were; a call that is open is told to its end."""
@@ -91,14 +103,14 @@ class Entry:
             self._is_on = False
             self._ways.off()
             for layer in self._layers:
-                layer.off()
+                layer.off(self)
 
     def remove(self) -> None:
         """Put the functions back as they were, for good."""
         self.off()
         self._skipped = self.skipped
         for layer in self._layers:
-            layer.go()
+            layer.go(self)
         self._layers.clear()
         for kind in self._made_by:
             made = kind()
@@ -106,11 +118,11 @@ class Entry:
                 _entry.making(made, False)
         if self._ways is not None:
             self._ways.remove()
-        weave.go(self)
 
     def _put(self, number: int, function: Any, deaf: bool) -> str:
         if self._ways is None:
             return _NO_EXTENSION
+        function = getattr(function, "__func__", function) if type(function) in _BOUND else function
         rewritten = REWRITES and type(function) is FunctionType
         layer = weave.over.get(id(function)) if rewritten else None
         if rewritten and layer is None:
@@ -118,19 +130,37 @@ class Entry:
             if why:
                 return why
         why = self._ways.put(number, function, deaf, rewritten) or ""
-        if not why and rewritten and layer is None:
+        if not why and rewritten:
             try:
-                layer = Layer(function, self._ways, self)
+                layer = layer or Layer(function, self._ways)
             except entry_code.CanNotEnter as exc:
                 return str(exc)
-            self._layers.append(layer)
+            if self not in layer.owners:
+                layer.owners.add(self)
+                self._layers.append(layer)
             if self._is_on:
-                layer.on()
+                layer.on(self)
+            if _compiles:
+                layer.keep()
         if not why and ASKS_NOT and type(function) is FunctionType and function.__name__ == "__init__":
             for kind in _made_with(function):
                 _entry.making(kind, True)
                 self._made_by.append(weakref.ref(kind))
         return why
+
+
+_compiles = False  # torch.compile compares the code of functions by identity from now on
+
+
+def _looked_at(code: CodeType) -> CodeType:
+    """The code below that of a layer; all layers stay in place from now on, but one over code that torch.compile begins with."""
+    global _compiles
+    layers = list(weave.over.values())
+    if not _compiles:
+        _compiles = True
+        for layer in layers:
+            layer.keep(layer.base is not code)
+    return next((layer.base for layer in layers if layer.made is code), code)
 
 
 def _made_with(init: FunctionType) -> Iterator[type]:
@@ -147,68 +177,92 @@ def _made_with(init: FunctionType) -> Iterator[type]:
 
 
 class Layer:
-    """The code with calls that stands over a function's own, while it is on (python 3.11)."""
+    """The code with calls that stands over a function's own, while it is on (python 3.11).
 
-    __slots__ = ("_function", "_made", "_way", "_whose", "base", "is_on", "kept")
+    Attributes:
+        base: What it stands over.
+        made: The code with calls.
+        is_on: Whether it is in place.
+        kept: Whether it is to stay as it is.
+        owners: Whose it is.
+        users: Those of them that are on.
+    """
 
-    def __init__(self, function: FunctionType, ways: Any, whose: object) -> None:
+    __slots__ = ("_function", "_way", "base", "is_on", "kept", "made", "owners", "users")
+
+    def __init__(self, function: FunctionType, ways: Any) -> None:
         key, code = id(function), function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         rest, named = bool(code.co_flags & entry_code.VARARGS), bool(code.co_flags & entry_code.VARKEYWORDS)
         self._way = ways.way(function, names, code.co_argcount, code.co_kwonlyargcount, rest, named)
-        self._function, self._whose = weakref.ref(function, woven.forget(weave.over, key)), frozenset([id(whose)])
+        self._function = weakref.ref(function, woven.forget(weave.over, key))
+        self.owners: set[Entry] = set()
+        self.users: set[Entry] = set()
         self.is_on = self.kept = False
         self.base = code
-        self._made = self._make(code)
+        self.made = self._make(code)
         weave.over[key] = self
 
     def _make(self, code: CodeType) -> CodeType:
         made = entry_code.entered(code, self._way, _entry.left, _entry.failed)
-        woven.stands_for(made, code, self._whose)
+        woven.stands_for(made, code, frozenset([id(ALL)]))
         return made
 
-    def on(self) -> None:
-        """Put the code in place, unless somebody has put other code into the function since."""
+    def on(self, who: Entry) -> None:
+        """Put the code in place."""
+        self.users.add(who)
+        if not self.is_on and not self.kept:
+            self._put()
+
+    def keep(self, on: bool = True) -> None:
+        """Leave all as it is from now on: in place, or not."""
+        if on and not self.is_on and not self.kept:
+            self._put()
+        self.kept = True
+
+    def _put(self) -> None:
         function = self._function()
-        if function is None or self.is_on or self.kept:
+        if function is None:
             return
         if function.__code__ is not self.base:
             self.base = function.__code__
             try:
-                self._made = self._make(self.base)
+                self.made = self._make(self.base)
             except entry_code.CanNotEnter:
                 return
-        function.__code__ = self._made
+        function.__code__ = self.made
         self.is_on = True
 
-    def off(self) -> None:
-        """Put what is under it in place."""
+    def off(self, who: Entry) -> None:
+        """Put what is under it in place when nobody is on; other code that somebody has put into the function since stays."""
+        self.users.discard(who)
         function = self._function()
-        if function is not None and self.is_on and not self.kept:
+        if function is not None and self.is_on and not self.kept and not self.users:
             self.is_on = False
-            if function.__code__ is self._made:
+            if function.__code__ is self.made:
                 function.__code__ = self.base
 
-    def go(self) -> None:
-        """No more."""
-        self.kept = False
-        self.off()
+    def go(self, who: Entry) -> None:
+        """One owner less; without any it is no more."""
+        self.owners.discard(who)
+        self.kept = self.kept and bool(self.owners)
+        self.off(who)
         function = self._function()
-        if function is not None:
+        if function is not None and not self.owners:
             weave.over.pop(id(function), None)
 
     def under(self, function: FunctionType) -> CodeType:
         """The function's code without this."""
-        return self.base if self.is_on and function.__code__ is self._made else function.__code__
+        return self.base if self.is_on and function.__code__ is self.made else function.__code__
 
     def put_under(self, function: FunctionType, code: CodeType) -> None:
         """Give the function other code, under this."""
-        if not self.is_on or function.__code__ is not self._made:
+        if not self.is_on or function.__code__ is not self.made:
             function.__code__ = code
             return
         try:
             made = self._make(code)
         except entry_code.CanNotEnter:
             made = code
-        self.base, self._made = code, made
+        self.base, self.made = code, made
         function.__code__ = made

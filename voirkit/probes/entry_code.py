@@ -90,14 +90,14 @@ def entered(code: Any, way: Callable[..., Any], left: Callable[[Any], Any], fail
         done = place
     end = places.of(len(ops))
     silent = [(places.of(place), places.of(place) + len(ending) // 2 + 1) for place in returns]
-    made: CodeType = code.replace(
+    new: CodeType = code.replace(
         co_code=b"".join([*pieces, bytes(body[2 * done :]), handler]),
         co_consts=(*code.co_consts, way, left, failed),
         co_stacksize=max(code.co_stacksize + 3, n + 3, 7),
         co_linetable=_lines(code.co_linetable, more, start, len(beginning) // 2, len(handler) // 2),
         co_exceptiontable=bytes(_handlers(_moved(code.co_exceptiontable, places), start, silent, end)),
     )
-    return made
+    return new
 
 
 def _added(code: CodeType, n: int) -> tuple[bytes, bytes, bytes]:

@@ -14,12 +14,13 @@ from voirkit.report.figure import duration
 _MOST = 20  # functions
 _NAMED = 4  # functions that vary between steps
 _MANY_RANKS = 8
+OUTSIDE = "outside of steps"
 
 Calls = Mapping[str, Any]
 
 
 def calls_part(calls: Calls, width: int) -> RenderableType:
-    """The functions, most time of their own first, with as many columns as there is room for; then phases, ranks and steps.
+    """How many; the functions, most time of their own first, with as many columns as there is room for; phases, ranks and steps.
 
     Args:
         calls: The key ``calls`` of a summary.
@@ -40,7 +41,8 @@ def calls_part(calls: Calls, width: int) -> RenderableType:
     more = [Text(f" {calls['functions'] - len(cells)} more functions: voirkit report --json", style="dim")] * (
         calls["functions"] > len(cells)
     )
-    return Group(table, *more, *_facts(calls))
+    first, *facts = _facts(calls)
+    return Group(first, table, *more, *facts)
 
 
 def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -51,8 +53,13 @@ def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def short(name: str) -> str:
-    """A function as people call it: ``F.relu``, ``optim.Adam.step``, ``nn.Linear.__call__``."""
-    for long, brief in (("torch.nn.functional.", "F."), ("torch.nn.modules.", "nn."), ("torch.optim.", "optim.")):
+    """A function as people call it: ``F.relu``, ``optim.Adam.step``, ``nn.Linear.__call__``, ``data.DataLoader.__iter__``."""
+    for long, brief in (
+        ("torch.nn.functional.", "F."),
+        ("torch.nn.modules.", "nn."),
+        ("torch.optim.", "optim."),
+        ("torch.utils.data.", "data."),
+    ):
         if name.startswith(long):
             rest = name[len(long) :]
             return brief + (rest if brief == "F." else rest.partition(".")[2] or rest)
@@ -72,10 +79,12 @@ def _facts(calls: Calls) -> Iterator[Text]:
     if skipped:
         said.append(f"{len(skipped) if hasattr(skipped, '__len__') else skipped:,} functions could not be traced")
     yield _line("calls", *said)
-    phases = calls["by_phase"]
-    if len(phases) > 1 and calls["self_s"]:
-        ordered = sorted(phases.items(), key=lambda item: -item[1]["self_s"])
-        yield _line("their time by phase", *(f"{phase} {row['self_s'] / calls['self_s']:.0%} ({row['n']:,})" for phase, row in ordered))
+    phases = dict(calls["by_phase"])
+    outside, inside = phases.pop(OUTSIDE, None), sum(row["self_s"] for row in phases.values())
+    ordered = sorted(phases.items(), key=lambda item: -item[1]["self_s"])
+    said = [f"{phase} {row['self_s'] / inside:.0%} ({row['n']:,})" for phase, row in ordered if inside]
+    if said:
+        yield _line("their time by phase", *said, f"outside of steps {duration(outside['self_s'])} ({outside['n']:,})" if outside else "")
     if steps and steps["varying"]:
         named = [short(name) for name in steps["varying"][:_NAMED]]
         rest = len(steps["varying"]) - len(named)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from voirkit.analysis.calls.partial import Function, Partial
-from voirkit.analysis.calls.when import PHASES
+from voirkit.analysis.calls.partial import GROUPS, Function, Partial
 
 MOST = 50  # functions that a summary names
 _S = 1e9
@@ -22,7 +21,7 @@ def figures(partial: Partial) -> dict[str, Any]:
         ``by_step``: calls in a step of training, and the functions (``varying``) that are not called equally often in all of them.
     """
     ordered = sorted(partial.functions.items(), key=lambda item: (-item[1].self_ns, item[0]))
-    by_phase = {phase: _phase(partial, phase) for phase in PHASES}
+    by_phase = {phase: _phase(partial, phase) for phase in GROUPS}
     return {
         "functions": len(ordered),
         "events": sum(one.n for _, one in ordered),

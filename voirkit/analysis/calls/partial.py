@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from voirkit.analysis.calls.nested import Calls
     from voirkit.analysis.calls.records import Recorded
 
-_TRAIN = TASKS.index("train")
+_TRAIN, _NO_STEP = TASKS.index("train"), TASKS.index("")
+GROUPS = (*PHASES, "outside of steps")
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Function:
         all_ns: The durations of all its calls.
         self_ns: Time in it without the recorded calls that it made.
         most_ns: The longest call.
-        phases: (number, self time) by phase.
+        phases: (number, self time) by phase, and outside of steps.
         a_step: In how many steps of training it was called so often; by number of calls, of the thread that trains.
     """
 
@@ -74,11 +75,12 @@ def partial(recorded: Recorded) -> Partial:
     """What a rank's calls come to."""
     size = len(recorded.functions)
     sums = {key: np.zeros(size, dtype=np.int64) for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")}
-    phase_n, phase_ns = (np.zeros(size * len(PHASES), dtype=np.int64) for _ in range(2))
+    phase_n, phase_ns = (np.zeros(size * len(GROUPS), dtype=np.int64) for _ in range(2))
     in_steps: list[tuple[Array, Array]] = []  # (function and step as one number, count)
     failed, trains = recorded.failed, _training_thread(recorded)
     for calls in recorded.chunks():
-        function, phase = calls.function, calls.function * len(PHASES) + calls.phase
+        function = calls.function
+        phase = function * len(GROUPS) + np.where(calls.task == _NO_STEP, len(PHASES), calls.phase)
         outermost = ~calls.inside_itself
         sums["n"] += np.bincount(function, minlength=size)
         sums["errors"] += np.bincount(function[failed[calls.args]], minlength=size)
@@ -94,8 +96,8 @@ def partial(recorded: Recorded) -> Partial:
     steps = len(np.unique(of_step // max(size, 1)))
     called = _called(of_step % max(size, 1), counts, steps)
     for at, name in enumerate(recorded.functions):
-        own = slice(at * len(PHASES), (at + 1) * len(PHASES))
-        phases = {p: (int(n), int(ns)) for p, n, ns in zip(PHASES, phase_n[own], phase_ns[own], strict=True) if n}
+        own = slice(at * len(GROUPS), (at + 1) * len(GROUPS))
+        phases = {p: (int(n), int(ns)) for p, n, ns in zip(GROUPS, phase_n[own], phase_ns[own], strict=True) if n}
         found.functions[name] = Function(
             **{key: int(values[at]) for key, values in sums.items()}, phases=phases, a_step=called.get(at, Counter())
         )

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from voirkit.analysis.checks import zero_grad
+from voirkit.analysis.checks import augmentation, held, losses, modes, numbers, order, ranks, samples, schedule, zero_grad
 from voirkit.analysis.checks.finding import Detector
 
 DETECTORS: tuple[Detector, ...] = (
     zero_grad.MISSING,
     zero_grad.MISPLACED,
+    held.FROZEN,
+    held.FOREIGN,
+    held.NEVER_UPDATED,
+    held.NO_GRADIENT,
+    modes.EVAL_WHILE_TRAINING,
+    modes.TRAIN_WHILE_EVALUATING,
+    losses.NOT_CONNECTED,
+    losses.SOFTMAX,
+    schedule.RATE_ZERO,
+    schedule.SCHEDULER_FIRST,
+    numbers.NOT_FINITE,
+    numbers.SKIPPED_STEPS,
+    augmentation.SAME,
+    samples.MISSED,
+    samples.TWICE,
+    order.NOT_SHUFFLED,
+    order.SAME_ORDER,
+    ranks.SAME_DATA,
+    ranks.DIVERGE,
 )

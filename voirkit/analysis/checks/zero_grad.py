@@ -14,16 +14,16 @@ def _missing(facts: Facts) -> Finding:
         for which in sorted({fact.args["optimizer"] for fact in process.of("cleared", "uncleared")}):
             cleared, kept = process.of("cleared", optimizer=which), process.of("uncleared", optimizer=which)
             looked += len(cleared) + len(kept)
-            if kept and not cleared:
+            if len(kept) > len(cleared):
                 at = kept[0]
                 steps = len(process.of("step", optimizer=which))
                 return Finding(
                     True,
-                    f"New gradients were added to those that the optimizer's step had used: they were never cleared, at {len(kept)} of "
-                    f"{len(kept)} steps that were looked at ({steps} in all).",
+                    f"New gradients were added to those that the step before had used, which nobody had cleared, at {len(kept)} of "
+                    f"{len(kept) + len(cleared)} steps that were looked at ({steps} in all).",
                     at,
                     "Call optimizer.zero_grad() before each backward pass (with gradient accumulation: after each step).",
-                    {"optimizer": which, "looked_at": len(kept), "cleared": 0},
+                    {"optimizer": which, "looked_at": len(kept) + len(cleared), "cleared": len(cleared)},
                 )
     if not looked:
         return Finding(None, "No two steps of an optimizer with a backward pass between them were seen.")
