@@ -274,15 +274,18 @@ def test_ranks_stand_in_their_lines_and_processes_have_files_of_their_own(place:
     assert {line["meta_vars"]["rank"] for line in found} == {0, 1}
     assert len({line["process_id"] for line in found}) == 2
     assert len(list((place.folder / "out").iterdir())) == 2
-    values = [
-        [
-            (line["var_name"], line["attributes"]["data"])
-            for line in found
-            if line["type"] == "state_change" and line["meta_vars"]["rank"] == rank
-        ]
-        for rank in (0, 1)
-    ]
+    changes = [line for line in found if line["type"] == "state_change"]
+    values = [[line["attributes"] for line in changes if line["meta_vars"]["rank"] == rank] for rank in (0, 1)]
     assert values[0] == values[1], "equal data has equal numbers in all ranks"
+
+
+def test_in_runs_of_ranks_a_value_stands_in_one_line(place: Place) -> None:
+    record(place.folder / "run", WORDS + TRAINING, RANK="1")
+    found = [
+        line["attributes"].get("data") for line in lines(place, TRAINING) if line.get("var_name") == "a" and line["meta_vars"]["rank"] == 1
+    ]
+    values = [value for value in found if value is not None]
+    assert len(set(values)) == len(values) == 4
 
 
 def test_a_run_without_calls_says_what_to_record(place: Place) -> None:
