@@ -30,7 +30,7 @@ _DTYPES = dict(enumerate((
 )))  # fmt: skip
 _TRIED = ("float32", "int64", "bool", "float64", "uint8", "bfloat16")
 # Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the program: no call of its own has them.
-_TRACED = ("torch._subclasses.", "torch.fx.", "torch._dynamo.", "torch._higher_order_ops.")
+_TRACED = ("torch._subclasses.", "torch.fx.proxy.", "torch.fx.experimental.")
 
 
 class Tensors:
@@ -88,7 +88,11 @@ class Tensors:
         with torch._C.DisableTorchFunction():
             samples = [
                 torch.empty(shape, dtype=dtype, device="cpu", requires_grad=grad)
-                for shape, dtype, grad in (((), torch.float32, False), ((3, 5), torch.float32, True), ((7, 2, 9, 4, 1, 6), torch.int64, False))
+                for shape, dtype, grad in (
+                    ((), torch.float32, False),
+                    ((3, 5), torch.float32, True),
+                    ((7, 2, 9, 4, 1, 6), torch.int64, False),
+                )
             ]
             at = self._same(samples, lambda tensor: id(tensor), torch.Tensor.__basicsize__ // 8, engine, lambda tensor: tensor._cdata)
             keys = self._same(

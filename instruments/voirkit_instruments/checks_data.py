@@ -37,7 +37,7 @@ class DataFacts:
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         self._facts, self._ov = facts, ov
-        self._patches = LoaderPatches(type("Here", (Here,), {})())  # type: ignore[arg-type]  # only its level is asked
+        self._patches = LoaderPatches(type("Here", (Here,), {})())  # only its level is asked
         self._drawing = Drawing(facts, torch)
         self._epochs = Epochs(facts, torch, self._drawing)
         self._ranks = Ranks(facts, torch)
@@ -78,7 +78,9 @@ class DataFacts:
         if self._ov is not None:
             self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
 
-    def _put(self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False) -> None:
+    def _put(
+        self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False
+    ) -> None:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)

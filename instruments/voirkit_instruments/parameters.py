@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit_instruments.parameters_watch import Watch
 
-EVERY = 25  # benchmarks/parameters.py: 3.8 % of Adam.step
+EVERY = 40  # benchmarks/parameters.py: 3.8 % of Adam.step
 
 
 class Parameters:

@@ -17,6 +17,7 @@ KIND = "parameter"
 # Of a state: what was true of a step. Without any of a row's it is not known.
 GRAD_NONE, GRAD_ZERO, GRAD_NOT_ZERO = 1, 2, 4
 GRAD_NAN, GRAD_INF = 8, 16
+GRAD_BITS = GRAD_NONE | GRAD_ZERO | GRAD_NOT_ZERO | GRAD_NAN | GRAD_INF
 CHANGED, SAME = 32, 64
 NAN, INF = 128, 256
 
@@ -56,7 +57,7 @@ class Records:
 
     def seen(self, plan: Plan, one: Watched, parameter: Any, at_ns: int) -> None:
         """What a parameter is, when it is seen first and when that has changed."""
-        kind, dtype, device, requires_grad, shape = one.meta
+        kind, dtype, device, requires_grad, shape = one.meta[:5]
         known: dict[str, Any] = {
             "shape": ",".join(map(str, shape)), "dtype": str(dtype).removeprefix("torch."), "device": str(device),
             "requires_grad": requires_grad, "model": one.name.model,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
 
 from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.parameters_figures import Figures
@@ -20,11 +19,32 @@ from voirkit_instruments.parameters_record import GRAD_NONE, GRAD_NOT_ZERO, GRAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 now = time.perf_counter_ns
 _OURS = ("voirkit", "torch", "numpy", "contextlib")
+
+
+def quiet(torch: Any) -> type:
+    """A context in which torch works as if nobody looked: no graph, no function or autocast mode of the program's. 2 us."""
+    set_grad, is_grad, no_function = torch._C._set_grad_enabled, torch.is_grad_enabled, torch._C.DisableTorchFunction
+    no_autocast = getattr(torch._C, "_DisableAutocast", None)
+
+    class Quiet:
+        def __enter__(self) -> None:
+            self.guards = [no_function(), *([] if no_autocast is None else [no_autocast()])]
+            for guard in self.guards:
+                guard.__enter__()
+            self.grad = is_grad()
+            set_grad(False)  # which modes see too
+
+        def __exit__(self, *raised: Any) -> None:
+            set_grad(self.grad)
+            for guard in reversed(self.guards):
+                guard.__exit__(None, None, None)
+
+    return Quiet
 
 
 class Watch:
@@ -49,7 +69,7 @@ class Watch:
         self._here = threading.local()
         self._plain_types = {torch.Tensor, torch.nn.Parameter}
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-        self._no_autocast = getattr(torch._C, "_DisableAutocast", None)
+        self._quiet = quiet(torch)
         self._told: set[str] = set()
         self.own_ns = 0
         self.off = False
@@ -150,7 +170,8 @@ class Watch:
             return None
         self._later.look()
         plan, parameters = self._plan(optimizer)
-        return Look(plan, parameters, self._torch, self._figures, self._later, self._records)
+        scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer under GradScaler, which unscales in its step
+        return Look(plan, parameters, scale, self._figures, self._later, self._records)
 
     def _plan(self, optimizer: Any) -> tuple[Plan, list[Any]]:
         ordinal = self._optimizers.of(optimizer)
@@ -166,15 +187,27 @@ class Watch:
         if new or not plan.is_of(parameters):
             wheres: list[Any] = [(number, at) for number, group in enumerate(optimizer.param_groups) for at in range(len(group["params"]))]
             plan.take(parameters, wheres + [None] * (len(parameters) - own), self._name_in(plan))
-        metas = [(type(p), p.dtype, p.device, p.requires_grad, p.shape) for p in parameters]
-        if metas != [one.meta for one in plan.watched]:
-            at_ns = now()
-            for parameter, one, meta in zip(parameters, plan.watched, metas, strict=True):
-                if meta != one.meta:
-                    one.meta, one.why_not = meta, self._why_not(parameter)
-                    self._records.seen(plan, one, parameter, at_ns)
-            plan.arrange(parameters, self._figures)
+            self._see(plan, parameters, range(len(parameters)))
+        elif self._see(plan, parameters, plan.looked_at()):  # what it was is no more
+            self._see(plan, parameters, range(len(parameters)))
         return plan, parameters
+
+    def _see(self, plan: Plan, parameters: list[Any], which: Sequence[int]) -> bool:
+        """Look what some parameters are; whether one is not what it was."""
+        changed = False
+        for at in which:
+            p, one = parameters[at], plan.watched[at]
+            size = (p.shape, p.stride()) if type(p) in self._plain_types else ((), None)
+            meta = (type(p), p.dtype, p.device, p.requires_grad, *size)
+            if meta != one.meta:
+                changed = True
+                if one.meta is None or meta[:-1] != one.meta[:-1]:
+                    one.meta, one.why_not = meta, self._why_not(p)
+                    self._records.seen(plan, one, p, now())
+                one.meta = meta
+        if changed:
+            plan.arrange(parameters, self._figures)
+        return changed
 
     def _rest(self, plan: Plan, parameters: list[Any]) -> list[Any]:
         """Parameters of models that no optimizer has; they are looked at with those of the first one."""
@@ -236,12 +269,8 @@ class Watch:
 
     def _sampled(self, gradients: list[Any]) -> list[Any]:
         """Of each, whether a sample has an element that is not zero."""
-        found = []
-        for gradient in gradients:
-            place = self._figures.place(gradient)
-            sample = gradient if place is None else gradient.as_strided((place[0],), (place[1],), gradient.storage_offset())
-            found.append((sample != 0).any())
-        return found
+        figures = self._figures
+        return [(figures.sample([(gradient, figures.place(gradient))], 0) != 0).any() for gradient in gradients]
 
     def _zeroed_are(self, whose: list[Any], at_ns: int, found: list[Any]) -> None:
         for one, values in zip(whose, found, strict=True):
@@ -257,15 +286,6 @@ class Watch:
         self._names, self._names_of = {}, -1
 
     # how it is done
-
-    def _quiet(self) -> ExitStack:
-        """As if nobody looked: no graph, no function or autocast mode of the program's."""
-        stack = ExitStack()
-        stack.enter_context(self._torch.no_grad())
-        stack.enter_context(self._torch._C.DisableTorchFunction())
-        if self._no_autocast is not None:
-            stack.enter_context(self._no_autocast())
-        return stack
 
     def _once(self, text: str) -> None:
         if text not in self._told:

@@ -32,6 +32,7 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
     if not sys.platform.startswith("linux"):
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
         return
+    yield ov.phases.parse_args(priority=-100)  # after --loader, which tells of fetches itself
     from voirkit_instruments.syscalls_tracer import Tracer
 
     tracer = Tracer(mode, tool, ov.warn)  # before torch is there: its patches are to tell the edges of phases

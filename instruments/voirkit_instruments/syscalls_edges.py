@@ -32,6 +32,10 @@ _edges: dict[str, list[Edge]] = {phase: [_nothing, _nothing] for phase in PHASES
 _ASKING = ("wait", "checkpoint", "transfer", "communication")
 
 
+told: set[str] = set()  # phases whose edges another instrument tells
+fetching: list[Edge] = [_nothing]  # called when a batch is about to be fetched
+
+
 def listen(begin: Callable[[str], Edge], end: Callable[[str], Edge]) -> None:
     """From now on tell the edges of phases.
 
@@ -91,6 +95,34 @@ def around(phase: str, enter: Callable[..., Any], leave: Callable[..., Any]) -> 
     return enter_and_tell, tell_and_leave
 
 
+def around_fetch(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """As ``around``, of what the loader instrument calls before and after a batch is fetched: it reads clocks, which is voirkit's own."""
+    edge, own = _edges["fetch"], _edges[OWN]
+    told.add("fetch")
+
+    def enter_and_tell(*args: Any) -> Any:
+        own[0]()
+        try:
+            fetching[0]()
+            began = enter(*args)
+        finally:
+            own[1]()
+        if began:
+            edge[0]()
+        return began
+
+    def tell_and_leave(began: Any, *args: Any) -> None:
+        if began:
+            edge[1]()
+        own[0]()
+        try:
+            leave(began, *args)
+        finally:
+            own[1]()
+
+    return enter_and_tell, tell_and_leave
+
+
 def watch_recorder() -> Callable[[], None]:
     """Have what voirkit's recorder does with files be a phase of its own; seldom, and in any thread.
 
@@ -103,10 +135,10 @@ def watch_recorder() -> Callable[[], None]:
     before = {name: getattr(Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")}
 
     def own(method: Any) -> Any:
-        def do(*args: Any) -> Any:
+        def do(*args: Any, **more: Any) -> Any:
             edge[0]()
             try:
-                return method(*args)
+                return method(*args, **more)
             finally:
                 edge[1]()
 

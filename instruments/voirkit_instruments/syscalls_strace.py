@@ -15,6 +15,7 @@ from voirkit_instruments.native_beside import Beside, run_beside
 from voirkit_instruments.syscalls_tool import CanNotTrace, Tracing
 
 _READY_S = 30.0
+_BLOCK = 512  # bytes: what a shell's limits of files are told in
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _SET_PTRACER, _ANYBODY = 0x59616D61, -1
 # Opening, reading, writing, moving, removing; the descriptors that it is done with; and what makes threads and tells their names.
@@ -53,7 +54,7 @@ def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Tracing:
         raise CanNotTrace(why_not() or "")
     chosen = ["-e", "trace=" + ",".join(_ON_FILES)] if mode == "files" else []
     command = [program, "-f", "-ttt", "-T", "-s", "32" if mode == "full" else "0", *chosen, "-o", f"{stem}.strace", "-p", str(pid)]
-    limited = ["/bin/sh", "-c", f'ulimit -f {max(most_bytes >> 9, 1)}; exec "$@"', "sh", *command]  # in blocks of 512 bytes
+    limited = ["/bin/sh", "-c", f'ulimit -f {max(most_bytes // _BLOCK, 1)}; exec "$@"', "sh", *command]
     _let_trace(_ANYBODY)
     try:
         beside = run_beside(limited, f"{stem}.log", {**os.environ, "LC_ALL": "C"})
@@ -85,11 +86,14 @@ def _let_trace(pid: int) -> None:
         pass  # strace is about to say what it may not
 
 
-def why_ended(beside: Beside, log: str) -> str:
+def why_ended(beside: Beside, log: str, most_bytes: int) -> str:
     """Why it ended before the run did."""
-    words = [line for line in beside.words().splitlines() if line.strip()]
-    if any("File size limit" in line or "File too large" in line for line in words):
-        return f"its log has reached --trace-limit, {os.path.getsize(log):,} bytes"
+    words = [line for line in beside.words().splitlines() if line.strip() and line != "ready"]
+    try:
+        if os.path.getsize(log) >= most_bytes - _BLOCK or any("limit" in line for line in words):
+            return "what it writes has reached --trace-limit"
+    except OSError:
+        pass  # nothing was written
     return "it was killed, or let go of the process" if not words or "attached" in words[-1] else words[-1]
 
 

@@ -34,7 +34,7 @@ class Tracer:
         self._pid = os.getpid()
         self._tracing: Tracing | None = None
         self._counters: Any = None
-        self._stem = ""
+        self._stem, self._most_bytes = "", 0
         self._taken: dict[str, Any] = {}
         self._fetches: Fetches | None = None
         self._unwatch: Callable[[], None] | None = None
@@ -57,6 +57,7 @@ class Tracer:
 
     def start(self, run_dir: str, most_bytes: int) -> None:
         """Begin; if that is not possible it is said why, and the rest goes on."""
+        self._most_bytes = most_bytes
         rank, host = rank_and_world_size()[0], os.uname().nodename
         folder = os.path.join(run_dir, SYSCALLS_FOLDER)
         self._stem = os.path.join(folder, f"{host}-r{rank}-{self._pid}")
@@ -145,21 +146,20 @@ class Tracer:
             self._taken.update(ended=True, own=_own_threads())
             self._taken["clocks"].append(_clocks())
             if beside.ended(0):
-                why = syscalls_strace.why_ended(beside, self._tracing.log)
+                why = syscalls_strace.why_ended(beside, self._tracing.log, self._most_bytes)
                 self._taken["cut"] = why
                 self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
             self._taken["took_s"] = beside.took_s()
             recorder.timed(0, int(self._taken["took_s"] * 1e9))
             beside.interrupt()
         self.forget()
+        if self._taken.get("ended"):
+            self._write()
 
     def wait(self) -> None:
-        """Wait until the tracer's log is whole."""
-        if os.getpid() != self._pid or (self._tracing is None and self._counters is None):
-            return
-        if self._tracing is not None and not self._tracing.beside.ended(_ENDED_S):
+        """Wait until the tracer's log is whole; who reads it waits too, if the program ends without this."""
+        if os.getpid() == self._pid and self._tracing is not None and not self._tracing.beside.ended(_ENDED_S):
             self._warn(f"--syscalls: {self._tracing.tool} does not end; voirkit report reads what it saw when it has.")
-        self._write()
 
     def _write(self) -> None:
         try:
@@ -169,8 +169,10 @@ class Tracer:
 
 
 def _clocks() -> tuple[int, int]:
-    """This clock and the wall clock, at once."""
-    return recorder.now(), time.time_ns()
+    """This clock and the wall clock, at once: the closest pair of several, since something else may run in between."""
+    tries = [(recorder.now(), time.time_ns(), recorder.now()) for _ in range(50)]
+    before, wall, after = min(tries, key=lambda one: one[2] - one[0])
+    return (before + after) // 2, wall
 
 
 def _threads() -> dict[str, str]:

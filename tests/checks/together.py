@@ -63,8 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import torch
-    import torch._dynamo
-    import torch.utils.data
-
     main()

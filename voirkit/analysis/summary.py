@@ -58,6 +58,7 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
     found["calls"] = _calls((run, *others), found.get("calls"))
+    found["parameters"] = _parameters(run, found.get("parameters"))
     if os.path.isdir(os.path.join(run.path, NATIVE_FOLDER)):
         from voirkit.analysis.native import native_of  # 10 ms that few runs need
 
@@ -100,6 +101,16 @@ def _loader(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]
     except (LookupError, TypeError, ValueError) as exc:  # records that are not like any known ones; all else is still true
         runs[0].warnings.append(f"the loaders' records can not be worked out ({type(exc).__name__}: {exc}).")
         return None
+
+
+def _parameters(run: Run, own: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the parameters did. A run of one rank has worked it out at its end."""
+    kinds = run.connection().execute("SELECT 1 FROM spans WHERE kind = 'parameter' LIMIT 1").fetchone()
+    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
+        return None if own is None else dict(own)
+    from voirkit.analysis.parameters import parameters_summary  # few runs need it
+
+    return parameters_summary(run)
 
 
 def _calls(runs: Sequence[Run], own: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from voirkit.report.call_rows import calls_part
 from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
+from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.syscall_rows import syscall_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
@@ -96,6 +97,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     syscalls = summary.get("syscalls")
     if syscalls:
         yield 8, syscall_part(syscalls, width)
+    parameters = summary.get("parameters")
+    if parameters and parameters.get("layers"):
+        yield 6, parameter_part(parameters, width)
     ranks = summary.get("ranks")
     if ranks:
         yield 3, _ranks(ranks, width)
