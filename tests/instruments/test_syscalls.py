@@ -417,3 +417,19 @@ def test_files_are_named_and_the_log_is_kept(place: Place) -> None:
     (log,) = (place.folder / "run/syscalls").glob("*.strace")
     shown = place.run(sys.executable, "-m", "voirkit", "syscalls", str(log))
     assert "fetch" in shown.out
+
+
+def test_workers_that_are_started_anew_tell_their_fetches_too(place: Place, tracer: str) -> None:
+    place.write(main=PLANTED.replace("num_workers=workers)", "num_workers=workers, multiprocessing_context='spawn')"))
+    ended = place.voirkit("main.py", "1")
+    assert ended.code == 7, ended.err
+    found = document(place)
+    assert found["threads"]["worker 0"]["fetch"]["read"]["calls"] >= 80
+    assert count(found["phases"], "forward", PGID) == 20
+
+
+def test_what_the_loader_instrument_asks_the_system_is_not_the_programs(place: Place, tracer: str) -> None:
+    place.write(main=PLANTED)
+    assert place.voirkit("--loader", "main.py", "0").code == 7
+    fetch = document(place)["threads"]["main"]["fetch"]
+    assert {name: row["calls"] for name, row in fetch.items()} == {"openat": 40, "read": 80, "close": 40}
