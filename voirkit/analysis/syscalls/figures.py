@@ -20,8 +20,8 @@ def figures(found: Attribution, timed: bool) -> dict[str, Any]:
 
     Returns:
         ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a log without markers);
-        ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``totals``: {phase: {entered, lasted_s, working, waiting}};
-        ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
+        ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``totals``: {phase: {entered, lasted_s,
+        working, waiting}}; ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
         ``calls``; ``markers``; ``own``; ``uring``.
     """
     phases: dict[str, Rows] = {}
