@@ -63,6 +63,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/at_rest.py
 	$(PY) benchmarks/trace.py
 	$(PY) benchmarks/live.py
+	$(PY) benchmarks/syscalls.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

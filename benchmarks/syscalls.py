@@ -82,9 +82,8 @@ def main(repeats: int) -> None:
         assert isinstance(cost, dict)
         used, took = (statistics.median(row[at] for row in rows) for at in (0, 1))
         longer = cost.get("call_s") or cost.get("edge_s") or 0.0
-        print(
-            f"{tool:16} {used:7.2f} {ratio:6.2f} {took:7.2f} {found[tool].get('calls', 0)!s:>7} {longer * 1e6:13.2f} µs {found[tool]['completing_s']!s:>9}"
-        )
+        more = f"{found[tool].get('calls', 0)!s:>7} {longer * 1e6:13.2f} µs {found[tool]['completing_s']!s:>9}"
+        print(f"{tool:16} {used:7.2f} {ratio:6.2f} {took:7.2f} {more}")
 
 
 if __name__ == "__main__":
