@@ -63,7 +63,7 @@ loss = train(int(sys.argv[1]))
 print(time.process_time() - began, loss.item().hex())
 """
 START = "import torch\n"
-VARIANTS = {"--calls": ["--calls"], "--calls torch": ["--calls", "torch"], "--calls torch --calls-every 10": ["--calls", "torch", "--calls-every", "10"]}
+VARIANTS = {text: text.split() for text in ("--calls", "--calls torch", "--calls torch --calls-every 10")}
 
 
 def main() -> None:
@@ -166,7 +166,8 @@ def loop(rounds: int) -> None:
             events = {}
             for _ in range(rounds + 1):
                 row = {}
-                for name, command in {"python": [sys.executable], "voirkit": _voirkit(), **{v: _voirkit(*o) for v, o in VARIANTS.items()}}.items():
+                ours = {name: _voirkit(*options) for name, options in VARIANTS.items()}
+                for name, command in {"python": [sys.executable], "voirkit": _voirkit(), **ours}.items():
                     row[name], loss = _run([*command, "loop.py", str(steps)], folder, env)
                     losses.add(loss)
                     found = json.loads((folder / "run" / "summary.json").read_text()) if name != "python" else {}
@@ -188,7 +189,8 @@ def start(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, env = _place(place)
         commands = {"voirkit": _voirkit(), **{name: _voirkit(*options) for name, options in VARIANTS.items()}}
-        rows = [{name: cpu_ms([*command, "start.py"], folder, env) for name, command in commands.items()} for _ in range(rounds + 1)][1:]
+        rows = [{name: cpu_ms([*command, "start.py"], folder, env) for name, command in commands.items()} for _ in range(rounds + 1)]
+        del rows[0]  # it made the bytecode
         print(f"\n{'a script that imports torch':42} {'CPU, ms':>8} {'more':>7}")
         for name in commands:
             more = statistics.median(row[name] - row["voirkit"] for row in rows)
@@ -204,8 +206,8 @@ def at_rest() -> None:
             for name, options in list(VARIANTS.items())[:2]:
                 _run([*_voirkit(*options), "loop.py", str(steps)], folder, env)
                 events = json.loads((folder / "run" / "summary.json").read_text())["calls"]["events"]
-                files = [*(folder / "run" / "trace").glob("kind=call/**/*.parquet"), *(folder / "run" / "trace").glob("kind=operand/**/*.parquet")]
-                size = sum(file.stat().st_size for file in files)
+                trace = folder / "run" / "trace"
+                size = sum(file.stat().st_size for kind in ("call", "operand") for file in trace.glob(f"kind={kind}/**/*.parquet"))
                 print(f"{name + ', ' + str(steps) + ' steps':42} {events:8} {size:9} {size / events:7.1f}")
 
 
@@ -228,7 +230,9 @@ def traincheck(python: str | None, rounds: int) -> None:
             traced.append(float(next(line.split()[0] for line in reversed(output.splitlines()) if "0x" in line)))
             lines = sum(file.read_bytes().count(b"\n") for file in (folder / "out").glob("trace_API_*"))
         ratio = statistics.median(b / a for a, b in zip(plain, traced, strict=True))
-        print(f"\n{'TrainCheck, 40 steps':42} {statistics.median(traced) * 1e3:8.0f} {ratio:7.1f} {lines // 2:7} (with those before main())")
+        print(
+            f"\n{'TrainCheck, 40 steps':42} {statistics.median(traced) * 1e3:8.0f} {ratio:7.1f} {lines // 2:7} (with those before main())"
+        )
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def install(_: Any, span: Callable[..., None], *asked: Any) -> None:
     _span = span
     _asked.update(zip(("type", "word", "name", "class", "set", "place"), functions, strict=True))
     for table in (_names, _sets, _sets_of, _scalars, _types, _words, _places):
-        table.clear()  # type: ignore[attr-defined]
+        table.clear()
     _kinds.clear()
     _totals[:] = 0, 0, 0, 0
 

@@ -1,4 +1,4 @@
-"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a record; and names of types, asked of no class.
+"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a record; and names of types.
 
 Nothing here sees an object of the program but its type.
 """

@@ -30,7 +30,7 @@ _DTYPES = dict(enumerate((
 )))  # fmt: skip
 _TRIED = ("float32", "int64", "bool", "float64", "uint8", "bfloat16")
 # Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the program: no call of its own has them.
-_TRACED = ("torch._subclasses.", "torch.fx.", "torch._dynamo.", "torch._higher_order_ops.")
+_TRACED = ("torch._subclasses.", "torch.fx.proxy.", "torch.fx.experimental.")
 
 
 class Tensors:

@@ -12,6 +12,7 @@ import sys
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.probes.entry import Entry
 from voirkit_instruments import calls_quiet
+from voirkit_instruments.calls_reach_deaf import DEAF
 from voirkit_instruments.calls_record import CallRecords
 from voirkit_instruments.calls_walk import found, is_shown, of_module
 
@@ -84,6 +85,8 @@ class Tracing(Watcher):
         self._entry = Entry(self._engine.hooks())
         calls_quiet.change = self._engine.quiet
         when_imported("torch", self._torch_is_there)
+        for traces in dict(DEAF):
+            when_imported(traces, self._deafen)
         if self._steps is not None:
             when_imported("torch", self._watch_steps)
         for root in {name.partition(".")[0] for name in self.asked}:
@@ -108,6 +111,16 @@ class Tracing(Watcher):
                     self._put(asked, of_module(module, name))
         except Exception as exc:  # a library that is not like any known one
             self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
+
+    def _deafen(self, module: ModuleType) -> None:
+        """Record nothing of what is called inside of functions that trace or compile."""
+        try:
+            if not self.over:
+                names = [f"{module.__name__}.{name}" for where, name in DEAF if where == module.__name__]
+                self._entry.deaf([one.function for name in names for one in found(name)])
+                self._switch(self._is_on)
+        except Exception as exc:
+            self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
 
     def _watch_steps(self, _: ModuleType) -> None:
         from voirkit_instruments.calls_steps import PLACES

@@ -6,9 +6,9 @@ itself sends tensors of more than one number between ranks. Of a single rank not
 
 from __future__ import annotations
 
-import os
 from zlib import crc32
 
+from voirkit_instruments.checks_data_values import world_size
 from voirkit_instruments.checks_norms import digests
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ class Ranks:
             parameters: All that it holds.
         """
         try:
-            if not _world() > 1:
+            if not world_size() > 1:
                 return
             shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
             sizes = digests(self._torch, parameters[:_MOST])
@@ -77,11 +77,3 @@ class Ranks:
                 self._facts.mark("weights", where, n, optimizer=which, shapes=shapes, parameters=len(parameters), sizes=told)
         except Exception as exc:
             self._facts.failed("parameters of ranks", exc)
-
-
-def _world() -> int:
-    """How many ranks there are, as who started them says."""
-    try:
-        return int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 1

@@ -5,6 +5,7 @@ Nothing of the program's own is called for it, and nothing is changed: what can 
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import pairwise
 from zlib import crc32
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST_INDICES = 10_000
-_MOST_ELEMENTS = 1 << 20
+_MOST_ELEMENTS = 1 << 16  # of a larger tensor the first part tells
 _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
 
 
@@ -81,8 +82,10 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
         TypeError: It is nothing that can be told.
     """
     if type(part) is torch.Tensor:
-        if part.device.type != "cpu" or part.layout is not torch.strided or part.numel() > _MOST_ELEMENTS:
+        if part.device.type != "cpu" or part.layout is not torch.strided:
             raise TypeError
+        while part.numel() > _MOST_ELEMENTS:
+            part = part[: _MOST_ELEMENTS // 4] if part.ndim == 1 else part[0]
         own = part.detach().clone().contiguous()  # a tensor whose memory numpy has seen can not be resized
         return crc32(own.view(-1).view(torch.uint8).numpy() if own.numel() else b"", digest)
     numpy = sys.modules.get("numpy")
@@ -101,3 +104,11 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
             digest = _digest(torch, inner, _digest(torch, key, digest, depth + 1), depth + 1)
         return digest
     raise TypeError
+
+
+def world_size() -> int:
+    """How many ranks there are, as who started them says."""
+    try:
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 1

@@ -45,6 +45,7 @@ class ModelFacts:
         self._ordinals = Ordinals()
         self._call = facts.name("call")
         self._told: dict[tuple[int, bool, bool], str] = {}
+        self._arguments: dict[tuple[Any, ...], int] = {}
         self._trained: set[tuple[int, int]] = set()
         self._boring: set[int] = set()
         self._is_loss = torch.nn.modules.loss._Loss
@@ -79,7 +80,8 @@ class ModelFacts:
             self._facts.failed("a model", exc)
 
     def _outermost(self, began: int, module: Any) -> None:
-        module = unwrapped(module, _WRAPPERS[:1])
+        if type(module).__name__ == "OptimizedModule":
+            module = unwrapped(module, _WRAPPERS[:1])
         number = self._ordinals.of(module)
         if number in self._boring:
             return
@@ -91,8 +93,12 @@ class ModelFacts:
                 return
         if number not in self.recent:
             self._meet(number, module)
-        where = self._facts._places.of(sys._getframe(2))
-        args = self._facts.arguments(where, model=number, training=training, grad=grad)
+        where = self._facts.places.of(sys._getframe(2))
+        args = self._arguments.get((where, key))
+        if args is None:
+            if len(self._arguments) > _MOST_MODULES:
+                self._arguments.clear()
+            args = self._arguments[where, key] = self._facts.arguments(where, model=number, training=training, grad=grad)
         self._facts.span(self._call, began, now(), args, 0)
 
     def _meet(self, number: int, module: Any) -> None:

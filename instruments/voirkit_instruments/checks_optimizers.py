@@ -73,6 +73,7 @@ class OptimizerFacts:
         self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
         self._scheduler, self._scaler = facts.name("scheduler"), facts.name("scaler")
         self._watching: list[Held] = []
+        self._arguments: dict[tuple[str | None, int], int] = {}
         self._alarmed = False
         self._told: set[str] = set()
 
@@ -84,6 +85,15 @@ class OptimizerFacts:
             known = self._known[key] = (weakref.ref(optimizer, forgetting(self._known, key)), held)
             self._count += 1
         return known[1]
+
+    def _at(self, where: str | None, which: int) -> int:
+        """The arguments of a fact of an optimizer."""
+        found = self._arguments.get((where, which))
+        if found is None:
+            if len(self._arguments) > _MOST_PARAMETERS:
+                self._arguments.clear()
+            found = self._arguments[where, which] = self._facts.arguments(where, optimizer=which)
+        return found
 
     def held(self) -> set[int]:
         """Identities of all parameters that living optimizers hold."""
@@ -121,8 +131,8 @@ class OptimizerFacts:
             optimizer = given[0] if type(given) is tuple else given  # all arguments, of a decorator's function
             held = self._held(optimizer)
             held.n += 1
-            where = facts._places.of(sys._getframe(1))
-            facts.span(self._step, began, end, facts.arguments(where, optimizer=held.which), _is_still(optimizer))
+            where = facts.places.of(sys._getframe(1))
+            facts.span(self._step, began, end, self._at(where, held.which), _is_still(optimizer))
             if held.probes is not None:
                 self._cleared_or_not(held, where)
             if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
@@ -143,8 +153,8 @@ class OptimizerFacts:
             return
         try:
             which = self._held(owner).which if isinstance(owner, self._torch.optim.Optimizer) else -1
-            where = facts._places.of(sys._getframe(1))
-            facts.span(self._zero_grad, began, now(), facts.arguments(where, optimizer=which), 0)
+            where = facts.places.of(sys._getframe(1))
+            facts.span(self._zero_grad, began, now(), self._at(where, which), 0)
         except Exception as exc:
             facts.failed("a zero_grad", exc)
 
@@ -166,7 +176,7 @@ class OptimizerFacts:
             optimizer = getattr(scheduler, "optimizer", None)
             which = self._held(optimizer).which if optimizer is not None else -1
             kind = type(scheduler).__name__
-            args = facts.arguments(facts._places.of(frame), optimizer=which, scheduler=kind)
+            args = facts.arguments(facts.places.of(frame), optimizer=which, scheduler=kind)
             facts.span(self._scheduler, began, now(), args, int(epoch is not None and kind != "ReduceLROnPlateau"))
         except Exception as exc:
             facts.failed("a scheduler's step", exc)
@@ -187,7 +197,7 @@ class OptimizerFacts:
             held = self._held(optimizer)
             held.scaled = True
             stepped = UNKNOWN if getattr(optimizer, "_step_supports_amp_scaling", False) else STEPPED if held.n >= steps else SKIPPED
-            args = self._facts.arguments(self._facts._places.of(sys._getframe(1)), optimizer=held.which)
+            args = self._at(self._facts.places.of(sys._getframe(1)), held.which)
             self._facts.recorder.mark(self._scaler, now(), args, stepped)
         except Exception as exc:
             self._facts.failed("a scaler's step", exc)

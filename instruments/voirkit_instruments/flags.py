@@ -49,7 +49,7 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
         const="",
         dest="--calls",
         metavar="MODULES",
-        help="record calls of the functions of these modules (with commas between; torch, your own), by default of those that a training calls",
+        help="record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",
     )
     action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
     ov.argparser.add_argument(

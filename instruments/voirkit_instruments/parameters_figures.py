@@ -204,7 +204,7 @@ class Figures:
         """A dense tensor's elements in the order of memory; of another a copy in the order of elements."""
         if self.is_dense(tensor):
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
-        return tensor.reshape(-1)
+        return tensor.reshape(-1).contiguous()
 
     def digest(self, tensor: Any) -> Any:
         """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no dimension.

@@ -80,7 +80,8 @@ class Gradients:
         wanted, starts, whole, start = [], [], [], 0
         for at, values in pairs:
             one = watched[at]
-            place = one.place if one.place is not None and values.stride() == one.stride else figures.place(values)
+            is_alike = one.place is not None and values.stride() == one.stride and values.shape == one.meta[4]
+            place = one.place if is_alike else figures.place(values)
             wanted.append((values, place))
             starts.append(start)
             count = place[0] if place is not None else min(values.numel(), figures.count)

@@ -128,7 +128,7 @@ class Look:
         self._flags_of_data(found[:n])
         for at, flags in self._gradients.flags(found[n:]):
             states[at] = states.get(at, 0) | flags
-        got: dict[int, dict[str, Any]] = {}
+        got: dict[int, dict[str, Any]] = {at: {} for at in self._due}
         for (category, at), place in self._places.items():
             got.setdefault(at, {})[category] = found[place]
         for at, arrays in got.items():

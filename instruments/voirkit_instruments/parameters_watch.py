@@ -33,16 +33,16 @@ def quiet(torch: Any) -> type:
 
     class Quiet:
         def __enter__(self) -> None:
-            self.grad = is_grad()
-            set_grad(False)
             self.guards = [no_function(), *([] if no_autocast is None else [no_autocast()])]
             for guard in self.guards:
                 guard.__enter__()
+            self.grad = is_grad()
+            set_grad(False)  # which modes see too
 
         def __exit__(self, *raised: Any) -> None:
+            set_grad(self.grad)
             for guard in reversed(self.guards):
                 guard.__exit__(None, None, None)
-            set_grad(self.grad)
 
     return Quiet
 
@@ -197,7 +197,8 @@ class Watch:
         changed = False
         for at in which:
             p, one = parameters[at], plan.watched[at]
-            meta = (type(p), p.dtype, p.device, p.requires_grad, p.shape, p.stride() if type(p) in self._plain_types else None)
+            size = (p.shape, p.stride()) if type(p) in self._plain_types else ((), None)
+            meta = (type(p), p.dtype, p.device, p.requires_grad, *size)
             if meta != one.meta:
                 changed = True
                 if one.meta is None or meta[:-1] != one.meta[:-1]:

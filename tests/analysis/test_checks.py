@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from .facts_of_checks import Told
 from voirkit.analysis.checks.all_of import DETECTORS
+
+from .facts_of_checks import Told
 
 
 def found(said: dict[str, Any], step: int, where: str) -> None:

@@ -43,7 +43,9 @@ def test_a_call_says_what_its_arguments_and_its_result_were_and_never_a_value(tm
     traced(where, "--calls")
     softmax, dropout = named(calls(where), "torch.nn.functional.softmax")[0], named(calls(where), "torch.nn.functional.dropout")[0]
     double = {**TENSOR, "dtype": "float64", "shape": [3, 4]}
-    assert softmax.arguments in ({"args": [double], **by_name, "returns": double} for by_name in ({"kwargs": {"dim": -1}}, {"args": [double, -1]}))
+    assert softmax.arguments in (
+        {"args": [double], **by_name, "returns": double} for by_name in ({"kwargs": {"dim": -1}}, {"args": [double, -1]})
+    )
     parameter = {**TENSOR, "tensor": "torch.nn.Parameter", "shape": [3, 4], "grad": True}
     assert dropout.arguments["args"][0] == parameter
     said = {**dropout.arguments.get("kwargs", {}), **dict(zip(("p", "training"), dropout.arguments["args"][1:], strict=False))}
@@ -115,7 +117,13 @@ def test_functions_of_the_program_itself_are_recorded_where_they_are_asked_for(t
     where = place(tmp_path, text).write({"mine/__init__.py": "", "mine/trainer.py": module})
     traced(where, "--calls", "mine")
     found = calls(where)
-    assert [call.name.removeprefix("mine.trainer.") for call in found] == ["Trainer.made", "Trainer.__init__", "Trainer.fit", "Trainer.helper", "answer"]
+    assert [call.name.removeprefix("mine.trainer.") for call in found] == [
+        "Trainer.made",
+        "Trainer.__init__",
+        "Trainer.fit",
+        "Trainer.helper",
+        "answer",
+    ]
     made, init, fit, helper, answer = (call.arguments for call in found)
     assert made["args"] == [{"type": "type"}]
     assert init["args"] == [{"type": "mine.trainer.Trainer"}, 0.5]

@@ -15,7 +15,10 @@ LOOK = "def look(x=None): return x\n"
 USER = "import mine\nmine.look(1)\nprint('ran')\n"
 
 
-@pytest.mark.parametrize("words", [["--calls", "main.py"], ["--calls", "mine", "main.py"], ["--calls=mine", "main.py"], ["--calls", "mine,colorsys", "--", "main.py"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--calls", "main.py"], ["--calls", "mine", "main.py"], ["--calls=mine", "main.py"], ["--calls", "mine,colorsys", "--", "main.py"]],
+)
 def test_the_word_after_the_flag_is_what_to_record_unless_it_is_the_script(tmp_path: Path, words: list[str]) -> None:
     ended = place(tmp_path, USER, mine=LOOK).voirkit("--quiet", *words)
     assert (ended.code, ended.out) == (0, "ran\n")
@@ -119,7 +122,19 @@ def test_workers_of_a_loader_record_their_own_calls(tmp_path: Path, start: str) 
 @pytest.mark.torch
 def test_each_rank_of_torchrun_records_its_own(tmp_path: Path) -> None:
     where = place(tmp_path, "import os, torch, mine\nmine.look(int(os.environ['RANK']))\n", mine=LOOK)
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "voirkit", "--run-dir", "run", "--quiet", "--calls=mine", "main.py"]
+    run = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "--quiet",
+        "--calls=mine",
+        "main.py",
+    ]
     ended = where.python(*run)
     assert ended.code == 0, ended.err
     assert sorted(call.arguments["args"] for call in calls(where)) == [[0], [1]]
@@ -142,7 +157,9 @@ def test_what_torch_compile_jit_and_fx_follow_is_not_recorded_and_works(tmp_path
     assert ended.out == "same\n"
     counts = Counter(call.name for call in calls(where))
     assert counts["torch.nn.modules.container.Sequential.__call__"] == 1
-    assert counts["torch.nn.modules.linear.Linear.__call__"] == 1 + counts["torch.fx.graph_module.GraphModule.new.<locals>.GraphModuleImpl.__call__"]
+    assert counts["torch._dynamo.eval_frame.OptimizedModule.__call__"] == 1
+    assert counts["torch.nn.modules.linear.Linear.__call__"] == 2  # in the module, and in the graph that torch.fx has made
+    assert counts["torch.fx.graph_module.GraphModule.__new__.<locals>.GraphModuleImpl.__call__"] == 1
     texts = json.dumps([call.arguments for call in calls(where)])
     assert "FakeTensor" not in texts
     assert "fx.proxy" not in texts

@@ -18,7 +18,7 @@
 #error "This relies on the GIL."
 #endif
 
-enum { NEAR = 32, PARAMETERS = 64, DEEP = 300, TOGETHER = 4 };
+enum { NEAR = 32, PARAMETERS = 64, DEEP = 1000, LEFT = 600, TOGETHER = 4 };
 enum { FUNCTION, BUILTIN, DESCRIPTOR };
 
 typedef struct {
@@ -200,6 +200,18 @@ done:
 
 static void place(site *at);
 
+#if PY_VERSION_HEX >= 0x030C0000
+/* From 3.12 on a call of Python by Python takes nothing of the C stack, and one that is entered does: of that there is less than a program
+ * may have asked for (sys.setrecursionlimit). 3.12 has 1500 calls of it. */
+static int is_deep(int depth) {
+#if PY_VERSION_HEX < 0x030E0000
+    return depth > DEEP || PyThreadState_Get()->c_recursion_remaining < LEFT;
+#else
+    return depth > DEEP;
+#endif
+}
+#endif
+
 static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     site *at = site_of(callable);
     if (here.deaf || here.busy || !at->placed)
@@ -208,8 +220,8 @@ static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargs
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     tell_begin(&call, at, args, n, kwnames);
 #if PY_VERSION_HEX >= 0x030C0000
-    if (++here.depth > DEEP && at->kind == FUNCTION) {
-        at->deep = 1; /* such calls take of the C stack, of which there is less than what a program may have asked for */
+    if (is_deep(++here.depth) && at->kind == FUNCTION) {
+        at->deep = 1;
         place(at);
     }
 #endif

@@ -47,7 +47,7 @@ def _softmax(facts: Facts) -> Finding:
             why, what = wrong
             return Finding(
                 True,
-                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss can not become small.",
+                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss can not get small.",
                 fact,
                 what,
                 {"loss": fact.args["loss"], "input": fact.args["input"]},
