@@ -64,6 +64,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/trace.py
 	$(PY) benchmarks/live.py
 	$(PY) benchmarks/parameters.py
+	$(PY) benchmarks/syscalls.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)
