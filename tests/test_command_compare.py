@@ -168,6 +168,13 @@ def test_what_was_different_around_them_is_told(two: Place) -> None:
     assert any(line.startswith("python  ") and line.endswith("  |  3.9.1") for line in lines)
 
 
+def test_other_versions_of_packages_are_told(two: Place) -> None:
+    (two.folder / "thing.py").write_text("__version__ = '2.1'\n")
+    two.write(main="import thing\n" + TRAINING + "Training().epoch()\n")
+    two.run(sys.executable, "-m", "voirkit", "--run-dir", "c", "--quiet", "main.py")
+    assert "thing  unknown  |  2.1" in compare(two, "a", "c").out.splitlines()
+
+
 def test_figures_can_be_read_by_programs(two: Place) -> None:
     found = json.loads(compare(two, "--json", "a", "b").out)
     step = next(row for row in found["figures"] if row["name"] == "step")

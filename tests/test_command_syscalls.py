@@ -29,7 +29,7 @@ def test_a_log_is_shown_by_phase_and_call(place: Place) -> None:
     assert ["main", "forward", "all", "3", "30", "µs", "2", "bytes", "working"] in rows
     assert ["read", "1", "20", "µs", "20", "µs", "2", "bytes"] in rows
     assert ["futex", "1", "500", "ms", "500", "ms", "waits"] in rows
-    assert "file  /data/a.txt 1 opens, 2 bytes read" in shown.out
+    assert "file  /data/a.txt  1 opens, 2 bytes read" in shown.out
     assert "2 markers" in shown.out
 
 

@@ -7,48 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CLEAN, Ended, Place
+from conftest import CLEAN, Place
+from following import ALONE, FOLLOWED, NEEDED, environment, follow, runs, with_pythons
 
-HOOK = Path(sysconfig.get_paths()["purelib"]) / "voirkit_follow.pth"
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
-    pytest.mark.skipif(not HOOK.exists(), reason="voirkit is not installed into this python: there is no voirkit_follow.pth"),
-]
-SAYS = "import os, sys\nprint(sys.argv[1:], 'VOIRKIT_FOLLOW' in os.environ, 'voirkit.overseer' in sys.modules)\n"
-FOLLOWED, ALONE = "False True", "False False"
+pytestmark = NEEDED
 
 
 @pytest.fixture
 def here(place: Place) -> Place:
-    """A folder in which ``python`` and ``python3`` are those of this environment."""
-    (place.folder / "bin").mkdir()
-    for name in ("python", "python3"):
-        launcher = place.folder / "bin" / name
-        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-        launcher.chmod(0o755)
-    return place.write(main=SAYS)
-
-
-def environment(place: Place) -> dict[str, str]:
-    return {"PATH": f"{place.folder / 'bin'}:{os.environ['PATH']}"}
-
-
-def follow(place: Place, script: str, *words: str, before: tuple[str, ...] = (), **options: Any) -> Ended:
-    place.write({"run.sh": script})
-    command = (sys.executable, "-m", "voirkit", *before, "--follow", "run.sh", *words)
-    return place.run(*command, env={**environment(place), **options.pop("env", {})}, **options)
-
-
-def runs(place: Place, folder: str = "voirkit-runs") -> list[list[str]]:
-    """The commands of the recorded runs, sorted."""
-    paths = [path for path in (place.folder / folder).iterdir() if not path.is_symlink()]
-    return sorted(json.loads((path / "run.json").read_text())["command"] for path in paths)
+    """A folder with pythons in it."""
+    return with_pythons(place)
 
 
 def test_each_python_of_a_script_has_a_run_of_its_own(here: Place) -> None:
@@ -86,7 +58,7 @@ def test_interpreter_options_hold(here: Place) -> None:
 def test_commands_and_programs_from_stdin_run_as_they_are(here: Place, line: str) -> None:
     ended = follow(here, line)
     assert ended.out == f"[] {ALONE}\n"
-    assert ended.err == "voirkit: run.sh: nothing was recorded; its pythons were given commands or tools, which are not recorded.\n"
+    assert ended.err == "voirkit: run.sh: nothing was followed: its pythons ran commands, tools, or voirkit itself.\n"
 
 
 def test_installers_run_as_they_are(here: Place) -> None:
@@ -152,20 +124,6 @@ def test_options_hold_for_each_run(here: Place) -> None:
 def test_the_word_behind_a_script_is_the_scripts_own(here: Place) -> None:
     ended = here.voirkit("main.py", "--follow", "x")
     assert ended.out == f"['--follow', 'x'] {FOLLOWED}\n"
-
-
-# torchrun
-
-
-@pytest.mark.parametrize("line", ["torchrun", "python -m torch.distributed.run"])
-def test_ranks_of_torchrun_share_a_run(here: Place, line: str) -> None:
-    pytest.importorskip("torch")
-    (here.folder / "bin" / "torchrun").write_text(f"#!{sys.executable}\nfrom torch.distributed.run import main\nmain()\n")
-    (here.folder / "bin" / "torchrun").chmod(0o755)
-    ended = follow(here, f"{line} --standalone --nproc_per_node 2 main.py $1\npython main.py", "a", timeout=250)
-    assert sorted(ended.out.splitlines()) == [f"['a'] {FOLLOWED}"] * 2 + [f"[] {FOLLOWED}"], ended.err
-    assert runs(here) == [["main.py"], ["main.py", "a"]]
-    assert "main.py a (2 ranks)" in ended.err
 
 
 # signals
@@ -247,13 +205,13 @@ def test_a_python_without_voirkit_runs_plainly_and_that_is_told(here: Place) -> 
     process.stdin.write("\n")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ready\n")
-    assert "run.sh: nothing was recorded; it started no python that has voirkit." in err
+    assert "run.sh: nothing was followed: it started no python that has voirkit." in err
 
 
-def test_a_script_without_python_says_that_nothing_was_recorded(here: Place) -> None:
+def test_a_script_without_python_says_that_nothing_was_followed(here: Place) -> None:
     ended = follow(here, "echo hello")
     assert (ended.code, ended.out) == (0, "hello\n")
-    assert ended.err == "voirkit: run.sh: nothing was recorded; it started no python that has voirkit.\n"
+    assert ended.err == "voirkit: run.sh: nothing was followed: it started no python that has voirkit.\n"
 
 
 @pytest.mark.parametrize(
@@ -276,3 +234,11 @@ def test_nothing_is_left_of_the_following(here: Place) -> None:
     (here.folder / "tmp").mkdir()
     follow(here, "python main.py", env={"TMPDIR": str(here.folder / "tmp")})
     assert not [path for path in (here.folder / "tmp").iterdir() if path.name.startswith("voirkit-follow")]
+
+
+def test_where_the_hook_is_missing_that_is_told(here: Place) -> None:
+    here.write({"run.sh": "echo on"})
+    begin = "import sys; from voirkit.commands import follow; follow.HOOK = 'other.pth'; from voirkit.cli import main; sys.exit(main())"
+    ended = here.python("-c", begin, "--follow", "run.sh")
+    assert ended.out == "on\n"
+    assert ended.err.startswith(f"voirkit: there is no other.pth beside voirkit: {sys.executable} is not followed.")

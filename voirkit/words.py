@@ -49,7 +49,7 @@ class Words:
         while i < len(self.words) and self._is_option(i) and not self._is_module_option(i):
             more, i = self._take(i)
             given += more
-            if asks_for_help(more):
+            if asks_for_help(more) and not getattr(more[-1][0], "reads_on", False):
                 break
         return given, i
 

@@ -1,4 +1,4 @@
-"""The calls instrument in the processes of a run: in the one that trains, in forked children, and in those that multiprocessing starts anew."""
+"""The calls instrument in the processes of a run: the one that trains, forked children, and those that multiprocessing starts anew."""
 
 from __future__ import annotations
 

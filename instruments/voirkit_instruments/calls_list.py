@@ -7,29 +7,32 @@ from collections import defaultdict
 from importlib import import_module
 from types import BuiltinFunctionType, MethodDescriptorType
 
+from voirkit.errors import CommandLineError, say_as_it_is
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import NoReturn
 
     from voirkit_instruments.calls_walk import Found
 
 
-def show(asked: Sequence[str], folder: str) -> NoReturn:
+def show(given: str | None, folder: str) -> NoReturn:
     """Print the list.
 
     Args:
-        asked: Full names; their modules are imported here.
+        given: What --calls is given; the modules are imported here.
         folder: Where the script looks for modules first.
 
     Raises:
         SystemExit: With 0.
     """
-    from voirkit.errors import say_as_it_is
     from voirkit.probes.entry import Entry
+    from voirkit_instruments.calls_asked import check, names
     from voirkit_instruments.calls_tracing import engine
     from voirkit_instruments.calls_walk import found
 
+    asked = names(given)
+    check(asked, folder)
     sys.path.insert(0, folder)
     functions: dict[int, Found] = {}
     for name in asked:
@@ -48,7 +51,7 @@ def show(asked: Sequence[str], folder: str) -> NoReturn:
         lines[one.category].append(f"  {one.name}{in_c}{why}")
     for category in sorted(lines):
         print(category, *sorted(lines[category]), sep="\n")
-    say_as_it_is(f"{len(listed) - len(skipped)} functions would be recorded, {len(skipped)} can not be.")
+    say_as_it_is(f"{len(listed) - len(skipped)} functions would be recorded, {len(skipped)} can not be.\n")
     raise SystemExit(0)
 
 
@@ -60,6 +63,8 @@ def _import(name: str) -> None:
         try:
             import_module(module)
         except ModuleNotFoundError as exc:
-            if exc.name != module:
-                raise
-            return
+            if exc.name == module:
+                return  # a class or function
+            raise CommandLineError(f"it can not be imported: {exc}.", where=f"--calls {name}") from exc
+        except Exception as exc:
+            raise CommandLineError(f"it can not be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}") from exc

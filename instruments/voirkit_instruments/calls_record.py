@@ -102,4 +102,6 @@ class CallRecords:
 
     def place_number(self, kind: int, index: int, item: int) -> int:
         """The recorder's number of a place of a tensor in a call."""
-        return int(self._recorder.arguments_as_json(json.dumps({"at": place(kind, index, item, self.vocabulary.words)}, separators=(",", ":"))))
+        return int(
+            self._recorder.arguments_as_json(json.dumps({"at": place(kind, index, item, self.vocabulary.words)}, separators=(",", ":")))
+        )

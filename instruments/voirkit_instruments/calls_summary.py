@@ -1,4 +1,4 @@
-"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a record; and names of types, asked of no class.
+"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a record; and names of types.
 
 Nothing here sees an object of the program but its type.
 """
@@ -28,10 +28,16 @@ def type_name(kind: type) -> str:
     """``module.qualname``, without ``builtins``; runs no code of a metaclass."""
     name = type.__dict__["__qualname__"].__get__(kind)
     namespace = type.__dict__["__dict__"].__get__(kind)
-    module = namespace.get("__module__") if kind.__flags__ & 1 << 9 else type.__dict__["__module__"].__get__(kind)
+    is_of_python = type.__dict__["__flags__"].__get__(kind) & 1 << 9
+    module = namespace.get("__module__") if is_of_python else type.__dict__["__module__"].__get__(kind)
     if type(module) is not str or module == "builtins":
         return str(name)
     return _TORCH.get(f"{module}.{name}", f"{module}.{name}")
+
+
+def is_of(value: object, kind: type) -> bool:
+    """``isinstance``, asked of no ``__class__`` that the value may have made up."""
+    return kind in type.__dict__["__mro__"].__get__(type(value))
 
 
 class Vocabulary:
@@ -93,10 +99,12 @@ class _Reader:
         return number
 
     def _type(self) -> str:
-        return self._say.types[self._number(_u16)]
+        number: int = self._number(_u16)
+        return self._say.types[number]
 
     def _word(self) -> str:
-        return self._say.words[self._number(_u16)]
+        number: int = self._number(_u16)
+        return self._say.words[number]
 
     def _text(self) -> str:
         size = self._key[self._at]

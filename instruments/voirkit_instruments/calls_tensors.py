@@ -30,7 +30,7 @@ _DTYPES = dict(enumerate((
 )))  # fmt: skip
 _TRIED = ("float32", "int64", "bool", "float64", "uint8", "bfloat16")
 # Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the program: no call of its own has them.
-_TRACED = ("torch._subclasses.", "torch.fx.", "torch._dynamo.", "torch._higher_order_ops.")
+_TRACED = ("torch._subclasses.", "torch.fx.proxy.", "torch.fx.experimental.")
 
 
 class Tensors:
@@ -58,11 +58,11 @@ class Tensors:
         """Whether values of a type are tensors that may be read, or stand for tensors while the program is followed."""
         if kind in self._plain:
             return TENSOR
-        if not issubclass_plainly(kind, self._torch.Tensor):
-            return TRACED if type_name(kind).startswith(_TRACED) else 0
         if type_name(kind).startswith(_TRACED):
             return TRACED
         mro = type.__dict__["__mro__"].__get__(kind)
+        if self._torch.Tensor not in mro:
+            return 0
         own = {name for above in mro[: mro.index(self._torch.Tensor)] for name in vars(above)}
         return 0 if own & {"__torch_dispatch__"} or not self._is_disabled(mro) else TENSOR
 
@@ -88,7 +88,11 @@ class Tensors:
         with torch._C.DisableTorchFunction():
             samples = [
                 torch.empty(shape, dtype=dtype, device="cpu", requires_grad=grad)
-                for shape, dtype, grad in (((), torch.float32, False), ((3, 5), torch.float32, True), ((7, 2, 9, 4, 1, 6), torch.int64, False))
+                for shape, dtype, grad in (
+                    ((), torch.float32, False),
+                    ((3, 5), torch.float32, True),
+                    ((7, 2, 9, 4, 1, 6), torch.int64, False),
+                )
             ]
             at = self._same(samples, lambda tensor: id(tensor), torch.Tensor.__basicsize__ // 8, engine, lambda tensor: tensor._cdata)
             keys = self._same(
@@ -112,8 +116,3 @@ class Tensors:
         places = set.intersection(*found)
         assert len(places) >= 1
         return 8 * min(places)
-
-
-def issubclass_plainly(kind: type, of: type) -> bool:
-    """``issubclass``, without what a metaclass makes of it."""
-    return of in type.__dict__["__mro__"].__get__(kind)

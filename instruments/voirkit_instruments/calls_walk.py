@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 
-from voirkit_instruments.calls_summary import type_name
+from voirkit_instruments.calls_summary import is_of, type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ METHOD, MODULE = 1, 2  # as in _calls.c
 
 # Methods that count as public: what `X()`, `x()`, `with x` and `for y in x` call.
 _SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
+_OPERATORS = frozenset(
+    f"__{before}{name}__" for before in ("", "r", "i")
+    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "div", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}  # fmt: skip
 # Parts of torch that follow, translate or keep programs: what they call is no call of the program's.
 MACHINERY = (
     "torch.fx", "torch.jit", "torch.export", "torch.compiler", "torch.onnx", "torch.package", "torch.library", "torch.overrides",
@@ -73,8 +77,13 @@ def found(asked: str) -> Iterator[Found]:
         for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):  # what is in several is the outermost's
             if below == name or (below.startswith(f"{name}.") and is_shown(below, name)):
                 value = sys.modules[below]
-                if isinstance(value, ModuleType):
+                if is_of(value, ModuleType):
                     yield from of_module(value, below)
+
+
+def is_public(name: object, operators: bool = False) -> bool:
+    """Whether a class's attribute is one that others may call."""
+    return type(name) is str and (name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS))
 
 
 def of_module(module: ModuleType, called: str) -> Iterator[Found]:
@@ -90,7 +99,7 @@ def of_module(module: ModuleType, called: str) -> Iterator[Found]:
         elif kind is BuiltinFunctionType:
             if _is_of(value, root) and "torch_function" not in name:  # has_torch_function...: asks, and does nothing
                 yield Found(value, called, name, 0)
-        elif isinstance(value, type) and _belongs(_module_of(value), called, root):
+        elif is_of(value, type) and _belongs(_module_of(value), called, root):
             yield from of_class(value, called)
 
 
@@ -104,7 +113,7 @@ def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
     """
     path = str(type.__dict__["__qualname__"].__get__(kind))
     for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
-        if not isinstance(name, str) or (name.startswith("_") and name not in _SPECIAL):
+        if not is_public(name, wholly):
             continue
         made = _of_method(value, called, f"{path}.{name}", name)
         if made is not None:
@@ -112,7 +121,7 @@ def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
     if wholly:
         for above in type.__dict__["__mro__"].__get__(kind)[1:]:
             for name, value in list(type.__dict__["__dict__"].__get__(above).items()):
-                if type(value) is MethodDescriptorType and above is not object and not name.startswith("_"):
+                if type(value) is MethodDescriptorType and above is not object and is_public(name, wholly):
                     yield Found(value, called, f"{path}.{name}", METHOD)
 
 
@@ -137,13 +146,13 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
     owner: Any = module
     for name in path[:-1]:
         owner = vars(owner).get(name)
-        if not isinstance(owner, type):
+        if not is_of(owner, type):
             return
     value = _in(owner, path[-1])
-    called = _module_of(owner) if isinstance(owner, type) else module.__name__
-    if isinstance(value, type):
+    called = _module_of(owner) if is_of(owner, type) else module.__name__
+    if is_of(value, type):
         yield from of_class(value, _module_of(value), wholly=True)
-    elif isinstance(owner, type):
+    elif is_of(owner, type):
         full = f"{type.__dict__['__qualname__'].__get__(owner)}.{path[-1]}"
         made = _of_method(value, called, full, path[-1])
         if made is not None:
@@ -157,7 +166,7 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
 
 
 def _in(owner: Any, name: str) -> Any:
-    if not isinstance(owner, type):
+    if not is_of(owner, type):
         return vars(owner).get(name)
     return next((vars(above)[name] for above in type.__dict__["__mro__"].__get__(owner) if name in vars(above)), None)
 
@@ -167,7 +176,7 @@ def _split(name: str) -> tuple[ModuleType | None, list[str]]:
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         module = sys.modules.get(".".join(parts[:n]))
-        if isinstance(module, ModuleType):
+        if is_of(module, ModuleType):
             return module, parts[n:]
     return None, parts
 
@@ -190,4 +199,4 @@ def _is_of(function: Any, root: str) -> bool:
     if type(module) is str:
         return module.partition(".")[0] == root
     owner = function.__self__
-    return isinstance(owner, type) and _module_of(owner).partition(".")[0] == root
+    return is_of(owner, type) and _module_of(owner).partition(".")[0] == root

@@ -9,6 +9,7 @@ from voirkit import inherit
 from voirkit_instruments.checks_data_epochs import Epochs
 from voirkit_instruments.checks_data_ranks import Ranks
 from voirkit_instruments.checks_data_workers import Drawing
+from voirkit_instruments.checks_torch import _function as as_function
 from voirkit_instruments.loader_patches import LoaderPatches
 from voirkit_instruments.patching import when_there
 from voirkit_instruments.steps_plain import Here
@@ -37,7 +38,7 @@ class DataFacts:
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         self._facts, self._ov = facts, ov
-        self._patches = LoaderPatches(type("Here", (Here,), {})())  # type: ignore[arg-type]  # only its level is asked
+        self._patches = LoaderPatches(type("Here", (Here,), {})())  # only its level is asked
         self._drawing = Drawing(facts, torch)
         self._epochs = Epochs(facts, torch, self._drawing)
         self._ranks = Ranks(facts, torch)
@@ -78,13 +79,15 @@ class DataFacts:
         if self._ov is not None:
             self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
 
-    def _put(self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False) -> None:
+    def _put(
+        self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False
+    ) -> None:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)
         name = f"{module.__name__}.{path}"
         before, after = passed
-        if not self._patches.put(name, found, enter, leave, _ANYWHERE, before, after, value, anywhere=compiled):
+        if not self._patches.put(name, found, as_function(enter), as_function(leave), _ANYWHERE, before, after, value, anywhere=compiled):
             self._off(name, self._patches.patches.table[name])
 
     def _put_loader(self, module: ModuleType) -> None:

@@ -10,11 +10,11 @@ import sys
 import time
 import weakref
 from array import array
-from itertools import count, pairwise
+from itertools import count
 from zlib import crc32
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.checks_data_values import content, is_ascending, labels, size_of
+from voirkit_instruments.checks_data_values import content, is_ascending, labels, size_of, world_size
 from voirkit_instruments.loader_items import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 now = time.perf_counter_ns
 
 _MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
+_MOST_PASSES = 5000
 _MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
 _CONTENTS = 2  # batches of an epoch of which it is told whether they hold the same as another rank's
 
@@ -47,7 +48,21 @@ class Epoch:
         told: Whether its fact is written.
     """
 
-    __slots__ = ("args", "batches", "began", "classes", "contents", "ends", "exhausted", "indices", "last", "loader", "runs", "told", "where")
+    __slots__ = (
+        "args",
+        "batches",
+        "began",
+        "classes",
+        "contents",
+        "ends",
+        "exhausted",
+        "indices",
+        "last",
+        "loader",
+        "runs",
+        "told",
+        "where",
+    )
 
     def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
         self.loader, self.where, self.args, self.began = loader, where, args, now()
@@ -93,7 +108,7 @@ class Epochs:
         try:
             key = id(loader)
             shuffle = began[0] if began and type(began[0]) is bool else None
-            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts._places.of(sys._getframe(1)), shuffle)
+            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.places.of(sys._getframe(1)), shuffle)
         except Exception as exc:
             self._facts.failed("a loader", exc)
 
@@ -110,7 +125,11 @@ class Epochs:
         """Before ``_BaseDataLoaderIter.__init__``."""
         try:
             number = next(self._numbers)
-            epoch = Epoch(self._ordinals.of(loader), self._facts._places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)})
+            if number >= _MOST_PASSES:
+                return 1
+            epoch = Epoch(
+                self._ordinals.of(loader), self._facts.places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
+            )
             epoch.args["turn"] = 0
             key = id(iterator)
             self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
@@ -126,7 +145,7 @@ class Epochs:
         try:
             if not first_iter and (before := self._of(iterator)) is not None:
                 args = {**before.args, "turn": before.args["turn"] + 1}
-                epoch = Epoch(before.loader, self._facts._places.of(sys._getframe(2)), args)
+                epoch = Epoch(before.loader, self._facts.places.of(sys._getframe(2)), args)
                 self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
         except Exception as exc:
             self._facts.failed("a loader's iterator", exc)
@@ -156,7 +175,7 @@ class Epochs:
                     self._tell(epoch)
                 return
             epoch.batches += 1
-            if len(epoch.contents) < _CONTENTS:
+            if len(epoch.contents) < _CONTENTS and world_size() > 1:
                 epoch.contents.append(content(self._torch, value))
             if epoch.classes is not None:
                 self._look_at_labels(epoch, value)
@@ -183,7 +202,7 @@ class Epochs:
             "replacement": bool(getattr(sampler, "replacement", False)), "samples": wanted if type(wanted) is int else -1,
             "replicas": _whole(vars(sampler).get("num_replicas")) if hasattr(sampler, "__dict__") else -1,
             "workers": _whole(given.get("num_workers")), "batch_size": _whole(getattr(batched, "batch_size", given.get("batch_size"))),
-            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(data, dataset),
+            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(dataset),
             "ordered": is_ascending(data, dataset),
         }  # fmt: skip
 
@@ -191,7 +210,7 @@ class Epochs:
         found = labels(self._torch, batch)
         classes = epoch.classes
         if found is None or classes is None or len(classes) > _MOST_CLASSES or epoch.batches * len(found) > _MOST_LABELS:
-            epoch.classes = None
+            epoch.classes = None  # those of a part say nothing
             return
         for label in found:
             epoch.runs += label != epoch.last or not classes
@@ -216,16 +235,19 @@ class Epochs:
 
 def _add(epoch: Epoch, value: Any) -> None:
     """More indices were asked for: one, or those of a batch."""
-    assert epoch.indices is not None
+    indices = epoch.indices
+    assert indices is not None
     given = value if type(value) in (list, tuple) else [value]
     if set(map(type, given)) - {int}:
         given = [whole(index) for index in given]
         if -1 in given:  # a name, a pair ...
-            epoch.indices = None
+            epoch.indices = epoch.classes = None
             return
-    epoch.indices.extend(given)
-    epoch.ends.append(len(epoch.indices))
-    if len(epoch.indices) > _MOST:
+    if epoch.classes is not None and list(given) != list(range(len(indices), len(indices) + len(given))):
+        epoch.classes = None  # labels are of use where the order is the dataset's
+    indices.extend(given)
+    epoch.ends.append(len(indices))
+    if len(indices) > _MOST:
         epoch.indices = None
 
 
@@ -238,19 +260,28 @@ def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
         size: How many samples the dataset has; -1: unknown.
     """
     n = len(indices)
-    counts: dict[int, int] = {}
-    for index in indices:
-        counts[index] = counts.get(index, 0) + 1
-    sequential = all(after == before + 1 for before, after in pairwise(indices)) and n > 1
+    distinct, missed, first, chosen = _counted(indices, size)
     figures = {
-        "n": n, "distinct": len(counts), "order": crc32(indices.tobytes()), "sequential": sequential,
-        "set": crc32(array("q", sorted(counts)).tobytes()),
+        "n": n, "distinct": distinct, "order": crc32(indices.tobytes()), "set": chosen,
+        "sequential": n > 1 and indices[-1] - indices[0] == n - 1 and indices == array("q", range(indices[0], indices[0] + n)),
         "at_seams": sum(1 for end in ends[:-1] if 0 < end < n and indices[end - 1] == indices[end]),
     }  # fmt: skip
-    if size >= 0:
-        missed = [index for index in range(size) if index not in counts] if len(counts) < size else []
-        figures |= {"missed": len(missed), "missed_first": missed[0] if missed else -1}
-    return figures
+    return figures if size < 0 else {**figures, "missed": missed, "missed_first": first}
+
+
+def _counted(indices: array[int], size: int) -> tuple[int, int, int, int]:
+    """How many distinct indices there are, how many below ``size`` are missing, the first of these (or -1), and a digest of the set."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not indices:
+        chosen = set(indices)
+        present: Any = sorted(chosen)
+        missing: Any = [index for index in range(size) if index not in chosen] if len(chosen) < size else []
+        digest = crc32(array("q", present).tobytes())
+    else:  # a million indices in 0.1 s
+        present = numpy.unique(numpy.frombuffer(indices, dtype=numpy.int64))
+        missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True) if len(present) < size else []
+        digest = crc32(present.tobytes())
+    return len(present), len(missing), int(missing[0]) if len(missing) else -1, digest
 
 
 def _whole(value: Any) -> int:

@@ -1,14 +1,14 @@
 """Ranks: at some steps how large their parameters are, and whether anything makes them alike: DistributedDataParallel, or collectives.
 
-Facts: ``weights`` at the looks of an optimizer, ``parallel`` when a DistributedDataParallel is called, ``collective`` when the program itself
-sends tensors of more than one number between ranks. Of a single rank nothing is told.
+Facts: ``weights`` at the looks of an optimizer, ``parallel`` when a DistributedDataParallel is called, ``collective`` when the program
+itself sends tensors of more than one number between ranks. Of a single rank nothing is told.
 """
 
 from __future__ import annotations
 
-import os
 from zlib import crc32
 
+from voirkit_instruments.checks_data_values import world_size
 from voirkit_instruments.checks_norms import digests
 
 TYPE_CHECKING = False
@@ -56,7 +56,7 @@ class Ranks:
     def _once(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            self._facts.mark(name, self._facts.where(4))
+            self._facts.mark(name, self._facts.where())
 
     def look(self, which: int, n: int, where: str | None, parameters: list[Any]) -> None:
         """At a look of an optimizer.
@@ -68,7 +68,7 @@ class Ranks:
             parameters: All that it holds.
         """
         try:
-            if not _world() > 1:
+            if not world_size() > 1:
                 return
             shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
             sizes = digests(self._torch, parameters[:_MOST])
@@ -77,11 +77,3 @@ class Ranks:
                 self._facts.mark("weights", where, n, optimizer=which, shapes=shapes, parameters=len(parameters), sizes=told)
         except Exception as exc:
             self._facts.failed("parameters of ranks", exc)
-
-
-def _world() -> int:
-    """How many ranks there are, as who started them says."""
-    try:
-        return int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 1

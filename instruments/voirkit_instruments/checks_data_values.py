@@ -5,10 +5,12 @@ Nothing of the program's own is called for it, and nothing is changed: what can 
 
 from __future__ import annotations
 
-import dis
+import os
 import sys
-from types import FunctionType
+from itertools import pairwise
 from zlib import crc32
+
+from voirkit_instruments.steps_lengths import only_looks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,66 +18,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST_INDICES = 10_000
-_MOST_ELEMENTS = 1 << 20
+_MOST_ELEMENTS = 1 << 16  # of a larger tensor the first part tells
 _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
-_PLAIN = (list, tuple, dict, set, frozenset, range, str, bytes)
-_SILENT = {"RESUME", "CACHE", "NOP", "PRECALL", "PUSH_NULL", "COPY_FREE_VARS", "EXTENDED_ARG", "NOT_TAKEN"}
 
 
-def size_of(data: ModuleType, dataset: Any) -> int:
-    """How many samples a dataset has, if that can be told without calling anything of the program's; else -1.
-
-    Args:
-        data: ``torch.utils.data``.
-        dataset: Any.
-    """
+def size_of(dataset: Any) -> int:
+    """How many samples a dataset has, if that can be told without running code of the program; else -1."""
     try:
-        if type(dataset) in _PLAIN or _is_array(dataset):
-            return len(dataset)
-        if type(dataset) is data.Subset:
-            indices = vars(dataset)["indices"]
-            return len(indices) if type(indices) in _PLAIN or _is_array(indices) else -1
-        if type(dataset) is data.ConcatDataset:
-            return int(vars(dataset)["cumulative_sizes"][-1])
-        if type(dataset) is data.TensorDataset:
-            return len(vars(dataset)["tensors"][0])
-        length: Any = getattr(type(dataset), "__len__", None)
-        return _read_length(length, dataset) if type(length) is FunctionType else -1
+        return len(dataset) if only_looks(dataset) else -1
     except Exception:
         return -1
-
-
-def _read_length(function: FunctionType, dataset: Any) -> int:
-    """What a ``__len__`` returns that does nothing but ``return len(self.a.b)``, ``return self.n`` or ``return 5``; else -1."""
-    steps = [(one.opname, one.argval) for one in dis.get_instructions(function) if one.opname not in _SILENT]
-    if len(steps) == 1 and steps[0][0] == "RETURN_CONST" and type(steps[0][1]) is int:
-        return steps[0][1]
-    if len(steps) == 2 and steps[0][0] in ("LOAD_CONST", "LOAD_SMALL_INT") and steps[1][0] == "RETURN_VALUE" and type(steps[0][1]) is int:
-        return steps[0][1]
-    counted = steps[0] in (("LOAD_GLOBAL", "len"),)
-    if counted:
-        if function.__globals__.get("len", len) is not len or steps[-2][0] not in ("CALL", "CALL_FUNCTION"):
-            return -1
-        steps = [steps[1], *steps[2:-2], steps[-1]]
-    first = function.__code__.co_varnames[0]
-    if steps[0][0] not in ("LOAD_FAST", "LOAD_FAST_BORROW") or steps[0][1] != first or steps[-1][0] != "RETURN_VALUE":
-        return -1
-    found = dataset
-    for name, attribute in steps[1:-1]:
-        if name != "LOAD_ATTR":
-            return -1
-        found = object.__getattribute__(found, "__dict__")[attribute]
-    if counted:
-        return len(found) if type(found) in _PLAIN or _is_array(found) else -1
-    return found if type(found) is int else -1
-
-
-def _is_array(thing: Any) -> bool:
-    """Whether it is a tensor or array of the plain kind with a first dimension, or a table of pandas."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if (torch is not None and type(thing) is torch.Tensor) or (numpy is not None and type(thing) is numpy.ndarray):
-        return bool(thing.ndim)
-    return type(thing).__module__.startswith("pandas.core") and type(thing).__name__ in ("DataFrame", "Series")
 
 
 def is_ascending(data: ModuleType, dataset: Any) -> bool:
@@ -88,7 +40,7 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
             torch = sys.modules["torch"]
             some = indices[:_MOST_INDICES]
             some = some.tolist() if type(some) is torch.Tensor else list(some)
-            if any(after < before for before, after in zip(some, some[1:], strict=False)):
+            if any(after < before for before, after in pairwise(some)):
                 return False
     except Exception:
         return False
@@ -130,8 +82,10 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
         TypeError: It is nothing that can be told.
     """
     if type(part) is torch.Tensor:
-        if part.device.type != "cpu" or part.layout is not torch.strided or part.numel() > _MOST_ELEMENTS:
+        if part.device.type != "cpu" or part.layout is not torch.strided:
             raise TypeError
+        while part.numel() > _MOST_ELEMENTS:
+            part = part[: _MOST_ELEMENTS // 4] if part.ndim == 1 else part[0]
         own = part.detach().clone().contiguous()  # a tensor whose memory numpy has seen can not be resized
         return crc32(own.view(-1).view(torch.uint8).numpy() if own.numel() else b"", digest)
     numpy = sys.modules.get("numpy")
@@ -150,3 +104,11 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
             digest = _digest(torch, inner, _digest(torch, key, digest, depth + 1), depth + 1)
         return digest
     raise TypeError
+
+
+def world_size() -> int:
+    """How many ranks there are, as who started them says."""
+    try:
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 1

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.checks_facts import Facts
 
 _FETCHES, _CONTENTS = 16, 2  # batches of a fetcher after which generators are looked at; whose content is told
+_MOST_EPOCHS = 200
 _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3  # of a dataset that are searched for generators
 
 
@@ -77,6 +78,8 @@ class Drawing:
         try:
             info = sys.modules["torch.utils.data"].get_worker_info()
             turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
+            if max(self.making, turn) >= _MOST_EPOCHS:
+                return 1
             place = {"iterator": self.making, "turn": turn, "worker": -1 if info is None else info.id}
             key = id(fetcher)
             fetching = Fetching(place, states(self._torch, dataset))

@@ -54,7 +54,7 @@ class Facts:
         self._pid = os.getpid()
         self._failed: set[str] = set()
         self._arguments: dict[Any, int] = {}
-        self._places = Places()
+        self.places = Places()
 
     def name(self, name: str) -> int:
         """The interned name of a fact."""
@@ -81,7 +81,7 @@ class Facts:
         Args:
             depth: How many frames to leave out: 1 is whoever calls this.
         """
-        return self._places.of(sys._getframe(depth))
+        return self.places.of(sys._getframe(depth))
 
     def trains(self) -> None:
         """This process makes an optimizer: it trains. One that another has forked is deaf until then."""
@@ -104,7 +104,8 @@ class Places:
     """Lines of the program by frame."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[CodeType, int]] = {}  # by identity: the code, which is kept so that its identity stays its own
+        self._known: dict[int, int] = {}  # whose code it is, by identity
+        self._kept: list[CodeType] = []  # so that identities stay their own
         self._texts: dict[tuple[int, int], str] = {}
         self._roots = tuple(_roots())
 
@@ -114,10 +115,11 @@ class Places:
         known = self._known
         while frame is not None and left:
             code = frame.f_code
-            found = known.get(id(code))
-            whose = found[1] if found is not None else self._whose(code)
+            whose = known.get(id(code))
+            if whose is None:
+                whose = self._whose(code)
             if whose == _PROGRAM:
-                return self._text(frame, code)
+                return self._texts.get((id(code), frame.f_lasti)) or self._text(frame, code)
             if whose == _LIBRARY and library is None:
                 library = frame
             frame, left = frame.f_back, left - 1
@@ -127,19 +129,18 @@ class Places:
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._texts.clear()
+            self._kept.clear()
         path = os.path.abspath(code.co_filename)
         if code.co_filename.startswith("<"):
             whose = _OWN
         else:
             whose = next((whose for root, whose in self._roots if path.startswith(root)), _PROGRAM)
-        self._known[id(code)] = (code, whose)
+        self._known[id(code)] = whose
+        self._kept.append(code)
         return whose
 
     def _text(self, frame: FrameType, code: CodeType) -> str:
-        key = (id(code), frame.f_lasti)
-        found = self._texts.get(key)
-        if found is None:
-            found = self._texts[key] = f"{_shown(code.co_filename)}:{frame.f_lineno}"
+        found = self._texts[id(code), frame.f_lasti] = f"{_shown(code.co_filename)}:{frame.f_lineno}"
         return found
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit_instruments.checks_facts import Facts
-    from voirkit_instruments.checks_models import ModelFacts
+    from voirkit_instruments.checks_models import ModelFacts, Named
     from voirkit_instruments.checks_optimizers import OptimizerFacts
 
 now = time.perf_counter_ns
@@ -53,6 +53,9 @@ class Graphs:
         self._seen: dict[str | None, int] = {}
         self._pending: list[tuple[int, str | None, Any]] = []
         self._bad = False
+        self._arguments: dict[str | None, int] = {}
+        self._tensor = torch.Tensor
+        self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
         self.unheld: dict[int, Unheld] = {}
 
     def enter_backward(self, optimizers: OptimizerFacts) -> Any:
@@ -62,7 +65,7 @@ class Graphs:
         def enter(tensors: Any) -> int:
             try:
                 optimizers.before_backward()
-                where = self._facts._places.of(sys._getframe(1))
+                where = here.where = self._facts.places.of(sys._getframe(1))
                 n = self._seen[where] = self._seen.get(where, 0) + 1
                 if n & (n - 1) == 0 or n == 3:
                     self._walk(tensors, where, optimizers)
@@ -79,8 +82,11 @@ class Graphs:
         self._facts.here.inside = was
         if began:
             try:
-                where = self._facts._places.of(sys._getframe(1))
-                self._facts.span(self._backward, began, now(), self._facts.arguments(where), 0)
+                where = getattr(self._facts.here, "where", None)
+                args = self._arguments.get(where)
+                if args is None:
+                    args = self._arguments[where] = self._facts.arguments(where)
+                self._facts.span(self._backward, began, now(), args, 0)
             except Exception as exc:
                 self._facts.failed("a backward pass", exc)
 
@@ -147,11 +153,12 @@ class Graphs:
         names = self._models.names()
         still = [p for known, p in live if not known.changed]
         named = [names.get(id(p)) for p in still]
-        models = dict.fromkeys(name[1] for name in named if name is not None and name[2])
-        of_held = {name[1] for key, name in names.items() if key in held}
+        models = {name[3]: name[1] for name in named if name is not None and name[2]}
+        of_held = {name[3] for key, name in names.items() if key in held}
         self._facts.mark(
-            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models), partly=any(m in of_held for m in models),
-            unnamed=sum(name is None for name in named), after=self._after(still, held), names=", ".join(shown(p, names) for p in still[:_NAMED]),
+            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models.values()),
+            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named), after=self._after(still, held),
+            names=", ".join(shown(p, names) for p in still[:_NAMED]),
         )  # fmt: skip
 
     def _after(self, parameters: list[Any], held: set[int]) -> int:
@@ -164,14 +171,16 @@ class Graphs:
     # whether the loss is finite
 
     def _look_at_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
-        if type(tensors) is not self._torch.Tensor or tensors.numel() != 1 or self._bad or not is_plain(self._torch, tensors):
+        if type(tensors) is not self._tensor or self._bad or tensors.numel() != 1:
             return
         if tensors.is_cpu:
-            if not is_quiet(self._torch):
+            if self._modes() or tensors.layout is not self._torch.strided:
                 return
             value = tensors.item()
             if not abs(value) < float("inf"):
                 self._tell_loss(now(), where, value, optimizers)
+            return
+        if not is_plain(self._torch, tensors):
             return
         self._pending.append((now(), where, tensors.detach()))
         if len(self._pending) >= _PENDING and is_quiet(self._torch):
@@ -196,7 +205,7 @@ class Graphs:
         recorder.mark(self._facts.name("loss_not_finite"), at_ns, self._facts.arguments(where, loss=str(value)), 0)
 
 
-def shown(parameter: Any, names: dict[int, tuple[str, str, bool]]) -> str:
+def shown(parameter: Any, names: dict[int, Named]) -> str:
     """A parameter as a person knows it: by its name, or else its shape."""
     known = names.get(id(parameter))
     return known[0] if known is not None else f"a parameter of shape {tuple(parameter.shape)}"

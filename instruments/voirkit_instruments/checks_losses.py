@@ -59,7 +59,7 @@ class LossFacts:
         if made is None and not self._torch.is_grad_enabled():
             made = "evaluated"
         if made is not None:
-            where = self._facts._places.of(sys._getframe(2))
+            where = self._facts.places.of(sys._getframe(2))
             if (function, made, where) not in self._told:
                 self._told.add((function, made, where))
                 self._facts.mark("loss_input", where, loss=function, input=made)

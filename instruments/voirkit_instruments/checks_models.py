@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.checks_facts import Facts
 
+    Named = tuple[str, str, bool, int]
+
 now = time.perf_counter_ns
 
 _MOST_MODULES = 50_000
-_RECENT = 16
+_RECENT = 64
 _DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvision
 _WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParallel
 
@@ -33,8 +35,8 @@ class ModelFacts:
         torch: The module.
 
     Attributes:
-        called: The modules that were called with gradients on, in the order of their first call, by identity; None: this is not collected
-            (any more).
+        collecting: Whether ``called`` is filled.
+        called: The modules that were called with gradients on, in the order of their first call, by identity.
         recent: References to the models called last, by number.
     """
 
@@ -43,18 +45,20 @@ class ModelFacts:
         self._ordinals = Ordinals()
         self._call = facts.name("call")
         self._told: dict[tuple[int, bool, bool], str] = {}
+        self._arguments: dict[tuple[Any, ...], int] = {}
         self._trained: set[tuple[int, int]] = set()
         self._boring: set[int] = set()
         self._is_loss = torch.nn.modules.loss._Loss
         self._grad = torch.is_grad_enabled
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-        self.called: dict[int, weakref.ref[Any]] | None = {}
+        self.collecting = True
+        self.called: dict[int, weakref.ref[Any]] = {}
         self.recent: dict[int, weakref.ref[Any]] = {}
 
     def enter_call(self, module: Any) -> int:
         """Before a module call; inside of another only while calls are collected."""
         here, called = self._facts.here, self.called
-        if called is None:
+        if not self.collecting:
             here.inside = FORWARD
             return now()
         if id(module) not in called and self._grad() and len(called) < _MOST_MODULES:
@@ -76,7 +80,8 @@ class ModelFacts:
             self._facts.failed("a model", exc)
 
     def _outermost(self, began: int, module: Any) -> None:
-        module = unwrapped(module, _WRAPPERS[:1])
+        if type(module).__name__ == "OptimizedModule":
+            module = unwrapped(module, _WRAPPERS[:1])
         number = self._ordinals.of(module)
         if number in self._boring:
             return
@@ -88,8 +93,12 @@ class ModelFacts:
                 return
         if number not in self.recent:
             self._meet(number, module)
-        where = self._facts._places.of(sys._getframe(2))
-        args = self._facts.arguments(where, model=number, training=training, grad=grad)
+        where = self._facts.places.of(sys._getframe(2))
+        args = self._arguments.get((where, key))
+        if args is None:
+            if len(self._arguments) > _MOST_MODULES:
+                self._arguments.clear()
+            args = self._arguments[where, key] = self._facts.arguments(where, model=number, training=training, grad=grad)
         self._facts.span(self._call, began, now(), args, 0)
 
     def _meet(self, number: int, module: Any) -> None:
@@ -122,16 +131,16 @@ class ModelFacts:
             if module is not None:
                 yield number, module
 
-    def names(self) -> dict[int, tuple[str, str, bool]]:
-        """By identity of a parameter of the models called last: its full name, its model's class, whether that is in train mode."""
-        found: dict[int, tuple[str, str, bool]] = {}
-        for _, model in self._live():
+    def names(self) -> dict[int, Named]:
+        """By identity of a parameter of the models called last: its full name, its model's class, whether that trains, its number."""
+        found: dict[int, Named] = {}
+        for number, model in self._live():
             model = unwrapped(model, _WRAPPERS)
             for path, module in modules(model):
                 for name, parameter in _parameters(module).items():
                     if parameter is not None:
                         full = f"{path}.{name}" if path else name
-                        found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training)))
+                        found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training), number))
         return found
 
     def tell_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
@@ -147,7 +156,7 @@ class ModelFacts:
     def in_order(self) -> list[int]:
         """Identities of the parameters of modules that were called with gradients on, in the order of the calls."""
         found: dict[int, None] = {}
-        for known in list((self.called or {}).values()):
+        for known in list(self.called.values()):
             module = known()
             if module is not None and (not _children(module) or type(module).__module__.startswith("torch.nn")):
                 found.update((id(parameter), None) for parameter in _parameters(module).values() if parameter is not None)

@@ -1,5 +1,7 @@
-"""Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact; at a few steps (1 to 4, 8, 16 ... 1024, every 1024th)
-what they hold is looked at: which parameters have gradients, whether these are zero or not finite, whether they are cleared before new ones.
+"""Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact.
+
+At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) what they hold is looked at: which parameters have gradients, whether these are zero
+or not finite, whether they are cleared before new ones come.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class OptimizerFacts:
         self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
         self._scheduler, self._scaler = facts.name("scheduler"), facts.name("scaler")
         self._watching: list[Held] = []
+        self._arguments: dict[tuple[str | None, int], int] = {}
         self._alarmed = False
         self._told: set[str] = set()
 
@@ -82,6 +85,15 @@ class OptimizerFacts:
             known = self._known[key] = (weakref.ref(optimizer, forgetting(self._known, key)), held)
             self._count += 1
         return known[1]
+
+    def _at(self, where: str | None, which: int) -> int:
+        """The arguments of a fact of an optimizer."""
+        found = self._arguments.get((where, which))
+        if found is None:
+            if len(self._arguments) > _MOST_PARAMETERS:
+                self._arguments.clear()
+            found = self._arguments[where, which] = self._facts.arguments(where, optimizer=which)
+        return found
 
     def held(self) -> set[int]:
         """Identities of all parameters that living optimizers hold."""
@@ -119,8 +131,8 @@ class OptimizerFacts:
             optimizer = given[0] if type(given) is tuple else given  # all arguments, of a decorator's function
             held = self._held(optimizer)
             held.n += 1
-            where = facts._places.of(sys._getframe(1))
-            facts.span(self._step, began, end, facts.arguments(where, optimizer=held.which), _is_still(optimizer))
+            where = facts.places.of(sys._getframe(1))
+            facts.span(self._step, began, end, self._at(where, held.which), _is_still(optimizer))
             if held.probes is not None:
                 self._cleared_or_not(held, where)
             if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
@@ -141,8 +153,8 @@ class OptimizerFacts:
             return
         try:
             which = self._held(owner).which if isinstance(owner, self._torch.optim.Optimizer) else -1
-            where = facts._places.of(sys._getframe(1))
-            facts.span(self._zero_grad, began, now(), facts.arguments(where, optimizer=which), 0)
+            where = facts.places.of(sys._getframe(1))
+            facts.span(self._zero_grad, began, now(), self._at(where, which), 0)
         except Exception as exc:
             facts.failed("a zero_grad", exc)
 
@@ -164,7 +176,7 @@ class OptimizerFacts:
             optimizer = getattr(scheduler, "optimizer", None)
             which = self._held(optimizer).which if optimizer is not None else -1
             kind = type(scheduler).__name__
-            args = facts.arguments(facts._places.of(frame), optimizer=which, scheduler=kind)
+            args = facts.arguments(facts.places.of(frame), optimizer=which, scheduler=kind)
             facts.span(self._scheduler, began, now(), args, int(epoch is not None and kind != "ReduceLROnPlateau"))
         except Exception as exc:
             facts.failed("a scheduler's step", exc)
@@ -185,7 +197,7 @@ class OptimizerFacts:
             held = self._held(optimizer)
             held.scaled = True
             stepped = UNKNOWN if getattr(optimizer, "_step_supports_amp_scaling", False) else STEPPED if held.n >= steps else SKIPPED
-            args = self._facts.arguments(self._facts._places.of(sys._getframe(1)), optimizer=held.which)
+            args = self._at(self._facts.places.of(sys._getframe(1)), held.which)
             self._facts.recorder.mark(self._scaler, now(), args, stepped)
         except Exception as exc:
             self._facts.failed("a scaler's step", exc)
@@ -266,7 +278,7 @@ class OptimizerFacts:
         self._models.look_again()
         self._models.tell_trained(held.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
         if held.n >= _FIRST:
-            self._models.called = None
+            self._models.collecting = False
         for after in facts.after_look:
             after(held.which, held.n, where, parameters)
 
@@ -299,8 +311,10 @@ class OptimizerFacts:
         )  # fmt: skip
 
     def _tell_bad(self, what: str, parameters: list[Any], held: Held, where: str | None, before: bool = False) -> None:
-        norms = largest(self._torch, parameters[:_MOST_PARAMETERS])
-        self._tell(what, [p for p, norm in zip(parameters, norms, strict=False) if not norm < float("inf")], held, where, before)
+        never = held.without or {}  # those that are forgotten may hold anything
+        used = [p for p in parameters[:_MOST_PARAMETERS] if p.is_leaf and p.requires_grad and id(p) not in never]
+        norms = largest(self._torch, used)
+        self._tell(what, [p for p, norm in zip(used, norms, strict=True) if not norm < float("inf")], held, where, before)
 
     def _tell(self, what: str, bad: list[Any], held: Held, where: str | None, before: bool = False) -> None:
         if bad and what not in self._told:

@@ -5,10 +5,13 @@ Every run loads this module, and none of theirs: eight modules less take 3 ms le
 
 from __future__ import annotations
 
+import sys
+
 from voirkit.instrument import gated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Action
     from collections.abc import Iterator, Sequence
 
     from voirkit.overseer import Overseer
@@ -46,7 +49,7 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
         const="",
         dest="--calls",
         metavar="MODULES",
-        help="record calls of the functions of these modules (with commas between; torch, your own), by default of those that a training calls",
+        help="record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",
     )
     action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
     ov.argparser.add_argument(
@@ -56,21 +59,32 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
         "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", default=0, help="with --calls-every: of the first M steps all"
     )
     ov.argparser.add_argument(
-        "--calls-list", action="store_true", dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
+        "--calls-list", action=_listing(ov), dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
     )
     yield ov.phases.parse_args
-    given, listed = getattr(ov.options, "--calls"), getattr(ov.options, "--calls-list")
-    if given is not None or listed:
+    given = getattr(ov.options, "--calls")
+    if given is not None:
         from voirkit.script import folder_of
         from voirkit_instruments import calls, calls_asked
 
         asked = calls_asked.names(given)
         calls_asked.check(asked, folder_of(ov.options.SCRIPT))
-        if listed:
+        ov.require(calls.calls(asked, getattr(ov.options, "--calls-every"), getattr(ov.options, "--calls-warmup")))
+
+
+def _listing(ov: Overseer) -> type[Action]:
+    from argparse import _VersionAction  # as with --version, no SCRIPT is needed
+
+    class List(_VersionAction):
+        reads_on = True  # what follows it may be --calls
+
+        def __call__(self, parser: object, namespace: object, *_: object) -> None:
+            from voirkit.script import folder_of
             from voirkit_instruments.calls_list import show
 
-            show(asked, folder_of(ov.options.SCRIPT))
-        ov.require(calls.calls(asked, getattr(ov.options, "--calls-every"), getattr(ov.options, "--calls-warmup")))
+            show(getattr(namespace, "--calls", None), folder_of(ov.argparser.guess_script(sys.argv[1:])[0]))
+
+    return List
 
 
 def _is_script(word: str, following: Sequence[str]) -> bool:
@@ -273,6 +287,31 @@ def instrument_rates(ov: Overseer) -> Iterator[Phase]:
             ov.require(getattr(rates, flag[2:].replace("-", "_")))
 
 
+# What --syscalls records: every call's count; with arguments; those on files, with arguments; what this process can count by itself.
+SYSCALLS = ("full", "files", "counts", "counters")
+
+
+def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--syscalls``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--syscalls",
+        nargs="?",
+        type=_syscalls,
+        const="counts",
+        dest="--syscalls",
+        metavar="|".join(SYSCALLS),
+        help="count the system calls of each phase, thread and worker, with the kernel's own tracing as root, else with strace; "
+        "--syscalls=full or =files keeps them with their arguments, =counters needs no tool",
+    )
+    yield ov.phases.parse_args
+    mode = getattr(ov.options, "--syscalls")
+    if mode is not None:
+        from voirkit_instruments.syscalls import syscalls
+
+        ov.require(syscalls(mode))
+
+
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
@@ -310,6 +349,12 @@ def _setting(text: str) -> dict[str, int]:
     return read(text)
 
 
+def _syscalls(text: str) -> str:
+    if text not in SYSCALLS:
+        raise ValueError(f"{text!r} is none of {', '.join(SYSCALLS)}.")
+    return text
+
+
 def _hertz(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
         raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
@@ -343,5 +388,6 @@ INSTRUMENTS = [
     instrument_argparse,
     instrument_parameters,
     instrument_rates,
+    instrument_syscalls,
     instrument_verify,
 ]

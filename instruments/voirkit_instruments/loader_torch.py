@@ -5,6 +5,7 @@ Nothing here imports torch; what does not fit is told by its name and left out.
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType, MethodType
 
 from voirkit_instruments.loader_batches import Batches
@@ -141,8 +142,12 @@ class LoaderTorch:
 
         self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn"), ())
         self._put(module, "_IterableDatasetFetcher.__init__", _begin, iterating, OUTSIDE, ("self",), ("self",))
-        self._put(module, "_MapDatasetFetcher.fetch", *workers.around_fetch(), OUTSIDE, value=True)
-        self._put(module, "_IterableDatasetFetcher.fetch", *items.around_fetch(), OUTSIDE, ("self",), (), value=True)
+        by_index, by_turn = workers.around_fetch(), items.around_fetch()
+        edges = sys.modules.get("voirkit_instruments.syscalls_edges")  # loaded by --syscalls
+        if edges is not None:
+            by_index, by_turn = edges.around_fetch(*by_index), edges.around_fetch(*by_turn)
+        self._put(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
+        self._put(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
 
     def _put_worker(self, module: ModuleType) -> None:
         loop: Any = getattr(module, "_worker_loop", None)

@@ -59,25 +59,29 @@ class TorchPatches:
         loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
         self._loaders, self._transfers = loaders, transfers
         told = partial(heard.around, here=recording.hot.here)
-        self._forward = self._around(STEP, *_pair(told, CALLED, around_forward(recording)), ("self",))
-        self._backward = self._around(FORWARD, *_pair(told, WALKED, around_backward(recording)))
+        self._forward = self._around(STEP, *_pair(told, CALLED, around_forward(recording)), ("self",), phase="forward")
+        self._backward = self._around(FORWARD, *_pair(told, WALKED, around_backward(recording)), phase="backward")
         step = _pair(told, STEPPED, around_step(recording))
-        self._step = self._around(BACKWARD, *step, ("self",))
-        self._decorated_step = self._around(BACKWARD, *step, ("args",))
+        self._step = self._around(BACKWARD, *step, ("self",), phase="optimizer")
+        self._decorated_step = self._around(BACKWARD, *step, ("args",), phase="optimizer")
         zero_grad = around_zero_grad(recording)
-        self._zero_grad = self._around(BACKWARD, *zero_grad)
-        self._zero_grads = self._around(BACKWARD, *_pair(told, ZEROED, zero_grad), ("self",))
+        self._zero_grad = self._around(BACKWARD, *zero_grad, phase="zero_grad")
+        self._zero_grads = self._around(BACKWARD, *_pair(told, ZEROED, zero_grad), ("self",), phase="zero_grad")
         self._made = self._around(DEAF, made, made, ("self",))
-        self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True)
-        self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True)
+        self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True, phase="wait")
+        self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True, phase="wait")
         # Of everybody's queues, in no graph of torch.compile.
         self._get = Around(recording.hot.here, NOTHING, deaf, loaders.after_get(), (), True)
-        self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",))
-        self._load = self._around(BACKWARD, deaf, after_checkpoint(recording, "restart"), ("f",))
-        self._move = self._around(BACKWARD, _function(transfers.enter_module), _function(transfers.leave_module), ("self",))
-        self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"))
+        self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",), phase="checkpoint")
+        self._load = self._around(BACKWARD, deaf, after_checkpoint(recording, "restart"), ("f",), phase="checkpoint")
+        move = _function(transfers.enter_module), _function(transfers.leave_module)
+        self._move = self._around(BACKWARD, *move, ("self",), phase="transfer")
+        self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"), phase="communication")
 
-    def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False) -> Around:
+    def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False, phase: str = "") -> Around:
+        edges = sys.modules.get("voirkit_instruments.syscalls_edges")  # loaded by --syscalls: else nothing is done for it
+        if phase and edges is not None:
+            enter, leave = edges.around(phase, enter, leave)
         return Around(self.recording.hot.here, most, enter, leave, passed, value, _COMPILING)
 
     def put(self) -> None:

@@ -157,8 +157,10 @@ def test_a_number_that_is_given_again_is_another_process() -> None:
 
 def test_threads_that_were_there_when_tracing_began_are_known() -> None:
     known = Known(pid=7, threads={7: "python", 8: "pt_autograd_0"})
-    document = made(call(8, 1, "getuid()"), mark(7, 2, "other+"), call(7, 3, "getgid()"), call(9, 4, "getpid()"), known=known)
-    assert set(calls(document)) == {("autograd", "before", "getuid"), ("main", "other", "getgid"), ("child", "other", "getpid")}
+    document = made(
+        call(8, 1, "getuid()"), mark(7, 2, "other+"), call(7, 3, "getgid()"), call(8, 3.5, "getppid()"), call(9, 4, "getpid()"), known=known
+    )
+    assert set(calls(document)) == {("main", "other", "getgid"), ("autograd", "other", "getppid"), ("child", "other", "getpid")}
 
 
 def test_what_voirkit_does_for_itself_is_not_the_programs() -> None:

@@ -341,12 +341,30 @@ def test_more_functions_may_come_while_it_is_on():
     assert found.entry.skipped == {6: "is watched under another number"}
 
 
-def test_two_who_watch_the_same_function_are_told_apart():
-    with told(plainly) as one, told(plainly, fails) as other:
-        plainly(1)
-        fails(1)
-    assert (one.began(), other.began(), other.began(1)) == (1, 0, 1)
-    assert other.entry.skipped == {0: "is watched by somebody else"}
+def test_several_who_watch_the_same_function_are_each_told_while_they_are_on():
+    code = plainly.__code__
+    one, other = Told(plainly, max), Told(fails, plainly, max)
+    for who, switch in ((one, "on"), (other, "on"), (one, "off"), (one, "on"), (other, "remove"), (one, "remove")):
+        getattr(who.entry, switch)()
+        plainly(switch)
+        max(1, 2)
+    assert [event[2] for event in one.events if event[:2] == (0, "begin")] == [("on",), ("on",), ("on",), ("remove",)]
+    assert [event[2] for event in other.events if event[:2] == (1, "begin")] == [("on",), ("off",), ("on",)]
+    assert (one.began(1), other.began(2)) == (4, 3)
+    assert plainly.__code__ is code
+
+
+def test_some_may_be_switched_by_their_numbers():
+    code = plainly.__code__
+    with told(plainly, fails, max) as found:
+        found.entry.off(n for n in (0, 2, 77))
+        assert plainly.__code__ is code
+        for _ in range(2):
+            plainly(1)
+            fails(1)
+            max(1, 2)
+            found.entry.on([0, 2])
+    assert [found.began(n) for n in range(3)] == [1, 2, 1]
 
 
 def test_code_that_the_program_puts_into_a_function_stays():

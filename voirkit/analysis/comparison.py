@@ -11,7 +11,7 @@ from voirkit.analysis.steps import PHASES
 # Of a manifest: what may explain a difference, by the name that it is shown under.
 ENVIRONMENT = {
     "command": "command", "voirkit options": "voirkit_options", "voirkit": "voirkit", "python": "python.version",
-    "interpreter": "python.executable", "packages": "packages", "git revision": "git_revision", "host": "host", "platform": "platform",
+    "interpreter": "python.executable", "git revision": "git_revision", "host": "host", "platform": "platform",
     "processors": "cpus", "ranks": "world_size",
 }  # fmt: skip
 
@@ -113,6 +113,9 @@ def _number(value: Any) -> float | None:
 def environments(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What of two manifests is not the same."""
     pairs = {name: tuple(_at(one, *path.split(".")) for one in (first, second)) for name, path in ENVIRONMENT.items()}
+    ones, others = first.get("packages"), second.get("packages")
+    if ones and others:  # a run that was killed has none
+        pairs.update({name: (ones.get(name), others.get(name)) for name in sorted({*ones, *others})})
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 

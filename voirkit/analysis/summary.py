@@ -14,7 +14,7 @@ from voirkit.analysis.of_run import of_run
 from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
 from voirkit.runs.alerts import alerts
-from voirkit.runs.directory import NATIVE_FOLDER
+from voirkit.runs.directory import NATIVE_FOLDER, SYSCALLS_FOLDER
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -63,6 +63,10 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
         from voirkit.analysis.native import native_of  # 10 ms that few runs need
 
         found["native"] = native_of(run) or found["native"]
+    if os.path.isdir(os.path.join(run.path, SYSCALLS_FOLDER)):
+        from voirkit.analysis.syscalls.of_run import syscalls_of
+
+        found["syscalls"] = syscalls_of(run) or found["syscalls"]
     creep = memory_creep(run)
     found["alerts"] = [*alerts(found), *([creep] if creep else [])]
     if run.summary is None and not run.is_live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 
 from voirkit import voirfile
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 FLAG = "--follow"
+HOOK = "voirkit_follow.pth"  # by which a python knows that it is followed; installed with voirkit
 
 
 class _Reader(Overseer):
@@ -51,6 +53,10 @@ def main(argv: Sequence[str]) -> int | None:
             return None
         if reader.found.SCRIPT is None:
             raise CommandLineError("-m runs a module, and no shell script.", where=FLAG, next="voirkit --follow SHELL-SCRIPT [arguments]")
+        if not any(os.path.exists(os.path.join(folder, HOOK)) for folder in sys.path):
+            tell(
+                f"there is no {HOOK} beside voirkit: {sys.executable} is not followed.\n  Install voirkit into it anew: pip install voirkit"
+            )
         options, run_dir = _for_each(reader.own, reader.found.run_dir)
         status, pythons = follow(reader.found.SCRIPT, reader.found.ARGV, options, run_dir)
     except VoirkitError as exc:
@@ -85,8 +91,8 @@ def words(script: str, pythons: Sequence[Noted]) -> Iterator[str]:
     runs = [one for one in pythons if one.how == "run"]
     if not runs:
         others = {one.how for one in pythons}
-        why = "its pythons were given commands or tools, which are not recorded" if others else "it started no python that has voirkit"
-        yield f"{script}: nothing was recorded; {why}."
+        why = "its pythons ran commands, tools, or voirkit itself" if others else "it started no python that has voirkit"
+        yield f"{script}: nothing was followed: {why}."
         return
     seen: dict[str, list[Noted]] = {}
     for one in runs:

@@ -18,33 +18,45 @@
 #error "This relies on the GIL."
 #endif
 
-enum { NEAR = 32, PARAMETERS = 64, DEEP = 300 };
+enum { NEAR = 32, PARAMETERS = 64, DEEP = 1000, LEFT = 600, MOST_NUMBERS = 1 << 24, TOGETHER = 4 };
 enum { FUNCTION, BUILTIN, DESCRIPTOR };
 
 typedef struct {
     PyObject_HEAD
     const voirkit_entry_hooks *hooks; /* NULL: the three of Python */
     PyObject *capsule, *begin, *end, *failed;
-    struct entry *first;
+    struct watch *first, **by_number;
+    int64_t numbers;
     int on, broken;
 } Entries;
 
-/* What is known of a callable; never freed, since calls of it may be open, and bound methods made of it live on. */
-typedef struct entry {
-    struct entry *next;
+/* A callable that some want to be told of, and one of those who do. Neither is ever freed, since calls may be open, and bound methods that
+ * were made live on. */
+typedef struct watch {
+    struct watch *next, *next_of_owner;
+    struct site *site;
+    Entries *owner; /* NULL: removed */
+    int64_t number; /* -1: not told */
+    int deaf, on;
+} watch;
+
+typedef struct site {
     PyObject *ref; /* a weak reference, or the callable itself where that can not be */
     PyObject *callable; /* compared only */
-    Entries *owner; /* NULL: removed */
+    watch *first;
     vectorcallfunc before, bound_before; /* NULL: that of a builtin that has none */
     PyMethodDef *own, other; /* own: NULL if the other is not used */
-    int64_t number; /* -1: not told */
-    int kind, deaf, placed, deep, code;
-} entry;
+    int kind, on, placed, deep, code; /* on: how many watch */
+} site;
 
-static struct { PyObject *key; entry *value; } *table;
+static struct { PyObject *key; site *value; } *table;
 static size_t places, taken;
 
-typedef struct { entry *of; int told; void *state[4]; } open_call;
+/* Who is told of a call that runs. */
+typedef struct {
+    int n, deaf;
+    struct { watch *who; void *state[4]; } told[TOGETHER];
+} open_call;
 
 static _Thread_local struct {
     int deaf, busy, depth;
@@ -60,11 +72,11 @@ static inline size_t place_of(PyObject *key) {
     return at;
 }
 
-static entry *entry_of(PyObject *callable) {
+static site *site_of(PyObject *callable) {
     return places ? table[place_of(callable)].value : NULL;
 }
 
-static int remember(PyObject *key, entry *value) {
+static int remember(PyObject *key, site *value) {
     if (2 * (taken + 1) > places) {
         size_t n = places ? 2 * places : 256, before = places;
         void *old = table, *room = PyMem_Calloc(n, sizeof *table);
@@ -94,8 +106,8 @@ static void broke(Entries *owner) {
     PyErr_WriteUnraisable((PyObject *)owner);
 }
 
-static int begin_in_python(entry *e, PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    Entries *owner = e->owner;
+static int begin_in_python(watch *w, PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    Entries *owner = w->owner;
     PyObject *positional = PyTuple_New(n), *named = PyDict_New(), *answer = NULL;
     int told = 0;
     if (positional != NULL && named != NULL) {
@@ -103,7 +115,7 @@ static int begin_in_python(entry *e, PyObject *callable, PyObject *const *args, 
             PyTuple_SET_ITEM(positional, i, Py_NewRef(args[i]));
         for (Py_ssize_t i = 0; kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++)
             PyDict_SetItem(named, PyTuple_GET_ITEM(kwnames, i), args[n + i]);
-        answer = PyObject_CallFunction(owner->begin, "LOOO", (long long)e->number, callable, positional, named);
+        answer = PyObject_CallFunction(owner->begin, "LOOO", (long long)w->number, callable, positional, named);
     }
     if (answer == NULL)
         broke(owner);
@@ -115,38 +127,57 @@ static int begin_in_python(entry *e, PyObject *callable, PyObject *const *args, 
     return told;
 }
 
-static int tell_begin(entry *e, PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, void *state[4]) {
-    int told;
-    if (e->owner == NULL || e->owner->broken || !e->owner->on)
-        return 0;
-    here.busy = 1;
-    if (e->owner->hooks != NULL)
-        told = e->owner->hooks->begin(e->number, callable, args, n, kwnames, state);
-    else
-        told = begin_in_python(e, callable, args, n, kwnames);
-    here.busy = 0;
-    return told;
+/* While hooks run, what the program has for tracing and profiling is told nothing. */
+static void busy(int more) {
+    here.busy += more;
+    PyThreadState_Get()->tracing += more;
 }
 
-static void tell_end(entry *e, PyObject *value, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, void *state[4]) {
-    Entries *owner = e->owner;
-    if (owner == NULL || owner->broken)
+static void tell_begin(open_call *call, site *at, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    call->n = call->deaf = 0;
+    busy(1);
+    for (watch *w = at->first, *next; w != NULL; w = next) {
+        next = w->next;
+        if (!w->on || w->owner == NULL || w->owner->broken)
+            continue;
+        call->deaf |= w->deaf;
+        if (w->number < 0 || call->n == TOGETHER)
+            continue;
+        void **state = call->told[call->n].state;
+        int told = w->owner->hooks != NULL ? w->owner->hooks->begin(w->number, at->callable, args, n, kwnames, state)
+                                           : begin_in_python(w, at->callable, args, n, kwnames);
+        if (told)
+            call->told[call->n++].who = w;
+    }
+    busy(-1);
+    here.deaf += call->deaf;
+}
+
+static void tell_end(open_call *call, PyObject *value, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    here.deaf -= call->deaf;
+    if (call->n == 0)
         return;
-    here.busy = 1;
-    if (owner->hooks != NULL)
-        owner->hooks->end(e->number, value, args, n, kwnames, state);
-    else {
+    busy(1);
+    for (int i = call->n - 1; i >= 0; i--) {
+        watch *w = call->told[i].who;
+        Entries *owner = w->owner;
+        if (owner == NULL || owner->broken)
+            continue;
+        if (owner->hooks != NULL) {
+            owner->hooks->end(w->number, value, args, n, kwnames, call->told[i].state);
+            continue;
+        }
         PyObject *type, *exc, *trace, *answer;
         PyErr_Fetch(&type, &exc, &trace);
         PyErr_NormalizeException(&type, &exc, &trace);
-        answer = PyObject_CallFunction(value != NULL ? owner->end : owner->failed, "LO", (long long)e->number,
+        answer = PyObject_CallFunction(value != NULL ? owner->end : owner->failed, "LO", (long long)w->number,
                                        value != NULL ? value : exc != NULL ? exc : Py_None);
         if (answer == NULL)
             broke(owner);
         Py_XDECREF(answer);
         PyErr_Restore(type, exc, trace);
     }
-    here.busy = 0;
+    busy(-1);
 }
 
 /* A call by the pointer. */
@@ -174,49 +205,55 @@ done:
     return result;
 }
 
-static void place(entry *e, int on);
+static void place(site *at);
+
+#if PY_VERSION_HEX >= 0x030C0000
+/* From 3.12 on a call of Python by Python takes nothing of the C stack, and one that is entered does: of that there is less than a program
+ * may have asked for (sys.setrecursionlimit). 3.12 has 1500 calls of it. */
+static int is_deep(int depth) {
+#if PY_VERSION_HEX < 0x030E0000
+    return depth > DEEP || PyThreadState_Get()->c_recursion_remaining < LEFT;
+#else
+    return depth > DEEP;
+#endif
+}
+#endif
 
 static PyObject *entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    entry *e = entry_of(callable);
-    if (here.deaf || here.busy || !e->placed)
-        return go_on(e->before, callable, args, nargsf, kwnames);
-    void *state[4];
+    site *at = site_of(callable);
+    if (here.deaf || here.busy || !at->placed)
+        return go_on(at->before, callable, args, nargsf, kwnames);
+    open_call call;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    int told = e->number >= 0 && tell_begin(e, callable, args, n, kwnames, state), deaf = e->deaf;
-    here.deaf += deaf;
+    tell_begin(&call, at, args, n, kwnames);
 #if PY_VERSION_HEX >= 0x030C0000
-    if (++here.depth > DEEP && e->kind == FUNCTION) {
-        e->deep = 1; /* such calls take of the C stack, of which there is less than what a program may have asked for */
-        place(e, 0);
+    if (is_deep(++here.depth) && at->kind == FUNCTION) {
+        at->deep = 1;
+        place(at);
     }
 #endif
-    PyObject *result = go_on(e->before, callable, args, nargsf, kwnames);
+    PyObject *result = go_on(at->before, callable, args, nargsf, kwnames);
 #if PY_VERSION_HEX >= 0x030C0000
     here.depth--;
 #endif
-    here.deaf -= deaf;
-    if (told)
-        tell_end(e, result, args, n, kwnames, state);
+    tell_end(&call, result, args, n, kwnames);
     return result;
 }
 
 /* A call of a bound method of C. */
 static PyObject *bound_entered(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     PyCFunctionObject *bound = (PyCFunctionObject *)callable;
-    entry *e = (entry *)((char *)bound->m_ml - offsetof(entry, other));
+    site *at = (site *)((char *)bound->m_ml - offsetof(site, other));
     Py_ssize_t n = PyVectorcall_NARGS(nargsf), all = n + (kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0);
-    if (here.deaf || here.busy || !e->placed || all >= PARAMETERS)
-        return go_on(e->bound_before, callable, args, nargsf, kwnames);
-    void *state[4];
+    if (here.deaf || here.busy || !at->placed || all >= PARAMETERS)
+        return go_on(at->bound_before, callable, args, nargsf, kwnames);
+    open_call call;
     PyObject *with_self[PARAMETERS + 1];
     with_self[0] = bound->m_self;
     memcpy(with_self + 1, args, all * sizeof *args);
-    int told = e->number >= 0 && tell_begin(e, e->callable, with_self, n + 1, kwnames, state), deaf = e->deaf;
-    here.deaf += deaf;
-    PyObject *result = go_on(e->bound_before, callable, args, nargsf, kwnames);
-    here.deaf -= deaf;
-    if (told)
-        tell_end(e, result, with_self, n + 1, kwnames, state);
+    tell_begin(&call, at, with_self, n + 1, kwnames);
+    PyObject *result = go_on(at->bound_before, callable, args, nargsf, kwnames);
+    tell_end(&call, result, with_self, n + 1, kwnames);
     return result;
 }
 
@@ -226,10 +263,10 @@ static Py_ssize_t descriptors; /* that are in place */
 static PyObject *bind(PyObject *descriptor, PyObject *object, PyObject *type) {
     PyObject *bound = bind_before(descriptor, object, type);
     if (bound != NULL && ((PyMethodDescrObject *)descriptor)->vectorcall == entered && PyCFunction_Check(bound)) {
-        entry *e = entry_of(descriptor);
+        site *at = site_of(descriptor);
         PyCFunctionObject *made = (PyCFunctionObject *)bound;
-        if (e != NULL && made->m_ml == &e->other && made->vectorcall != bound_entered) {
-            e->bound_before = made->vectorcall;
+        if (at != NULL && made->m_ml == &at->other && made->vectorcall != bound_entered) {
+            at->bound_before = made->vectorcall;
             made->vectorcall = bound_entered;
         }
     }
@@ -247,51 +284,62 @@ static void bind_here(int more) {
 }
 
 /* The callable itself, borrowed, as long as there is one. */
-static PyObject *callable_of(entry *e) {
-    if (e->ref == e->callable)
-        return e->ref;
+static PyObject *callable_of(site *at) {
+    if (at->ref == at->callable)
+        return at->ref;
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject *found = NULL;
-    if (PyWeakref_GetRef(e->ref, &found) < 1)
+    if (PyWeakref_GetRef(at->ref, &found) < 1)
         return NULL;
     Py_DECREF(found); /* under the GIL, and nothing runs until it has been used */
     return found;
 #else
-    PyObject *found = PyWeakref_GET_OBJECT(e->ref);
+    PyObject *found = PyWeakref_GET_OBJECT(at->ref);
     return found == Py_None ? NULL : found;
 #endif
 }
 
-static vectorcallfunc *pointer_of(entry *e, PyObject *callable) {
-    switch (e->kind) {
+static vectorcallfunc *pointer_of(int kind, PyObject *callable) {
+    switch (kind) {
     case FUNCTION: return &((PyFunctionObject *)callable)->vectorcall;
     case BUILTIN: return &((PyCFunctionObject *)callable)->vectorcall;
     default: return &((PyMethodDescrObject *)callable)->vectorcall;
     }
 }
 
-static void place(entry *e, int on) {
-    PyObject *callable = callable_of(e);
-    if (callable == NULL || e->code || on == e->placed || (on && e->deep)) {
-        if (e->code && !e->deep)
-            e->placed = on;
+/* Puts the way in place if somebody is on, and takes it out otherwise. */
+static void place(site *at) {
+    int on = at->on > 0 && !at->deep;
+    PyObject *callable = callable_of(at);
+    if (callable == NULL || on == at->placed)
+        return;
+    if (at->code) {
+        at->placed = on;
         return;
     }
-    vectorcallfunc *pointer = pointer_of(e, callable), to = on ? entered : e->before;
-    if (*pointer != (on ? e->before : entered))
+    vectorcallfunc *pointer = pointer_of(at->kind, callable), to = on ? entered : at->before;
+    if (*pointer != (on ? at->before : entered))
         return; /* somebody else's */
 #if PY_VERSION_HEX >= 0x030C0000
-    if (e->kind == FUNCTION)
+    if (at->kind == FUNCTION)
         PyFunction_SetVectorcall((PyFunctionObject *)callable, to);
 #endif
     *pointer = to;
-    if (e->own != NULL && e->kind == BUILTIN)
-        ((PyCFunctionObject *)callable)->m_ml = on ? &e->other : e->own;
-    if (e->kind == DESCRIPTOR) {
-        ((PyMethodDescrObject *)callable)->d_method = on ? &e->other : e->own;
+    if (at->own != NULL && at->kind == BUILTIN)
+        ((PyCFunctionObject *)callable)->m_ml = on ? &at->other : at->own;
+    if (at->kind == DESCRIPTOR) {
+        ((PyMethodDescrObject *)callable)->d_method = on ? &at->other : at->own;
         bind_here(on ? 1 : -1);
     }
-    e->placed = on;
+    at->placed = on;
+}
+
+static void turn(watch *w, int on) {
+    if (w->on != on) {
+        w->on = on;
+        w->site->on += on ? 1 : -1;
+        place(w->site);
+    }
 }
 
 /* Calls of functions with rewritten code, of which there are some on 3.11: way(parameters...) at the begin, left(value) or failed(exception). */
@@ -299,7 +347,7 @@ static void place(entry *e, int on) {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    entry *of;
+    site *of;
     PyObject *names; /* of the parameters that can be given by name */
     int positional, named, rest, rest_named;
     uint64_t last;
@@ -392,37 +440,35 @@ static int given(Way *way, PyFunctionObject *function, PyObject *const *params, 
 
 static PyObject *way_call(PyObject *self, PyObject *const *params, size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames)) {
     Way *way = (Way *)self;
-    entry *e = way->of;
+    site *at = way->of;
     if (make_room() < 0)
         return PyErr_NoMemory();
-    open_call *call = call_at(here.open++);
-    call->of = e;
-    call->told = 0;
-    if (e->number >= 0 && !here.deaf && !here.busy && e->placed) {
+    Py_ssize_t depth = here.open++;
+    open_call made, *call = depth < NEAR ? call_at(depth) : &made;
+    call->n = call->deaf = 0;
+    if (!here.deaf && !here.busy && at->placed) {
         PyObject *args[PARAMETERS + 1], *names = NULL;
         Py_ssize_t n;
-        PyObject *callable = callable_of(e);
-        void *state[4];
-        if (callable != NULL && given(way, (PyFunctionObject *)callable, params, args, &n, &names)) {
-            Py_ssize_t at = here.open - 1;
-            int told = tell_begin(e, callable, args, n, names, state);
-            call = call_at(at); /* a hook of Python may have made others */
-            memcpy(call->state, state, sizeof state);
-            call->told = told;
-        }
+        PyObject *callable = callable_of(at);
+        if (callable != NULL && given(way, (PyFunctionObject *)callable, params, args, &n, &names))
+            tell_begin(call, at, args, n, names);
         Py_XDECREF(names);
     }
-    here.deaf += e->deaf;
+    if (depth >= NEAR)
+        *call_at(depth) = made;
     Py_RETURN_NONE;
 }
 
 static void left_with(PyObject *value) {
     if (here.open == 0)
         return;
-    open_call call = *call_at(--here.open);
-    here.deaf -= call.of->deaf;
-    if (call.told)
-        tell_end(call.of, value, NULL, 0, NULL, call.state);
+    open_call *call = call_at(here.open - 1), far;
+    if (here.open > NEAR) { /* a hook of Python's may move those that are far */
+        far = *call;
+        call = &far;
+    }
+    tell_end(call, value, NULL, 0, NULL);
+    here.open--;
     if (here.open == 0 && here.far != NULL) {
         PyMem_RawFree(here.far);
         here.far = NULL;
@@ -522,27 +568,6 @@ static int is_sent_past(int flags) {
 #endif
 }
 
-static entry *new_entry(Entries *self, PyObject *callable, int64_t number, int deaf) {
-    entry *e = entry_of(callable);
-    if (e != NULL && e->owner != NULL && callable_of(e) == callable)
-        return e;
-    if ((e = PyMem_Calloc(1, sizeof *e)) == NULL)
-        return (entry *)PyErr_NoMemory();
-    if ((e->ref = PyWeakref_NewRef(callable, NULL)) == NULL) {
-        PyErr_Clear();
-        e->ref = Py_NewRef(callable);
-    }
-    e->callable = callable;
-    e->number = number;
-    e->deaf = deaf;
-    e->owner = self;
-    if (remember(callable, e) < 0)
-        return (entry *)PyErr_NoMemory();
-    e->next = self->first;
-    self->first = e;
-    return e;
-}
-
 #if PY_VERSION_HEX >= 0x030B0000
 /* Builtins that specialised call sites know by themselves. */
 static int is_special(PyObject *callable) {
@@ -552,6 +577,24 @@ static int is_special(PyObject *callable) {
            && (strcmp(name, "len") == 0 || strcmp(name, "isinstance") == 0);
 }
 #endif
+
+static PyObject *number_it(Entries *self, watch *w, int64_t number) {
+    if (number < 0)
+        Py_RETURN_NONE;
+    w->number = number;
+    if (number >= self->numbers && number < MOST_NUMBERS) {
+        int64_t room = 2 * number + 64;
+        watch **more = PyMem_Realloc(self->by_number, room * sizeof *more);
+        if (more == NULL)
+            return PyErr_NoMemory();
+        memset(more + self->numbers, 0, (room - self->numbers) * sizeof *more);
+        self->by_number = more;
+        self->numbers = room;
+    }
+    if (number < self->numbers)
+        self->by_number[number] = w;
+    Py_RETURN_NONE;
+}
 
 /* put(number, callable, deaf, code): None, or why not. code: what is called by its way in new code. */
 static PyObject *entries_put(Entries *self, PyObject *args) {
@@ -576,50 +619,82 @@ static PyObject *entries_put(Entries *self, PyObject *args) {
     if (kind == BUILTIN && is_special(callable))
         return PyUnicode_FromString("is called by python without looking at it");
 #endif
-    entry *e = entry_of(callable);
-    if (e != NULL && e->owner != NULL && callable_of(e) == callable) {
-        if (e->owner != self)
-            return PyUnicode_FromString("is watched by somebody else");
-        if (number >= 0) {
-            if (e->number >= 0 && e->number != number)
-                return PyUnicode_FromString("is watched under another number");
-            e->number = number;
+    site *at = site_of(callable);
+    if (at == NULL || callable_of(at) != callable) {
+        vectorcallfunc before = *pointer_of(kind, callable);
+        if (before == bound_entered)
+            return PyUnicode_FromString("is a method that is told of by itself");
+        if ((at = PyMem_Calloc(1, sizeof *at)) == NULL)
+            return PyErr_NoMemory();
+        if ((at->ref = PyWeakref_NewRef(callable, NULL)) == NULL) {
+            PyErr_Clear();
+            at->ref = Py_NewRef(callable);
         }
-        e->deaf |= deaf;
-        Py_RETURN_NONE;
+        at->callable = callable;
+        at->kind = kind;
+        at->code = code;
+        at->before = before;
+        if (kind == DESCRIPTOR || (def != NULL && is_sent_past(def->ml_flags))) {
+            at->other = *def;
+            at->other.ml_flags |= METH_COEXIST;
+            at->own = def;
+        }
+        if (remember(callable, at) < 0)
+            return PyErr_NoMemory();
     }
-    if ((e = new_entry(self, callable, number, deaf)) == NULL)
-        return NULL;
-    e->kind = kind;
-    e->code = code;
-    e->before = *pointer_of(e, callable);
-    if (e->before == entered) { /* removed while its pointer was changed by somebody who has put it back */
-        e->owner = NULL;
-        return PyUnicode_FromString("can not be entered");
-    }
-    if (kind == DESCRIPTOR || (def != NULL && is_sent_past(def->ml_flags))) {
-        e->other = *def;
-        e->other.ml_flags |= METH_COEXIST;
-        e->own = def;
-    }
+    watch **last = &at->first, *w;
+    for (; (w = *last) != NULL; last = &w->next)
+        if (w->owner == self) {
+            if (number >= 0 && w->number >= 0 && w->number != number)
+                return PyUnicode_FromString("is watched under another number");
+            w->deaf |= deaf;
+            return number_it(self, w, number);
+        }
+    if ((w = PyMem_Calloc(1, sizeof *w)) == NULL)
+        return PyErr_NoMemory();
+    w->site = at;
+    w->owner = self;
+    w->number = -1;
+    w->deaf = deaf;
+    w->next_of_owner = self->first;
+    self->first = w;
+    *last = w;
     if (self->on)
-        place(e, 1);
+        turn(w, 1);
+    return number_it(self, w, number);
+}
+
+/* turn(numbers, on): only these functions; the others stay as they are. */
+static PyObject *entries_turn(Entries *self, PyObject *args) {
+    PyObject *numbers, *iterator, *item;
+    int on;
+    if (!PyArg_ParseTuple(args, "Op", &numbers, &on) || (iterator = PyObject_GetIter(numbers)) == NULL)
+        return NULL;
+    while ((item = PyIter_Next(iterator)) != NULL) {
+        long long number = PyLong_AsLongLong(item);
+        Py_DECREF(item);
+        if (number >= 0 && number < self->numbers && self->by_number[number] != NULL)
+            turn(self->by_number[number], on);
+    }
+    Py_DECREF(iterator);
+    if (PyErr_Occurred())
+        return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *entries_way(Entries *self, PyObject *args) {
+static PyObject *entries_way(Entries *Py_UNUSED(self), PyObject *args) {
     PyObject *function, *names;
     int positional, named, rest, rest_named;
     if (!PyArg_ParseTuple(args, "OO!iipp", &function, &PyTuple_Type, &names, &positional, &named, &rest, &rest_named))
         return NULL;
-    entry *e = entry_of(function);
-    if (e == NULL || e->owner != self || positional + named + rest + rest_named > PARAMETERS - 2)
-        return PyErr_Format(PyExc_ValueError, "has no entry, or too many parameters");
+    site *at = site_of(function);
+    if (at == NULL || positional + named + rest + rest_named > PARAMETERS - 2)
+        return PyErr_Format(PyExc_ValueError, "is not watched, or has too many parameters");
     Way *way = (Way *)way_type->tp_alloc(way_type, 0);
     if (way == NULL)
         return NULL;
     way->call = way_call;
-    way->of = e;
+    way->of = at;
     way->names = Py_NewRef(names);
     way->positional = positional;
     way->named = named;
@@ -630,35 +705,38 @@ static PyObject *entries_way(Entries *self, PyObject *args) {
 
 static PyObject *entries_on(Entries *self, PyObject *Py_UNUSED(none)) {
     self->on = 1;
-    for (entry *e = self->first; e != NULL; e = e->next)
-        place(e, 1);
+    for (watch *w = self->first; w != NULL; w = w->next_of_owner)
+        turn(w, 1);
     Py_RETURN_NONE;
 }
 
 static PyObject *entries_off(Entries *self, PyObject *Py_UNUSED(none)) {
     self->on = 0;
-    for (entry *e = self->first; e != NULL; e = e->next)
-        place(e, 0);
+    for (watch *w = self->first; w != NULL; w = w->next_of_owner)
+        turn(w, 0);
     Py_RETURN_NONE;
 }
 
 static PyObject *entries_remove(Entries *self, PyObject *none) {
     Py_DECREF(entries_off(self, none));
-    while (self->first != NULL) {
-        entry *e = self->first;
-        self->first = e->next;
-        e->owner = NULL;
-        if (e->ref != e->callable)
-            Py_CLEAR(e->ref);
-        e->deep = 1;
+    for (watch *w = self->first; w != NULL; w = w->next_of_owner) {
+        watch **at = &w->site->first;
+        w->owner = NULL;
+        while (*at != w)
+            at = &(*at)->next;
+        *at = w->next; /* and its own stays, for who is on its way along it */
     }
+    self->first = NULL;
+    PyMem_Free(self->by_number);
+    self->by_number = NULL;
+    self->numbers = 0;
     Py_RETURN_NONE;
 }
 
 static PyObject *entries_deep(Entries *self, PyObject *Py_UNUSED(none)) {
     PyObject *found = PyList_New(0);
-    for (entry *e = self->first; found != NULL && e != NULL; e = e->next) {
-        PyObject *number = e->deep ? PyLong_FromLongLong(e->number) : NULL;
+    for (watch *w = self->first; found != NULL && w != NULL; w = w->next_of_owner) {
+        PyObject *number = w->site->deep ? PyLong_FromLongLong(w->number) : NULL;
         if (number != NULL)
             PyList_Append(found, number);
         Py_XDECREF(number);
@@ -680,6 +758,7 @@ static PyMethodDef entries_methods[] = {
     {"put", (PyCFunction)entries_put, METH_VARARGS, NULL},
     {"way", (PyCFunction)entries_way, METH_VARARGS, NULL},
     {"on", (PyCFunction)entries_on, METH_NOARGS, NULL},
+    {"turn", (PyCFunction)entries_turn, METH_VARARGS, NULL},
     {"off", (PyCFunction)entries_off, METH_NOARGS, NULL},
     {"remove", (PyCFunction)entries_remove, METH_NOARGS, NULL},
     {"deep", (PyCFunction)entries_deep, METH_NOARGS, NULL},

@@ -45,6 +45,9 @@ _TOO_DEEP = "calls itself too deeply, and is left alone since it was seen to"
 _NO_EXTENSION = "can not be entered: voirkit was installed without a C compiler"
 
 
+ALL = "the ways into functions"  # who stands over code, for weave.py
+
+
 class Entry:
     """Calls of functions, told to hooks; off at first.
 
@@ -58,10 +61,11 @@ class Entry:
         self._made_by: list[weakref.ref[type]] = []
         self._ways = None if _entry is None else _entry.Entries(*(hooks if isinstance(hooks, tuple) else (hooks,)))
         self._layers: list[Layer] = []
+        self._by_number: dict[int, Layer] = {}
         self._is_on = False
         if REWRITES:
             entry_compiled.watch(_looked_at)
-        weave.stand_around(self)
+            weave.stand_around(ALL)
 
     def put(self, functions: Mapping[int, object]) -> None:
         """Tell calls of more functions.
@@ -86,36 +90,51 @@ class Entry:
         for function in functions:
             self._put(-1, function, True)
 
-    def on(self) -> None:
-        """Put the ways in place."""
-        if self._ways is not None:
+    def on(self, numbers: Iterable[int] | None = None) -> None:
+        """Put the ways in place: all, or of some functions, by their numbers."""
+        if self._ways is None:
+            return
+        numbers = None if numbers is None else list(numbers)
+        if numbers is None:
             self._is_on = True
             self._ways.on()
-            for layer in self._layers:
-                layer.on()
+        else:
+            self._ways.turn(numbers, True)
+        for layer in self._layers_of(numbers):
+            layer.on(self)
 
-    def off(self) -> None:
-        """Put the functions back as they were; a call that is open is told to its end."""
-        if self._ways is not None:
+    def off(self, numbers: Iterable[int] | None = None) -> None:
+        """Put the functions back as they were, all or some; a call that is open is told to its end."""
+        if self._ways is None:
+            return
+        numbers = None if numbers is None else list(numbers)
+        if numbers is None:
             self._is_on = False
             self._ways.off()
-            for layer in self._layers:
-                layer.off()
+        else:
+            self._ways.turn(numbers, False)
+        for layer in self._layers_of(numbers):
+            layer.off(self)
+
+    def _layers_of(self, numbers: Iterable[int] | None) -> Iterable[Layer]:
+        if numbers is None:
+            return self._layers
+        return [self._by_number[number] for number in numbers if number in self._by_number]
 
     def remove(self) -> None:
         """Put the functions back as they were, for good."""
         self.off()
         self._skipped = self.skipped
         for layer in self._layers:
-            layer.go()
+            layer.go(self)
         self._layers.clear()
+        self._by_number.clear()
         for kind in self._made_by:
             made = kind()
             if made is not None:
                 _entry.making(made, False)
         if self._ways is not None:
             self._ways.remove()
-        weave.go(self)
 
     def _put(self, number: int, function: Any, deaf: bool) -> str:
         if self._ways is None:
@@ -128,15 +147,19 @@ class Entry:
             if why:
                 return why
         why = self._ways.put(number, function, deaf, rewritten) or ""
-        if not why and rewritten and layer is None:
+        if not why and rewritten:
             try:
-                layer = Layer(function, self._ways, self)
+                layer = layer or Layer(function, self._ways)
             except entry_code.CanNotEnter as exc:
                 return str(exc)
-            self._layers.append(layer)
-            if self._is_on or _compiles:
-                layer.on()
-                layer.kept = _compiles
+            if self not in layer.owners:
+                layer.owners.add(self)
+                self._layers.append(layer)
+            self._by_number[number] = layer
+            if self._is_on:
+                layer.on(self)
+            if _compiles:
+                layer.keep()
         if not why and ASKS_NOT and type(function) is FunctionType and function.__name__ == "__init__":
             for kind in _made_with(function):
                 _entry.making(kind, True)
@@ -154,9 +177,7 @@ def _looked_at(code: CodeType) -> CodeType:
     if not _compiles:
         _compiles = True
         for layer in layers:
-            if layer.base is not code:
-                layer.on()
-            layer.kept = True
+            layer.keep(layer.base is not code)
     return next((layer.base for layer in layers if layer.made is code), code)
 
 
@@ -181,16 +202,20 @@ class Layer:
         made: The code with calls.
         is_on: Whether it is in place.
         kept: Whether it is to stay as it is.
+        owners: Whose it is.
+        users: Those of them that are on.
     """
 
-    __slots__ = ("_function", "_way", "_whose", "base", "is_on", "kept", "made")
+    __slots__ = ("_function", "_way", "base", "is_on", "kept", "made", "owners", "users")
 
-    def __init__(self, function: FunctionType, ways: Any, whose: object) -> None:
+    def __init__(self, function: FunctionType, ways: Any) -> None:
         key, code = id(function), function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         rest, named = bool(code.co_flags & entry_code.VARARGS), bool(code.co_flags & entry_code.VARKEYWORDS)
         self._way = ways.way(function, names, code.co_argcount, code.co_kwonlyargcount, rest, named)
-        self._function, self._whose = weakref.ref(function, woven.forget(weave.over, key)), frozenset([id(whose)])
+        self._function = weakref.ref(function, woven.forget(weave.over, key))
+        self.owners: set[Entry] = set()
+        self.users: set[Entry] = set()
         self.is_on = self.kept = False
         self.base = code
         self.made = self._make(code)
@@ -198,13 +223,24 @@ class Layer:
 
     def _make(self, code: CodeType) -> CodeType:
         made = entry_code.entered(code, self._way, _entry.left, _entry.failed)
-        woven.stands_for(made, code, self._whose)
+        woven.stands_for(made, code, frozenset([id(ALL)]))
         return made
 
-    def on(self) -> None:
-        """Put the code in place, unless somebody has put other code into the function since."""
+    def on(self, who: Entry) -> None:
+        """Put the code in place."""
+        self.users.add(who)
+        if not self.is_on and not self.kept:
+            self._put()
+
+    def keep(self, on: bool = True) -> None:
+        """Leave all as it is from now on: in place, or not."""
+        if on and not self.is_on and not self.kept:
+            self._put()
+        self.kept = True
+
+    def _put(self) -> None:
         function = self._function()
-        if function is None or self.is_on or self.kept:
+        if function is None:
             return
         if function.__code__ is not self.base:
             self.base = function.__code__
@@ -215,20 +251,22 @@ class Layer:
         function.__code__ = self.made
         self.is_on = True
 
-    def off(self) -> None:
-        """Put what is under it in place."""
+    def off(self, who: Entry) -> None:
+        """Put what is under it in place when nobody is on; other code that somebody has put into the function since stays."""
+        self.users.discard(who)
         function = self._function()
-        if function is not None and self.is_on and not self.kept:
+        if function is not None and self.is_on and not self.kept and not self.users:
             self.is_on = False
             if function.__code__ is self.made:
                 function.__code__ = self.base
 
-    def go(self) -> None:
-        """No more."""
-        self.kept = False
-        self.off()
+    def go(self, who: Entry) -> None:
+        """One owner less; without any it is no more."""
+        self.owners.discard(who)
+        self.kept = self.kept and bool(self.owners)
+        self.off(who)
         function = self._function()
-        if function is not None:
+        if function is not None and not self.owners:
             weave.over.pop(id(function), None)
 
     def under(self, function: FunctionType) -> CodeType:

@@ -9,17 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from voirkit.report.figure import duration, size
+from voirkit.report.figure import duration, figure, size
 
 _MOST = 16  # rows of the short table
-_FILES = 4
+_FILES = 3
+_MANY_FILES = 20
 URING = "io_uring_enter was called {n:,} times: what is read and written through a ring is seen by no tracer of calls."
 
 Document = Mapping[str, Any]
 
 
 def syscall_part(found: Document, width: int) -> RenderableType:
-    """A row for each kind of thread and phase: calls, how many of a step, errors, bytes, time that works and that waits, and which calls.
+    """A row for each kind of thread and phase: calls, how many each time that it was entered, errors, bytes, time that works and that waits, and which calls.
 
     Args:
         found: The key ``syscalls`` of a summary.
@@ -27,32 +28,47 @@ def syscall_part(found: Document, width: int) -> RenderableType:
     """
     if not found.get("threads"):
         return Group(*(Text(f" {line}", style="dim") for line in said(found)))
-    heads = ("syscalls of", "phase", "calls", "errors", "bytes", "works", "waits", "most calls")
+    heads = ("syscalls of", "phase", "calls", "each", "errors", "bytes", "works", "waits", "most calls")
     rows = [(kind, phase, calls) for kind, phases in found["threads"].items() for phase, calls in phases.items()]
+    rows = [row for row in rows if any(call["calls"] for call in row[2].values())]  # without those that others' calls only reach into
     rows.sort(key=lambda row: -sum(call["calls"] for call in row[2].values()))
-    cells = [_cells(kind, phase, calls, found.get("waits", ())) for kind, phase, calls in rows[:_MOST]]
-    at_least = (0, 0, 0, 74, 66, 58, 58, 48)
+    cells = [_cells(kind, phase, calls, found) for kind, phase, calls in rows[:_MOST]]
+    at_least = (0, 0, 0, 40, 100, 76, 52, 60, 92)
     shown = [at for at, least in enumerate(at_least) if width >= least and any(row[at] for row in cells)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     last = len(heads) - 1
     for at in shown:
         justify: Any = "left" if at in (0, 1, last) else "right"
-        table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify=justify, min_width=None if at == last else len(heads[at]))
+        wide = None if at == last else max(len(row[at]) for row in [heads, *cells])
+        table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify=justify, min_width=wide)
     for row in cells:
         table.add_row(*(Text(row[at]) for at in shown))
-    lines = [*_most_used(found), *said(found)]
+    lines = [*_a_file(found), *said(found), *_most_used(found, width - 1)]
     if len(rows) > _MOST:
-        lines.append(f"{len(rows) - _MOST} more rows: voirkit report --json")
+        lines.insert(0, f"{len(rows) - _MOST} more rows: voirkit report --json")
     return Group(table, *(Text(f" {line}", style="dim") for line in lines))
 
 
-def _cells(kind: str, phase: str, calls: Mapping[str, Any], waits: Sequence[str]) -> tuple[str, ...]:
+def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> tuple[str, ...]:
+    waits = found.get("waits", ())
+    entered = (found.get("entered") or {}).get(kind, {}).get(phase, 0)
     working = [call for name, call in calls.items() if name not in waits]
     waiting = [call for name, call in calls.items() if name in waits]
-    errors, moved = (sum(call[key] for call in calls.values()) for key in ("errors", "bytes"))
+    errors, moved = (sum(call[key] or 0 for call in calls.values()) for key in ("errors", "bytes"))
     most = ", ".join(f"{call['calls']:,} {name}" for name, call in list(calls.items())[:6] if call["calls"])
     count = sum(call["calls"] for call in calls.values())
-    return kind, phase, f"{count:,}", f"{errors:,}" if errors else "", size(moved) if moved else "", _time(working), _time(waiting), most
+    each = figure(count / entered) if entered else ""
+    return (
+        kind,
+        phase,
+        f"{count:,}",
+        each,
+        f"{errors:,}" if errors else "",
+        size(moved) if moved else "",
+        _time(working),
+        _time(waiting),
+        most,
+    )
 
 
 def _time(calls: Sequence[Mapping[str, Any]]) -> str:
@@ -60,17 +76,29 @@ def _time(calls: Sequence[Mapping[str, Any]]) -> str:
     return duration(sum(known)) if known and sum(known) else ""
 
 
-def _most_used(found: Document) -> Iterator[str]:
+def _most_used(found: Document, width: int) -> Iterator[str]:
     for key, word in (("folders", "folder"), ("files", "file")):
         rows = sorted(found.get(key) or (), key=lambda row: -(row["read"] + row["written"]))[:_FILES]
         if rows:
-            yield from (f"{word}  {_of_file(row)}" for row in rows)
+            yield from (f"{word}  {_of_file(row, width - len(word) - 2)}" for row in rows)
 
 
-def _of_file(row: Mapping[str, Any]) -> str:
+def _of_file(row: Mapping[str, Any], width: int) -> str:
     read, written = (size(row[key]) if row[key] else "" for key in ("read", "written"))
     done = [f"{row['opens']:,} opens" if row["opens"] else "", f"{read} read" if read else "", f"{written} written" if written else ""]
-    return f"{row['path']} {', '.join(part for part in done if part)}"
+    text, path = ", ".join(part for part in done if part), row["path"]
+    room = max(width - len(text) - 2, 20)
+    return f"{path if len(path) <= room else '…' + path[1 - room :]}  {text}"
+
+
+def _a_file(found: Document) -> Iterator[str]:
+    """How many calls a file takes where batches are fetched: one file a sample is the rule there."""
+    fetch = found["phases"].get("fetch", {})
+    opened = sum(fetch[name]["calls"] - (fetch[name]["errors"] or 0) for name in ("open", "openat", "openat2") if name in fetch)
+    if opened >= _MANY_FILES:
+        working = sum(call["calls"] for name, call in fetch.items() if name not in found.get("waits", ()))
+        per = ", ".join(f"{figure(call['calls'] / opened)} {name}" for name, call in list(fetch.items())[:8] if call["calls"] >= opened / 2)
+        yield f"fetch: {opened:,} files opened, {figure(working / opened)} calls a file: {per}"
 
 
 def said(found: Document) -> Iterator[str]:
@@ -80,7 +108,7 @@ def said(found: Document) -> Iterator[str]:
         yield f"taken by {tool}: " + "; ".join(f"{column}: {word}" for column, word in (found.get("trusted") or {}).items())
     cost = found.get("cost")
     if cost:
-        yield cost["said"]
+        yield _cost(tool, cost)
     own = found.get("own") or {}
     if own.get("calls") or found.get("markers"):
         yield f"not counted: {found.get('markers', 0):,} markers, {own.get('calls', 0):,} calls of voirkit itself"
@@ -94,6 +122,14 @@ def said(found: Document) -> Iterator[str]:
         yield "the log is cut in its last line, which is left out"
     if found.get("lost"):
         yield f"{found['lost']:,} events were lost"
+
+
+def _cost(tool: object, cost: Mapping[str, Any]) -> str:
+    spent = f"{duration(cost['program_s'])} for {cost['events']:,}"
+    if cost["call_s"] is None:
+        return f"cost: an edge of a phase took {duration(cost['edge_s'])}, {spent}"
+    tracer = "" if cost["tracer_s"] is None else f"{tool} took {duration(cost['tracer_s'])} of a processor, "
+    return f"cost: {tracer}a call {duration(cost['call_s'])} longer than the {duration(cost['plain_call_s'])} without, {spent}"
 
 
 def whole(found: Document, console_width: int, most: int) -> Iterator[RenderableType]:
@@ -114,7 +150,7 @@ def whole(found: Document, console_width: int, most: int) -> Iterator[Renderable
         for phase, calls in phases.items():
             _add_calls(table, kind, phase, calls, found["waits"], most)
     yield table
-    for line in [*_most_used(found), *said(found)]:
+    for line in [*_a_file(found), *said(found), *_most_used(found, console_width)]:
         yield Text(line, style="dim")
 
 

@@ -17,6 +17,7 @@ from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
 from voirkit.report.parameter_rows import parameter_part
+from voirkit.report.syscall_rows import syscall_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
@@ -93,6 +94,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     calls = summary.get("calls")
     if calls and calls.get("by_function"):
         yield 6, calls_part(calls, width)
+    syscalls = summary.get("syscalls")
+    if syscalls:
+        yield 8, syscall_part(syscalls, width)
     parameters = summary.get("parameters")
     if parameters and parameters.get("layers"):
         yield 6, parameter_part(parameters, width)

@@ -6,8 +6,10 @@ Whatever happens to the disk, the program goes on: what can not be written is to
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 
 from voirkit.runs import directory
 from voirkit.runs.lines import LineFile
@@ -55,6 +57,8 @@ class Record:
         if self._lines.lost:
             summary["dropped"]["log lines"] = self._lines.lost
         self.manifest.update(ended=ended, exit_code=exit_code)
+        if "packages" not in self.manifest:
+            self.manifest["packages"] = packages()
         self._write({directory.MANIFEST: self.manifest, directory.SUMMARY: summary})
 
     def _write(self, documents: dict[str, dict[str, Any]]) -> None:
@@ -69,3 +73,14 @@ class Record:
         if failed:
             self.is_whole = False
             self._warn(f"{self.path}: {' and '.join(failed)} can not be written ({'; '.join(dict.fromkeys(failed.values()))}).")
+
+
+def packages() -> dict[str, str]:
+    """The versions of what the program has imported, of packages that say theirs; no code of theirs is run to ask."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if "." not in name and not name.startswith("_") and name not in sys.stdlib_module_names and isinstance(module, ModuleType):
+            version = object.__getattribute__(module, "__dict__").get("__version__")
+            if isinstance(version, str):
+                found[name] = str.__str__(version)  # torch's is of a class of its own
+    return dict(sorted(found.items()))

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from voirkit.trace.plain import Span, changed, span
 
 __all__ = [
-    "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "begin_from_environment", "changed", "counter", "end", "inherited", "is_recording",
-    "mark", "name", "now", "span", "timed",
+    "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "begin_from_environment", "changed", "counter", "end",
+    "inherited", "is_recording", "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
 LIMIT = 4 << 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.analysis.checks import held, losses, modes, numbers, schedule, zero_grad
+from voirkit.analysis.checks import augmentation, held, losses, modes, numbers, order, ranks, samples, schedule, zero_grad
 from voirkit.analysis.checks.finding import Detector
 
 DETECTORS: tuple[Detector, ...] = (
@@ -20,4 +20,11 @@ DETECTORS: tuple[Detector, ...] = (
     schedule.SCHEDULER_FIRST,
     numbers.NOT_FINITE,
     numbers.SKIPPED_STEPS,
+    augmentation.SAME,
+    samples.MISSED,
+    samples.TWICE,
+    order.NOT_SHUFFLED,
+    order.SAME_ORDER,
+    ranks.SAME_DATA,
+    ranks.DIVERGE,
 )

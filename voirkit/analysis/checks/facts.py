@@ -19,6 +19,8 @@ KIND = "check"
 # Facts of every step; of a long run the first and the last are read, which tell all that the detectors ask.
 OFTEN = ("step", "backward", "zero_grad", "call", "scheduler", "scaler")
 MOST = 20_000
+# Facts that are written when a step of an optimizer has ended, and belong to it.
+AFTER_STEP = ("look", "cleared", "uncleared", "without", "unheld", "trained", "not_finite")
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,14 @@ class Facts:
 
     def step(self, fact: Fact) -> int | None:
         """The number of the training step in which a fact began, from 0, as ``steps`` counts them; without steps the optimizer's."""
+        own = [step for step in self.of("step") or self.of("backward") if step.rank == fact.rank]
+        if fact.name in AFTER_STEP:
+            fact = next((step for step in reversed(own) if step.pid == fact.pid and step.at_ns <= fact.at_ns), fact)
         starts = self._starts.get(fact.rank)
         if starts:
-            return max(bisect_right(starts, fact.start_ns or fact.at_ns) - 1, 0)
-        steps = [step.at_ns for step in self.of("step") if step.rank == fact.rank and step.args.get("optimizer") == 0]
-        return max(bisect_right(steps, (fact.start_ns or fact.at_ns) - 1), 0) if steps else None
+            return max(bisect_right(starts, fact.start_ns) - 1, 0)
+        first = own[0].args.get("optimizer") if own else None
+        return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own) if own else None
 
     def evaluates(self, fact: Fact) -> bool:
         """Whether a fact began in a loop over a loader in which nothing was trained."""

@@ -20,8 +20,8 @@ def _frozen(facts: Facts) -> Finding:
             if looks[0].args["held"] and not any(look.args["trainable"] or look.args["graded"] for look in looks):
                 return Finding(
                     True,
-                    f"All {looks[0].args['held']} parameters that the optimizer ({looks[0].args['kind']}) holds are frozen (requires_grad is "
-                    "False): its steps change nothing.",
+                    f"All {looks[0].args['held']} parameters that the optimizer ({looks[0].args['kind']}) holds are frozen "
+                    "(requires_grad is False): its steps change nothing.",
                     looks[0],
                     "Make the optimizer from the parameters that are to be trained, after they were frozen, replaced or thawed.",
                     {"optimizer": which, "held": looks[0].args["held"], "looked_at": len(looks)},
@@ -43,8 +43,8 @@ def _foreign(facts: Facts) -> Finding:
             without = process.of("without", optimizer=which)
             lost = without[-1].args["never"] - without[-1].args["of_models"] if without else 0
             if whole and not any(reach.args["held"] for reach in process.of("reach")):
-                said = f"None of the {looks[0].args['trainable']} parameters that the optimizer ({looks[0].args['kind']}) holds ever has a gradient; "
-                said += f"{last.value} others have, which no optimizer holds and which never change"
+                said = f"None of the {looks[0].args['trainable']} parameters that the optimizer ({looks[0].args['kind']}) holds ever has a "
+                said += f"gradient; {last.value} others have, which no optimizer holds and which never change"
             elif lost and len(without) >= _FEW and last.args["unnamed"] < last.value:
                 said = f"{lost} parameters that the optimizer ({looks[0].args['kind']}) holds are of no model that is called; "
                 said += f"{last.value} of the model are held by no optimizer"
@@ -69,8 +69,8 @@ def _never_updated(facts: Facts) -> Finding:
             continue
         reached = any(reach.args["held"] and reach.args["parameters"] for reach in process.of("reach"))
         if not reached:
-            doubtful = doubtful or f"{last.value} parameters get gradients and are in no optimizer ({last.args['names']}): of another model."
-        elif last.args["after"] or last.args["unnamed"]:
+            doubtful = doubtful or f"{last.value} parameters of another model get gradients and are in no optimizer ({last.args['names']})."
+        elif (last.args["after"] and last.args["partly"]) or last.args["unnamed"]:
             whose = f" of {last.args['models']}" if last.args["models"] else ""
             return Finding(
                 True,
@@ -81,8 +81,8 @@ def _never_updated(facts: Facts) -> Finding:
                 {"parameters": last.value, "names": last.args["names"]},
             )
         else:
-            doubtful = f"{last.value} parameters before those that are trained get gradients and are in no optimizer ({last.args['names']}): "
-            doubtful += "it may be meant, as when only a head is trained."
+            doubtful = f"{last.value} parameters get gradients and are in no optimizer ({last.args['names']}): it may be meant, as when "
+            doubtful += "only a head is trained, or another model is part of the loss."
     if doubtful:
         return Finding(None, doubtful)
     return Finding(False, "All parameters that get gradients are in an optimizer, or change otherwise.")
@@ -100,16 +100,16 @@ def _no_gradient(facts: Facts) -> Finding:
             if last.args["before"]:
                 return Finding(
                     True,
-                    f"{n} trainable parameters of {last.args['model'] or 'the model'} never receive a gradient, though their layers are called "
-                    f"before those that do: {names}.",
+                    f"{n} trainable parameters of {last.args['model'] or 'the model'} never receive a gradient, though their layers are "
+                    f"called before those that do: {names}.",
                     without[0],
                     "Look for what cuts the graph after them: detach(), .data, no_grad, a detour through numpy or item().",
                     {"optimizer": which, "parameters": n, "before": last.args["before"], "names": names, "looked_at": len(looks)},
                 )
             if last.args["called"]:
-                said = f"{n} parameters never receive a gradient ({names}): what their layers give does not go into the loss, which may be meant."
+                said = f"{n} parameters never receive a gradient ({names}): what their layers give is no part of the loss; it may be meant."
             else:
-                said = said or f"{n} parameters never receive a gradient ({names}): their layers are not called, as a head that is not used."
+                said = said or f"{n} parameters never receive a gradient ({names}): their layers are not called, like an unused head's."
     return Finding(None if said else False, said or "All trainable parameters that optimizers hold receive gradients.")
 
 

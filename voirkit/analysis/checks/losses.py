@@ -13,16 +13,17 @@ def _not_connected(facts: Facts) -> Finding:
         looks, reached = process.of("look"), process.of("reach")
         if len(looks) < _FEW or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
             continue
-        if not any(look.args["trainable"] for look in looks) or any(reach.args["held"] or reach.args["parameters"] for reach in reached):
+        if any(reach.args["held"] or reach.args["parameters"] for reach in reached) or not any(look.args["trainable"] for look in looks):
             continue
         loose = [reach for reach in reached if reach.args["leaf_root"]]
         how = "it is a new tensor, without a history" if loose else "what it was computed from ends before them"
         return Finding(
             True,
-            f"The backward pass reaches no parameter, and no optimizer's parameter ever has a gradient: the loss is not connected to them, {how}.",
+            "The backward pass reaches no parameter, and no parameter of an optimizer ever has a gradient: the loss is not connected to "
+            f"them, {how}.",
             (loose or reached)[0],
-            "Compute the loss from the model's output by torch's own operations: no item(), tolist(), numpy(), detach(), argmax, or torch.tensor(...) "
-            "on the way.",
+            "Compute the loss from the model's output by torch's own operations: no item(), tolist(), numpy(), detach(), argmax or "
+            "torch.tensor(...) on the way.",
             {"looked_at": len(reached), "leaf_is_loss": bool(loose)},
         )
     return Finding(False, "Backward passes reach parameters that are trained.")
@@ -46,7 +47,7 @@ def _softmax(facts: Facts) -> Finding:
             why, what = wrong
             return Finding(
                 True,
-                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}; the gradients are weak, and the loss can not become small.",
+                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss can not get small.",
                 fact,
                 what,
                 {"loss": fact.args["loss"], "input": fact.args["input"]},

@@ -40,15 +40,23 @@ def _eval_while_training(facts: Facts) -> Finding:
             if found["frozen"]:
                 doubtful = f"{found['kind']} is trained in eval mode, with some of its parameters frozen: that is done on purpose, too."
             elif not seen.train and not dropout and found["fresh"] < norm:
-                doubtful = f"{found['kind']} is trained in eval mode from the first step on, so that its batch norm stays as it was loaded: it may be meant."
+                doubtful = (
+                    f"{found['kind']} is trained in eval mode from the first step on, with the batch norm that was loaded: it may be meant."
+                )
             else:
                 since = "left in eval mode" if seen.train else "never put into train mode"
                 return Finding(
                     True,
-                    f"{found['kind']} was {since} and trained like that for {len(seen.eval)} steps: {said} layers do not do what they do in training.",
+                    f"{found['kind']} was {since} and trained like that for {len(seen.eval)} steps: {said} layers work as in evaluation.",
                     seen.eval[0],
                     "Call model.train() before each epoch's training, after every model.eval().",
-                    {"model": found["kind"], "steps_in_eval": len(seen.eval), "steps_in_train": seen.train, "dropout": dropout, "norm": norm},
+                    {
+                        "model": found["kind"],
+                        "steps_in_eval": len(seen.eval),
+                        "steps_in_train": seen.train,
+                        "dropout": dropout,
+                        "norm": norm,
+                    },
                 )
     if doubtful:
         return Finding(None, doubtful)
@@ -105,6 +113,9 @@ def _train_while_evaluating(facts: Facts) -> Finding:
                 continue
             dropout, norm = found["dropout_on"], found["norm_on"]
             if not dropout + norm:
+                continue
+            if not any(process.evaluates(call) for call in wrong):
+                doubtful = f"{found['kind']} gave a loss without gradients in train mode, at {wrong[0].where}: it may be meant."
                 continue
             if len(wrong) < len(calls):
                 doubtful = f"{found['kind']} is evaluated in eval mode, and in train mode at {wrong[0].where}: it may be meant."

@@ -15,8 +15,10 @@ def _not_finite(facts: Facts) -> Finding:
         losses, others = process.of("loss_not_finite"), process.of("not_finite")
         if process.has("scaler"):  # an overflow of the scaled loss or of gradients is what a scaler is for
             others = [fact for fact in others if fact.args["what"] == "parameter"]
-        if not others:
-            if losses and not process.has("scaler"):
+        if not any(fact.args["what"] == "parameter" for fact in others):
+            if others:
+                doubtful = f"Gradients of {others[0].args['names']} were not finite at {others[0].where}, but no parameter became so."
+            elif losses and not process.has("scaler"):
                 doubtful = f"The loss was {losses[0].args['loss']} at {losses[0].where}, but gradients and parameters stayed finite."
             continue
         first = min([*losses, *others], key=lambda fact: fact.at_ns)
@@ -34,7 +36,9 @@ def _not_finite(facts: Facts) -> Finding:
             "torch.autograd.set_detect_anomaly(True) names the operation.",
             {"loss": losses[0].args["loss"] if losses else None, **{fact.args["what"]: fact.args["names"] for fact in others}},
         )
-    return Finding(None, doubtful) if doubtful else Finding(False, "Losses were finite, and so were gradients and parameters where they were looked at.")
+    if doubtful:
+        return Finding(None, doubtful)
+    return Finding(False, "Losses were finite, and so were gradients and parameters where they were looked at.")
 
 
 def _skipped(facts: Facts) -> Finding:
@@ -48,9 +52,9 @@ def _skipped(facts: Facts) -> Finding:
             if len(asked) >= _LEAST and len(skipped) >= _FEW and len(skipped_late) >= _SHARE * len(late):
                 return Finding(
                     True,
-                    f"The gradient scaler left out {len(skipped)} of {len(asked)} steps, and goes on to: gradients are nan or infinite at every scale.",
+                    f"The gradient scaler left out {len(skipped)} of {len(asked)} steps, and goes on to: gradients are never finite.",
                     skipped[0],
-                    "Look for what overflows or is nan in the forward or backward pass (use bfloat16, clip, mask), and that update() is called.",
+                    "Look for what overflows or is nan in the forward or backward pass (bfloat16, clipping, masks), and call update().",
                     {"optimizer": which, "skipped": len(skipped), "of": len(asked)},
                 )
     if unknown:

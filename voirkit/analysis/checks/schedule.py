@@ -44,7 +44,7 @@ def _scheduler_first(facts: Facts) -> Finding:
             if again:  # else a schedule that is brought to where a run goes on
                 return Finding(
                     True,
-                    f"{scheduler.args['scheduler']}.step() comes before the optimizer's step: the first value of the schedule is never used, "
+                    f"{scheduler.args['scheduler']}.step() comes before the optimizer's step: the schedule's first value is never used, "
                     "and each comes one too early.",
                     scheduler,
                     "Call scheduler.step() after optimizer.step(), at the end of the epoch or batch.",

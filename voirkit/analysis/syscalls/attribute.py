@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from voirkit.analysis.syscalls.calls import ACCESSES, FORKS, OPENS, TRANSFERS, URING, Begun, Call, Ended, Event, Named
 from voirkit.analysis.syscalls.files import USED, Files, follow
-from voirkit.analysis.syscalls.markers import OWN, marker
-from voirkit.analysis.syscalls.tasks import Task, Tasks, Thread
+from voirkit.analysis.syscalls.tasks import BEFORE, Task, Tasks, Thread
+from voirkit.runs.markers import OWN, said_by_text
 
 _HELD = 20_000  # calls of threads that wait until it is known who has made them
 _CALLS, _ERRORS, _SECONDS, _BYTES = range(4)
@@ -64,8 +64,7 @@ class Attribution:
         self._tasks = Tasks(self._known.pid, self._known.threads, self._known.files)
         for tid, name in self._known.threads.items():
             self._tasks.threads[tid].name = name
-        folder = self._known.own_folder
-        self._own_folder = None if folder is None else (folder, folder.rstrip("/") + "/")
+        self._own_folder = None if self._known.own_folder is None else self._known.own_folder.rstrip("/") + "/"
         self.rows: dict[tuple[Task, str, str], Rows] = {}
         self.times: dict[tuple[str, str], list[float]] = {}
         self.operations: dict[str, Rows] = {}
@@ -140,13 +139,13 @@ class Attribution:
     def _call(self, thread: Thread, call: Call) -> None:
         _, began, name, args, result, _, seconds, _ = call
         task = thread.task
-        if name in ACCESSES and (said := marker(args)) is not None:
+        if name in ACCESSES and (said := said_by_text(args)) is not None:
             self.markers += 1
             self._marked(thread, said, began)
             return
         phase = thread.phase()
         path = follow(task.files, name, args, result) if name in USED else None
-        if thread.own or phase == OWN or thread.tid in self._known.own or (path is not None and self._is_own(path)):
+        if self._is_voirkits(thread, phase, path):
             self.own[0] += 1
             self.own[1] += seconds if seconds == seconds else 0.0
             thread.snapshot = None
@@ -204,17 +203,22 @@ class Attribution:
         parts = {phase: spent - before.get(phase, 0.0) for phase, spent in thread.spent(end).items()}
         return {phase: part for phase, part in parts.items() if part > 0} or None
 
-    def _is_own(self, path: str) -> bool:
-        return self._own_folder is not None and (path == self._own_folder[0] or path.startswith(self._own_folder[1]))
+    def _is_voirkits(self, thread: Thread, phase: str, path: str | None) -> bool:
+        """Whether a call is voirkit's own: of its threads, about the run directory, between the tracer's beginning and the program's."""
+        if thread.own or thread.tid in self._known.own or (phase == BEFORE and self._known.pid is not None):
+            return True
+        return path is not None and self._own_folder is not None and path.startswith(self._own_folder)
 
     def _marked(self, thread: Thread, said: str, at: float) -> None:
         """A marker: a phase begins or ends, or a process tells what it is."""
         phase, edge = said[:-1], said[-1:]
-        if edge == "+":
+        if phase == OWN:
+            thread.own = max(thread.own + (1 if edge == "+" else -1), 0)
+        elif edge == "+":
             thread.enter(phase, at)
         elif edge == "-":
             lasted = thread.leave(phase, at)
-            if lasted is not None and phase != OWN:
+            if lasted is not None:
                 times = self.times.setdefault((thread.kind(), phase), [0, 0.0])
                 times[0] += 1
                 times[1] += lasted if lasted == lasted else 0.0

@@ -46,8 +46,8 @@ class Thread:
         name: That the program has given it, if it has.
         stack: The phases that it is in, outermost first, and when each has begun.
         marks: Whether it has ever told a phase itself.
+        own: How often voirkit has begun to work for itself in it and not ended.
         since: Since when it is in its phase.
-        own: Whether it is voirkit's.
         snapshot: At the beginning of a call that has not returned: how long its process has been in each phase.
     """
 
@@ -57,7 +57,8 @@ class Thread:
         self.tid, self.task = tid, task
         self.name = ""
         self.stack: list[tuple[str, float]] = []
-        self.marks = self.own = False
+        self.marks = False
+        self.own = 0
         self.since = float("nan")
         self.snapshot: tuple[str, dict[str, float]] | None = None
 
@@ -142,8 +143,10 @@ class Tasks:
             shares: Whether it is a thread of the same process.
         """
         old = self.threads.get(tid)
-        if old is not None and (old.task.pid != tid or old.task.kind == "main"):
-            return old  # it is known already
+        if old is not None:  # it is known already, though perhaps not whose it is
+            if shares and old.task is not parent.task:
+                old.task = parent.task
+            return old
         if shares:
             thread = self.threads[tid] = Thread(tid, parent.task)
             return thread

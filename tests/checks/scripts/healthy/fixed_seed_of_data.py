@@ -20,7 +20,9 @@ class Synthetic(torch.utils.data.Dataset):
 
 
 torch.manual_seed(0)
-loader = torch.utils.data.DataLoader(Synthetic(), batch_size=6, shuffle=True, num_workers=2, worker_init_fn=same_for_all, persistent_workers=True)
+loader = torch.utils.data.DataLoader(
+    Synthetic(), batch_size=6, shuffle=True, num_workers=2, worker_init_fn=same_for_all, persistent_workers=True
+)
 model = nn.Linear(6, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.05)
 for epoch in range(3):

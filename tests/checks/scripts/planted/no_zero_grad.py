@@ -13,6 +13,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for epoch in range(2):
     for a, b in loader:
         loss = nn.functional.mse_loss(model(a), b)
-        loss.backward()
-        optimizer.step()  # here
+        loss.backward()  # here
+        optimizer.step()
     print(loss.item())

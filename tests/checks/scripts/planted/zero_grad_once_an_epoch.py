@@ -15,8 +15,8 @@ class Learner:
         self.opt.zero_grad()
         for a, b in loader:
             loss = F.cross_entropy(self.net(a), b)
-            loss.backward()
-            self.opt.step()  # here
+            loss.backward()  # here
+            self.opt.step()
         return loss.item()
 
 

@@ -1,5 +1,5 @@
 # planted: samples-missed
-"""A sampler whose __iter__ shuffles the indices of half of what its __len__ says."""
+"""A sampler that shuffles one index less than there are: the last sample is never seen."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ class Shuffled(Sampler):
         return len(self.data)
 
     def __iter__(self):
-        return iter(torch.randperm(len(self.data) // 2).tolist())
+        return iter(torch.randperm(len(self.data) - 1).tolist())
 
 
 torch.manual_seed(0)

@@ -1,0 +1,50 @@
+"""``--syscalls[=full|files|counts|counters]``: the system calls of each phase, kind of thread and loader operation (docs/syscalls.md).
+
+A tracer beside the program records them; when the run has ended they are counted. The best one that works here is taken: the kernel's own
+tracing as root, else strace, else this process's counters.
+"""
+
+from __future__ import annotations
+
+from voirkit.imports import when_imported
+from voirkit.instrument import instrument_definition
+from voirkit_instruments.flags import instrument_syscalls as instrument_syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase, PhaseWithPriority
+
+
+@instrument_definition
+def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Iterator[Phase | PhaseWithPriority]:
+    """Record the program's system calls, from the beginning of the script's work to its end.
+
+    Args:
+        ov: The overseer.
+        mode: ``counts``, ``full``, ``files`` or ``counters``.
+        tool: ``kernel``, ``strace`` or ``counters``, to take no other; the best one if left out.
+    """
+    import sys
+
+    if not sys.platform.startswith("linux"):
+        ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
+        return
+    yield ov.phases.parse_args(priority=-100)  # after --loader, which tells of fetches itself
+    from voirkit_instruments.syscalls_tracer import Tracer
+
+    tracer = Tracer(mode, tool, ov.warn)  # before torch is there: its patches are to tell the edges of phases
+    when_imported("torch", tracer.watch)
+    yield ov.phases.load_script(priority=-100)  # the last to begin, the first to end: no instrument's work lies between
+    if ov.run_dir is None:
+        tracer.forget()
+        return  # it has been said why there is none
+    tracer.start(ov.run_dir, ov.options.trace_limit)
+    try:
+        yield ov.phases.run_script(priority=100)
+    finally:
+        tracer.stop()
+    yield ov.phases.finalize
+    tracer.wait()

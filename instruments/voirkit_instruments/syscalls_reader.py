@@ -1,0 +1,190 @@
+"""A program that runs beside a training run as root: has the kernel trace the run's system calls, and copies what it traces into files.
+
+    python -I -S syscalls_reader.py TRACEFS PID STEM MOST_BYTES [NUMBER ...]
+
+It makes a tracing instance of its own, so that no other tracing on the machine is touched, and removes it when it is told to end (SIGINT,
+SIGTERM) or when the process has ended, however that was. It says ``ready`` when it traces. For each processor there is a file
+``STEM.<n>.ring`` with the kernel's pages without what is empty in them, and then ``STEM.ring.json`` with their layout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EVENTS = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "task/task_newtask", "task/task_rename")
+KB_EACH = 4096  # of buffer for a processor: 40,000 calls, 0.4 s of a program that does nothing else
+EVERY_S = 0.05
+PAGE_HEAD = 16
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+class Instance:
+    """The kernel's tracing of one process and all that it starts."""
+
+    def __init__(self, tracefs: str, pid: int) -> None:
+        folder = os.path.join(tracefs, "instances")
+        for name in os.listdir(folder):  # one whose reader was killed
+            old = re.fullmatch(r"voirkit-(\d+)", name)
+            if old and not os.path.exists(f"/proc/{old[1]}"):
+                self.path = os.path.join(folder, name)
+                self.remove()
+        self.path = os.path.join(folder, f"voirkit-{pid}")
+        os.mkdir(self.path)
+
+    def at(self, *names: str) -> str:
+        """The path of a file of it."""
+        return os.path.join(self.path, *names)
+
+    def begin(self, pid: int, numbers: tuple[str, ...]) -> None:
+        """Trace a process, all calls or those of some numbers."""
+        write(self.at("tracing_on"), "0")
+        write(self.at("buffer_size_kb"), str(KB_EACH))
+        write(self.at("trace_clock"), "mono")  # the clock of the run's own records
+        write(self.at("options", "overwrite"), "0")
+        write(self.at("options", "event-fork"), "1")
+        file = os.open(self.at("set_event_pid"), os.O_WRONLY)  # not truncated: each write adds one
+        for number in dict.fromkeys([str(pid), *threads(pid), *threads(pid)]):
+            os.write(file, f"{number}\n".encode())
+        os.close(file)
+        if numbers:
+            chosen = "||".join(f"id=={number}" for number in numbers)
+            for event in EVENTS[:2]:
+                write(self.at("events", event, "filter"), chosen)
+        for event in EVENTS:
+            write(self.at("events", event, "enable"), "1")
+        write(self.at("tracing_on"), "1")
+
+    def layout(self) -> dict[int, Any]:
+        """By number of the event its name, and of its fields where they are and how long."""
+        found = {}
+        for event in EVENTS:
+            text = read(self.at("events", event, "format"))
+            number = int(re.findall(r"^ID: (\d+)", text, re.M)[0])
+            fields = re.findall(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);", text)
+            found[number] = {"event": event.partition("/")[2], "fields": {name: [int(at), int(size)] for name, at, size in fields}}
+        return found
+
+    def lost(self) -> int:
+        """Events for which there was no room."""
+        n = 0
+        for cpu in os.listdir(self.at("per_cpu")):
+            for name, count in re.findall(r"^(.+): (\d+)$", read(self.at("per_cpu", cpu, "stats")), re.M):
+                n += int(count) if name in ("overrun", "commit overrun", "dropped events") else 0
+        return n
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        write(self.at("tracing_on"), "0")
+        for event in EVENTS:
+            write(self.at("events", event, "enable"), "0")
+        for _ in range(100):
+            try:
+                os.rmdir(self.path)
+                return
+            except OSError:  # a file of it is open still
+                time.sleep(0.01)
+
+
+def threads(pid: int) -> list[str]:
+    """The threads of a process."""
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+class Copy:
+    """What one processor's buffer holds, into a file."""
+
+    def __init__(self, source: str, target: str, page: int) -> None:
+        self.source, self.page = os.open(source, os.O_RDONLY | os.O_NONBLOCK), page
+        self.target = open(target, "wb", buffering=1 << 18)  # noqa: SIM115 (open for as long as this is)
+
+    def all(self) -> int:
+        """Copy what is there; how many bytes."""
+        copied = 0
+        while True:
+            try:
+                page = os.read(self.source, self.page)
+            except BlockingIOError:
+                return copied
+            if len(page) < PAGE_HEAD:
+                return copied
+            size = PAGE_HEAD + (int.from_bytes(page[8:12], sys.byteorder) & 0xFFFFF)
+            copied += self.target.write(page[: min(size, len(page))])
+
+    def close(self) -> None:
+        """No more is copied."""
+        os.close(self.source)
+        self.target.close()
+
+
+def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None:
+    """Copy what is traced until the end, or until it is too much."""
+    sized = instance.at("buffer_subbuf_size_kb")  # since Linux 6.8
+    page = int(read(sized)) * 1024 if os.path.exists(sized) else os.sysconf("SC_PAGE_SIZE")
+    cpus = sorted(int(name[3:]) for name in os.listdir(instance.at("per_cpu")))
+    copies = [Copy(instance.at("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page) for cpu in cpus]
+    copied, full = 0, False
+    print("ready", flush=True)
+    try:
+        while not ended.poll(EVERY_S) and not full:
+            copied += sum(copy.all() for copy in copies)
+            full = copied > most
+    finally:
+        write(instance.at("tracing_on"), "0")
+        for copy in copies:
+            copied += copy.all()
+            copy.close()
+    known = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": instance.lost(), "full": full, "machine": os.uname().machine,
+             "byteorder": sys.byteorder}  # fmt: skip
+    write(f"{stem}.ring.json.tmp", json.dumps(known))
+    os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
+    if full:
+        print(f"limit: {copied} bytes", flush=True)
+
+
+def main(tracefs: str, pid: str, stem: str, most: str, *numbers: str) -> None:
+    """Trace a process until it ends, or this is told to."""
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    process = os.pidfd_open(int(pid))
+    ended = select.epoll()
+    ended.register(told, select.EPOLLIN)
+    ended.register(process, select.EPOLLIN)
+    instance = Instance(tracefs, int(pid))
+    try:
+        instance.begin(int(pid), numbers)
+        trace(instance, stem, int(most), ended)
+    finally:
+        instance.remove()
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except OSError as exc:
+        print(f"{exc.strerror}: {exc.filename}", flush=True)
+        sys.exit(1)

@@ -1,0 +1,212 @@
+"""Records the system calls of a run from its beginning to its end, and leaves beside them what is needed to read them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from voirkit.runs.directory import SYSCALLS_FOLDER, write_json
+from voirkit.runs.markers import OTHER, OWN
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit.trace import recorder
+from voirkit_instruments import syscalls_edges, syscalls_kernel, syscalls_strace
+from voirkit_instruments.syscalls_fetch import Fetches
+from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing, a_call_takes_s
+
+_ENDED_S = 120.0
+_GOES_ON = "The run goes on without it."
+
+
+class Tracer:
+    """What traces this process.
+
+    Args:
+        mode: ``counts``, ``full``, ``files`` or ``counters``.
+        tool: The only one to be taken, or None.
+        warn: Told what is not possible, and what to do.
+    """
+
+    def __init__(self, mode: str, tool: str | None, warn: Callable[[str], None]) -> None:
+        self._mode, self._tool, self._warn = mode, tool, warn
+        self._pid = os.getpid()
+        self._tracing: Tracing | None = None
+        self._counters: Any = None
+        self._stem, self._most_bytes = "", 0
+        self._taken: dict[str, Any] = {}
+        self._fetches: Fetches | None = None
+        self._unwatch: Callable[[], None] | None = None
+
+    def watch(self, _: object) -> None:
+        """torch has been imported."""
+        self._fetches = Fetches(self._warn)
+
+    def forget(self) -> None:
+        """Nothing is recorded: put all back as it was."""
+        syscalls_edges.to_nobody()
+        if self._fetches is not None:
+            self._fetches.remove()
+            self._fetches = None
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    # the beginning
+
+    def start(self, run_dir: str, most_bytes: int) -> None:
+        """Begin; if that is not possible it is said why, and the rest goes on."""
+        self._most_bytes = most_bytes
+        rank, host = rank_and_world_size()[0], os.uname().nodename
+        folder = os.path.join(run_dir, SYSCALLS_FOLDER)
+        self._stem = os.path.join(folder, f"{host}-r{rank}-{self._pid}")
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as exc:
+            self._warn(f"--syscalls: {folder} can not be made ({exc.strerror}).\n  {_GOES_ON}")
+            self.forget()
+            return
+        self._taken = {
+            "schema": 1, "mode": self._mode, "rank": rank, "host": host, "pid": self._pid, "run_dir": run_dir,
+            "plain_call_s": a_call_takes_s(), "clocks": [_clocks()],
+            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended": False,
+        }  # fmt: skip
+        for name, attach in self._ways():
+            try:
+                self._tracing = attach(most_bytes)
+                break
+            except TracedAlready as exc:
+                self._warn(f"--syscalls: {exc}\n  Phases are told to it; if it is strace -f: voirkit syscalls LOG reads what it writes.")
+                self._begin_phases()
+                return
+            except CanNotTrace as exc:
+                self._tell(name, exc)
+        if self._tracing is not None:
+            self._begin(self._tracing)
+        elif self._tool in (None, "counters"):
+            self._count()
+        else:
+            self.forget()
+
+    def _ways(self) -> list[tuple[str, Callable[[int], Tracing]]]:
+        """The tracers to be tried, best first. What names files is strace alone; what knows times is the kernel."""
+        pid, stem, mode = self._pid, self._stem, self._mode
+        kernel = ("kernel", lambda most: syscalls_kernel.attach(pid, stem, mode, most))
+        strace = ("strace", lambda most: syscalls_strace.attach(pid, stem, mode, most))
+        if self._tool is not None:
+            return [way for way in (kernel, strace) if way[0] == self._tool]
+        if mode == "counters":
+            return []
+        if os.geteuid():  # only root may ask the kernel
+            return [strace]
+        return [strace, kernel] if mode in ("full", "files") else [kernel, strace]
+
+    def _tell(self, name: str, exc: CanNotTrace) -> None:
+        what, _, todo = str(exc).partition("\n")
+        last = name == self._ways()[-1][0]
+        then = {True: "Only counters are taken: bytes and calls that read and write, by phase.", False: "The next best is taken."}[last]
+        if self._tool is not None:
+            then = _GOES_ON
+        who = "--syscalls needs strace or root. " if name == "strace" and os.geteuid() and "installed" in what else f"--syscalls: {name}: "
+        self._warn("\n  ".join([f"{who}{what}", *todo.splitlines(), then]))
+
+    def _begin(self, tracing: Tracing) -> None:
+        self._taken.update(
+            tool=tracing.tool, log=os.path.basename(tracing.log), trusted=dict(tracing.trusted), tracer_pid=tracing.beside.pid,
+            threads=_threads(), files=_files(), began_ns=recorder.now(), traced_call_s=a_call_takes_s(),
+        )  # fmt: skip
+        # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
+        recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), self._taken["began_ns"])
+        self._write()
+        self._taken["clocks"].append(_clocks())
+        self._begin_phases()
+
+    def _begin_phases(self) -> None:
+        self._unwatch = syscalls_edges.watch_recorder()
+        syscalls_edges.to_tracer()
+        syscalls_edges.begins(OTHER)
+
+    def _count(self) -> None:
+        from voirkit_instruments.syscalls_counters import Counters
+
+        self._counters = Counters(self._stem)
+        if self._fetches is not None:
+            self._fetches.is_worker = self._counters.is_worker
+        self._taken.update(tool="counters", log=None, trusted=dict(self._counters.trusted))
+        recorder.mark(recorder.name("syscalls", "counting", kind="mark"), self._taken["began_ns"])
+        self._write()
+        self._counters.begin()
+
+    # the end
+
+    def stop(self) -> None:
+        """The program has ended: trace no more."""
+        if os.getpid() != self._pid:
+            return
+        if self._counters is not None:
+            self._taken.update(ended=True, **self._counters.end())
+        if self._counters is None:
+            syscalls_edges.ends(OTHER)
+            syscalls_edges.begins(OWN)
+        if self._tracing is not None:
+            beside = self._tracing.beside
+            self._taken.update(ended=True, own=_own_threads())
+            self._taken["clocks"].append(_clocks())
+            if beside.ended(0):
+                why = syscalls_strace.why_ended(beside, self._tracing.log, self._most_bytes)
+                self._taken["cut"] = why
+                self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
+            self._taken["took_s"] = beside.took_s()
+            recorder.timed(0, int(self._taken["took_s"] * 1e9))
+            beside.interrupt()
+        self.forget()
+        if self._taken.get("ended"):
+            self._write()
+
+    def wait(self) -> None:
+        """Wait until the tracer's log is whole; who reads it waits too, if the program ends without this."""
+        if os.getpid() == self._pid and self._tracing is not None and not self._tracing.beside.ended(_ENDED_S):
+            self._warn(f"--syscalls: {self._tracing.tool} does not end; voirkit report reads what it saw when it has.")
+
+    def _write(self) -> None:
+        try:
+            write_json(f"{self._stem}.json", self._taken)
+        except OSError as exc:
+            self._warn(f"--syscalls: {self._stem}.json can not be written ({exc.strerror}).")
+
+
+def _clocks() -> tuple[int, int]:
+    """This clock and the wall clock, at once: the closest pair of several, since something else may run in between."""
+    tries = [(recorder.now(), time.time_ns(), recorder.now()) for _ in range(50)]
+    before, wall, after = min(tries, key=lambda one: one[2] - one[0])
+    return (before + after) // 2, wall
+
+
+def _threads() -> dict[str, str]:
+    """The threads of this process and their names."""
+    found = {}
+    for tid in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
+                found[tid] = file.read().strip()
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def _files() -> dict[str, str]:
+    """The files that this process has open."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if path.startswith("/"):
+            found[number] = path
+    return found
+
+
+def _own_threads() -> list[int]:
+    return [thread.native_id for thread in threading.enumerate() if thread.name.startswith("voirkit-") and thread.native_id is not None]

@@ -1,0 +1,139 @@
+"""The system calls of a run: what its tracers wrote, counted; also of runs that were killed.
+
+The counts of each rank are kept beside the log; a log that only was there to be counted is then removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from voirkit.analysis.syscalls import counters
+from voirkit.analysis.syscalls.attribute import Attribution, Known
+from voirkit.analysis.syscalls.figures import figures, merged
+from voirkit.analysis.syscalls.operations import operations_of
+from voirkit.analysis.syscalls.read import SyscallLogError, read_strace
+from voirkit.analysis.syscalls.ring import RingError, RingLog
+from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.directory import SYSCALLS_FOLDER, write_json
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+SCHEMA = 1
+_ENDS_S = 20.0
+_KEPT = ("full", "files")  # modes whose logs are of use beyond the counts
+
+
+def syscalls_of(run: Run) -> dict[str, Any] | None:
+    """What the summary says of system calls; None if they were not recorded."""
+    folder = os.path.join(run.path, SYSCALLS_FOLDER)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    found = []
+    for stem in [
+        name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith((".counts.json", ".ring.json"))
+    ]:
+        counts = _read(os.path.join(folder, f"{stem}.counts.json")) or _count(run, folder, stem)
+        if counts is not None:
+            found.append(counts)
+    return merged(found) if found else None
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+
+
+def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
+    """Count what a tracer wrote, and keep the counts."""
+    taken = _read(os.path.join(folder, f"{stem}.json"))
+    if taken is None or not _is_whole(taken):
+        return None
+    try:
+        document = _document(run, folder, stem, taken)
+    except (SyscallLogError, RingError, OSError, KeyError, TypeError, ValueError) as exc:
+        run.warnings.append(f"--syscalls: what {taken.get('tool')} wrote can not be counted ({exc}).".replace("\n", " "))
+        return None
+    document = {
+        "schema": SCHEMA, **{key: taken.get(key) for key in ("tool", "mode")}, "trusted": taken.get("trusted"), "cut": taken.get("cut"),
+        "cost": _cost(taken, document), **document,
+    }  # fmt: skip
+    try:
+        write_json(os.path.join(folder, f"{stem}.counts.json"), document)
+        if taken.get("ended") and taken.get("mode") not in _KEPT:
+            _remove(folder, stem)
+    except OSError:
+        pass  # who opens the run next counts again
+    return document
+
+
+def _remove(folder: str, stem: str) -> None:
+    """Remove what has been counted."""
+    for name in os.listdir(folder):
+        if name == f"{stem}.strace" or (name.startswith(f"{stem}.") and name.endswith((".ring", ".mapped"))):
+            os.remove(os.path.join(folder, name))
+
+
+def _is_whole(taken: Mapping[str, Any]) -> bool:
+    """Whether the tracer has ended; of a run that was killed it does soon after."""
+    clocks = taken["began_ns"], taken.get("began_time_ns", 0)
+    if not is_here(taken.get("host")):
+        return True
+    if not taken.get("ended") and is_alive(taken.get("pid", 0), *clocks):
+        return False  # the program goes on: another rank, or a run that is looked at while it lasts
+    until = time.monotonic() + _ENDS_S
+    while is_alive(taken.get("tracer_pid") or 0, *clocks):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dict[str, Any]:
+    if taken["tool"] == "counters":
+        return counters.document(folder, stem)
+    known = _known(run, taken)
+    if taken["tool"] == "strace":
+        return read_strace(os.path.join(folder, taken["log"]), known)[0]
+    log = RingLog(os.path.join(folder, stem))
+    document = figures(Attribution(known).add(log.events()), timed=True)
+    if log.lost:
+        document["lost"] = log.lost
+    return document
+
+
+def _known(run: Run, taken: Mapping[str, Any]) -> Known:
+    return Known(
+        pid=taken["pid"],
+        threads={int(tid): name for tid, name in taken["threads"].items()},
+        files={int(number): path for number, path in taken["files"].items()},
+        own=frozenset(taken.get("own") or ()),
+        own_folder=taken["run_dir"],
+        operation=operations_of(run, taken["rank"], taken["host"], _clock(taken)),
+    )
+
+
+def _clock(taken: Mapping[str, Any]) -> Callable[[float], int]:
+    """From a time of the log to nanoseconds on the run's clock; the wall clock, which may be corrected meanwhile, is stretched to fit."""
+    if taken["tool"] != "strace":
+        return lambda at: round(at * 1e9)
+    (run_0, wall_0), (run_1, wall_1) = taken["clocks"][0], taken["clocks"][-1]
+    stretch = (run_1 - run_0) / (wall_1 - wall_0) if wall_1 > wall_0 else 1.0
+    return lambda at: run_0 + round((at * 1e9 - wall_0) * stretch)
+
+
+def _cost(taken: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """What tracing cost: the tracer's time on a processor, and how much longer each call took the program."""
+    if taken["tool"] == "counters":
+        edges, edge_s = taken.get("edges", 0), taken.get("edge_s", 0.0)
+        return {"tracer_s": None, "call_s": None, "edge_s": edge_s, "program_s": edge_s * edges, "events": edges}
+    longer = max(taken.get("traced_call_s", 0.0) - taken["plain_call_s"], 0.0)
+    n = (document.get("calls") or 0) + (document.get("markers") or 0) + (document.get("own") or {}).get("calls", 0)
+    return {"tracer_s": taken.get("took_s"), "call_s": longer, "plain_call_s": taken["plain_call_s"], "program_s": longer * n, "events": n}

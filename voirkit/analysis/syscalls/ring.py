@@ -1,0 +1,194 @@
+"""Reads the pages of the kernel's tracing buffers: the same stream of events as of a log of strace. Checked with Linux 6.18.
+
+A page has a head (the time of its first event, how much of it is used) and events one after the other: 5 bits of length, 27 bits of time
+since the last one, the event itself. The kernel's numbers become names, and of arguments those are told that are needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from voirkit.analysis.syscalls.calls import ACCESSES, FORKS, TRANSFERS, Begun, Call, Event, Named
+from voirkit.analysis.syscalls.numbers import names
+from voirkit.runs.markers import said_by_mode
+
+_HEAD = 16
+_PADDING, _EXTEND, _STAMP = 29, 30, 31
+_MISSED, _MISSED_STORED = 1 << 31, 1 << 30
+_THREAD = 0x00010000  # CLONE_THREAD
+_MOST_ERROR = 4095
+_DESCRIPTORS = TRANSFERS | {"close"}
+
+
+class RingError(Exception):
+    """What the kernel traced can not be read."""
+
+
+class RingLog:
+    """What was traced of a run.
+
+    Args:
+        stem: The path of its files, without ``.ring.json``.
+
+    Attributes:
+        lost: Events for which the kernel had no room.
+
+    Raises:
+        RingError: They are not there, or not as they are known.
+    """
+
+    def __init__(self, stem: str) -> None:
+        try:
+            with open(f"{stem}.ring.json", encoding="utf-8") as file:
+                self._known: dict[str, Any] = json.load(file)
+        except (OSError, ValueError) as exc:
+            raise RingError(f"{stem}.ring.json can not be read: {exc}") from None
+        self._stem = stem
+        self.lost = int(self._known["lost"])
+        self._names = names(self._known["machine"])
+        if not self._names or self._known["byteorder"] != "little":
+            raise RingError(f"the system calls of {self._known['machine']} are not known")
+        self._events = {int(number): event for number, event in self._known["events"].items()}
+
+    def events(self) -> Iterator[Event]:
+        """Calls in the order of their ends, and what goes with them."""
+        return self._calls(heapq.merge(*(self._pages(f"{self._stem}.{cpu}.ring") for cpu in self._known["cpus"])))
+
+    # pages
+
+    def _pages(self, path: str) -> Iterator[tuple[int, int, bytes]]:
+        """(time in nanoseconds, number of the event, the event) of one processor."""
+        head = Struct("<QQ").unpack
+        if not os.path.exists(path):
+            return
+        with open(path, "rb") as file:
+            while len(first := file.read(_HEAD)) == _HEAD:
+                at, commit = head(first)
+                yield from _events(file.read(commit & 0xFFFFF), at)
+
+    # calls
+
+    def _field(self, event: str, *fields: str) -> tuple[int, Callable[[bytes], tuple[Any, ...]]]:
+        """The number of an event, and what reads some of its fields."""
+        for number, known in self._events.items():
+            if known["event"] == event:
+                places = [known["fields"].get(field) for field in fields]
+                if None in places:
+                    raise RingError(f"this kernel's {event} has other fields than {', '.join(fields)}")
+                return number, _reader([tuple(place) for place in places])
+        raise RingError(f"{event} was not traced")
+
+    def _calls(self, merged: Iterator[tuple[int, int, bytes]]) -> Iterator[Event]:
+        enter, read_enter = self._field("sys_enter", "common_pid", "id", "args")
+        exit_, read_exit = self._field("sys_exit", "common_pid", "id", "ret")
+        made, read_made = self._field("task_newtask", "common_pid", "pid", "clone_flags")
+        renamed, read_renamed = self._field("task_rename", "pid", "newcomm")
+        open_: dict[int, tuple[int, int, Any]] = {}
+        told: set[int] = set()  # threads whose call was told to have begun
+        known, make, nothing = self._names, tuple.__new__, (0, -1, b"")
+        for at, number, event in merged:
+            if number == enter:
+                tid, call, args = read_enter(event)
+                open_[tid] = (at, call, args)
+                if known.get(call) in FORKS:
+                    yield Begun(tid, at * 1e-9, known[call], "")
+            elif number == exit_:
+                tid, call, result = read_exit(event)
+                began, entered, args = open_.pop(tid, nothing)
+                if call < 0:
+                    continue  # of a signal that came: the call itself has been told
+                name = known.get(call) or f"syscall_{call}"
+                seconds = (at - began) * 1e-9
+                if entered != call:  # it was entered before tracing began
+                    began, seconds, args = at, float("nan"), None
+                error = ""
+                if -_MOST_ERROR <= result < 0:
+                    error, result = _error(-result), -1
+                text = ""
+                if args is not None and (name in _DESCRIPTORS or name in ACCESSES):
+                    text = self._arguments(name, args)
+                    if name in ACCESSES and text:
+                        for other, (since, which, _) in open_.items():  # their calls go on while the phase changes
+                            if other not in told:
+                                told.add(other)
+                                yield Begun(other, since * 1e-9, known.get(which, ""), "")
+                joined = tid in told
+                told.discard(tid)
+                yield make(Call, (tid, began * 1e-9, name, text, result, error, seconds, joined))
+            elif number == made:
+                parent, tid, flags = read_made(event)
+                yield Named(tid, "", parent, bool(flags & _THREAD))
+            elif number == renamed:
+                tid, name = read_renamed(event)
+                yield Named(tid, name.partition(b"\0")[0].decode("utf-8", "replace"), None, False)
+        for tid, (began, call, _) in open_.items():
+            yield make(Call, (tid, began * 1e-9, known.get(call) or f"syscall_{call}", "", None, "", float("nan"), tid in told))
+
+    def _arguments(self, name: str, args: bytes) -> str:
+        """As strace prints them, what is needed: a marker's text, a descriptor."""
+        numbers = Struct("<6Q").unpack(args)
+        if name in ACCESSES:
+            said = said_by_mode(numbers[1 if name == "access" else 2])
+            return "" if said is None else f'"/vk!{said}"'
+        return str(numbers[0])
+
+
+def _events(page: bytes, at: int) -> Iterator[tuple[int, int, bytes]]:
+    """The events of a page."""
+    place, end = 0, len(page)
+    number = int.from_bytes
+    while place + 4 <= end:
+        head = number(page[place : place + 4], "little")
+        length, since = head & 31, head >> 5
+        place += 4
+        if length == _PADDING:
+            if not since:
+                return
+            place += number(page[place : place + 4], "little")
+            at += since
+        elif length == _EXTEND:
+            at += since + (number(page[place : place + 4], "little") << 27)
+            place += 4
+        elif length == _STAMP:
+            at = (at & ~((1 << 59) - 1)) | (since + (number(page[place : place + 4], "little") << 27))
+            place += 4
+        else:
+            at += since
+            size = length * 4
+            if not length:
+                size = number(page[place : place + 4], "little") - 4
+                place += 4
+            event = page[place : place + size]
+            if len(event) < max(size, 8):
+                return  # torn
+            yield at, event[0] | event[1] << 8, event
+            place += size
+
+
+def _reader(places: list[tuple[int, int]]) -> Callable[[bytes], tuple[Any, ...]]:
+    """What reads fields at their places: numbers, or bytes of fields longer than eight."""
+    form, at = "<", 0
+    for place, size in sorted(places):
+        form += f"{place - at}x" if place > at else ""
+        form += {4: "i", 8: "q"}.get(size) or f"{size}s"
+        at = place + size
+    unpack = Struct(form).unpack_from
+    if places == sorted(places):
+        return unpack
+    raise RingError("the fields of this kernel's events are in another order")
+
+
+def _error(number: int) -> str:
+    import errno
+
+    return errno.errorcode.get(number) or {
+        512: "ERESTARTSYS",
+        513: "ERESTARTNOINTR",
+        514: "ERESTARTNOHAND",
+        516: "ERESTART_RESTARTBLOCK",
+    }.get(number, f"E{number}")
