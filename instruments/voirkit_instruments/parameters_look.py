@@ -13,7 +13,7 @@ from voirkit_instruments.parameters_record import CHANGED, GRAD_BITS, GRAD_INF, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from voirkit_instruments.parameters_figures import Figures
@@ -52,6 +52,11 @@ class Look:
         if self._gradients.is_broken and plan.is_finite:
             self._alarm(before=True)
 
+    @property
+    def due(self) -> tuple[list[Any], list[int]]:
+        """All parameters, and the places of those whose turn it is."""
+        return self._parameters, self._due
+
     def _first_norms(self) -> list[tuple[str, int, Any]]:
         """Before the first step the norms of all whose turn comes later."""
         which = [at for turn in self.plan.turns for at in turn if at not in self._due]
@@ -66,12 +71,13 @@ class Look:
         watched, parameters = self.plan.watched, self._parameters
         return self._figures.sample([(parameters[at], watched[at].place) for at in ats], self.n)
 
-    def end(self, end_ns: int, has_walked: bool) -> None:
+    def end(self, end_ns: int, has_walked: bool, more: Iterable[tuple[str, str, Any]] = ()) -> None:
         """The step is over.
 
         Args:
             end_ns: When it was.
             has_walked: There was a backward in it (a closure): the gradients are those of now.
+            more: What else has norms: category, name, tensor.
         """
         plan, figures = self.plan, self._figures
         if has_walked:
@@ -85,6 +91,9 @@ class Look:
         for category, at, tensor in (*self._figures_of_due(), *self._first, *self._gradients.figures(), *self._norms_on_devices()):
             self._places[category, at] = len(sent)
             sent.append(tensor)
+        found = list(more)
+        self._more = [(category, name) for category, name, _ in found]
+        sent += figures.norms([tensor.detach() for _, _, tensor in found])
         self._records.step(plan, self.start_ns, end_ns, self.n)
         plan.n += 1
         self._later.bring(sent, self._arrived)
@@ -125,6 +134,8 @@ class Look:
         """Write all that is known of the step; called when the figures are on the host, at a later step perhaps."""
         plan, states = self.plan, self._flags
         n = len(self._groups)
+        for (category, name), norm in zip(self._more, found[len(found) - len(self._more) :], strict=True):
+            self._records.other(category, name, self.start_ns, float(norm[0]))
         self._flags_of_data(found[:n])
         for at, flags in self._gradients.flags(found[n:]):
             states[at] = states.get(at, 0) | flags

@@ -13,13 +13,14 @@ from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.parameters_figures import Figures
 from voirkit_instruments.parameters_later import Later
 from voirkit_instruments.parameters_look import Look
+from voirkit_instruments.parameters_more import More
 from voirkit_instruments.parameters_named import Models, Name
 from voirkit_instruments.parameters_plan import Plan
 from voirkit_instruments.parameters_record import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
 now = time.perf_counter_ns
@@ -55,13 +56,15 @@ class Watch:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``span`` and ``timed``.
         every: Steps between two looks at a parameter.
         warn: Told, once, of what fails.
+        of: What else is looked at: ``buffers``, ``state``.
     """
 
-    def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
         self._torch, self._recorder, self._every, self._warn = torch, recorder, every, warn
         self._records = Records(recorder)
         self._figures, self._later = Figures(torch), Later(torch)
         self._models = Models()
+        self._more = More(of, self._models, torch) if of else None
         self._names: dict[int, Name] = {}
         self._names_of = -1  # how many models there were when the names were looked up
         self._optimizers = Ordinals()
@@ -117,7 +120,8 @@ class Watch:
             return
         try:
             with self._quiet():
-                look.end(end_ns, here.get("walks", 0) != here["walked"])
+                more = () if self._more is None else self._more.due(look.plan, *look.due, optimizer)
+                look.end(end_ns, here.get("walks", 0) != here["walked"], more)
                 if look.plan.n == 1:
                     self._forget_dead()
         except Exception as exc:

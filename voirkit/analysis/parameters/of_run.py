@@ -113,7 +113,7 @@ def parameters_of(run: Run) -> list[Parameter]:
     found: dict[tuple[int, str, int, str, int], Parameter] = {}
     met: dict[tuple[int, str, int, str], list[dict[str, Any]]] = {}
     rest = (
-        f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category NOT IN ('step', 'zero_grad', 'zeroed') "
+        f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category IN ('seen', 'state', 'digest', 'norm', 'grad_norm', 'update_norm') "
         "ORDER BY start_ns, (category = 'seen') DESC"
     )
     for batch in run.fetch(rest):
