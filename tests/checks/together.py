@@ -11,6 +11,7 @@ import os
 import runpy
 import socket
 import sys
+from importlib import import_module
 from typing import Any
 
 
@@ -60,4 +61,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    for module in ("torch.utils.data", "torch._dynamo", "torch.nn.parallel.distributed", "torch.optim.lr_scheduler"):
+        import_module(module)
     main()
