@@ -36,12 +36,14 @@ class Look:
 
     Attributes:
         start_ns: When the step began.
+        due: Those whose turn it is, with their places in the plan.
     """
 
     def __init__(self, plan: Plan, parameters: list[Any], scale: Any, figures: Figures, later: Later, records: Records) -> None:
         self.plan, self.start_ns, self.n = plan, 0, plan.n
         self._parameters, self._scale, self._figures, self._later, self._records = parameters, scale, figures, later, records
         self._due, self._groups = plan.due(), plan.sampled()
+        self.due = {at: parameters[at] for at in self._due}
         self._flags: dict[int, int] = {}  # of some parameters, what is known without waiting for a device
         self._found_broken: dict[int, tuple[int, int]] = {}  # by an alarm: flags of data and gradient
         self._first = self._first_norms() if self.n == 0 else []
@@ -51,11 +53,6 @@ class Look:
         self._gradients = self._read_gradients()
         if self._gradients.is_broken and plan.is_finite:
             self._alarm(before=True)
-
-    @property
-    def due(self) -> tuple[list[Any], list[int]]:
-        """All parameters, and the places of those whose turn it is."""
-        return self._parameters, self._due
 
     def _first_norms(self) -> list[tuple[str, int, Any]]:
         """Before the first step the norms of all whose turn comes later."""
@@ -160,6 +157,7 @@ class Look:
         for at, state in states.items():
             self._state(at, state | (GRAD_NONE if nones[at] else 0), self.start_ns)
         self._parameters = self._copies = []
+        self.due = {}
         self._differences = {}
 
     def _state(self, at: int, state: int, at_ns: int) -> None:

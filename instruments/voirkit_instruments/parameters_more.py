@@ -6,7 +6,7 @@ import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Any
 
     from voirkit_instruments.parameters_named import Models
@@ -30,11 +30,11 @@ class More:
         self._buffers: list[tuple[str, Any]] = []  # names, and weakly what they are
         self._buffers_of = -1
 
-    def due(self, plan: Plan, parameters: list[Any], due: list[int], optimizer: Any) -> Iterator[tuple[str, str, Any]]:
+    def due(self, plan: Plan, due: Mapping[int, Any], optimizer: Any) -> Iterator[tuple[str, str, Any]]:
         """Of the step that has just been made: category, name, tensor."""
         if STATE in self._kinds:
-            for at in due:
-                for key, value in list(dict.get(optimizer.state, parameters[at], {}).items()):
+            for at, parameter in due.items():
+                for key, value in list(dict.get(optimizer.state, parameter, {}).items()):
                     if self._is_plain(value):
                         yield "state_norm", f"{plan.watched[at].name.full}:{key}", value
         if BUFFERS in self._kinds and plan.ordinal == 0:

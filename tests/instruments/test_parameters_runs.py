@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,12 @@ def test_the_summary_and_the_table_say_what_each_parameter_did(place: Place) -> 
     assert rows["0.weight"]["nan_step"] == 8
     assert 0 < rows["0.weight"]["update_ratio"]["median"] < 0.1
     assert "NaN in the gradient of 3.weight first, in step 7" in ended.err
+    assert place.python("-m", "voirkit", "export", "run", "--format", "chrome", "-o", "run.json").code == 0
+    figures = [
+        one["args"]["figure"] for one in json.loads((place.folder / "run.json").read_text())["traceEvents"] if one.get("cat") == "norm"
+    ]
+    assert figures
+    assert None in figures  # nan
 
 
 def test_buffers_and_the_optimizers_state_are_looked_at_on_request(place: Place) -> None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _TRAIN = TASKS.index("train")
-# What waits for workers is called as often as it has to wait; it, and all inside of it, is no part of what a program does.
-_WAITS = "_MultiProcessingDataLoaderIter."
+# What asks workers for batches is called as often as it has to wait, and what takes tensors from them is given numbers of files: both,
+# and all inside of them, are no part of what a program does.
+_WAITS, _TAKES = "_MultiProcessingDataLoaderIter.", "torch.multiprocessing."
 _ON_OBJECTS = (".__call__", ".step", ".zero_grad")  # methods of what lives as long as the training: modules, optimizers, schedulers
 
 
@@ -85,7 +86,7 @@ def thread_of(run: Run, rank: int, when: When, codes: Codes) -> Thread:
     found = Recorded(run, rank, when, _trains(run, rank, when))
     calls = joined([*found.chunks()])
     calls = calls.take(np.lexsort((-calls.duration_ns, calls.start_ns)))
-    waits = np.array([name.startswith(_WAITS) for _, name in found.functions], dtype=bool)[calls.function]
+    waits = np.array([name.startswith(_WAITS) or module.startswith(_TAKES) for module, name in found.functions], dtype=bool)[calls.function]
     calls = calls.take(~within(calls.start_ns, calls.start_ns + calls.duration_ns, waits))
     functions = np.array([codes.function(name) for name in found.functions], dtype=np.int64)
     given = [codes.set({key: value for key, value in one.items() if key not in ("returns", "error")}) for one in found.arguments]

@@ -118,14 +118,17 @@ class Facts:
 
     def step(self, fact: Fact) -> int | None:
         """The number of the training step in which a fact began, from 0, as ``steps`` counts them; without steps the optimizer's."""
-        own = [step for step in self.of("step") or self.of("backward") if step.rank == fact.rank]
+        own = [step for step in self.of("step") if step.rank == fact.rank]
         if fact.name in AFTER_STEP:
             fact = next((step for step in reversed(own) if step.pid == fact.pid and step.at_ns <= fact.at_ns), fact)
         starts = self._starts.get(fact.rank)
         if starts:
             return max(bisect_right(starts, fact.start_ns) - 1, 0)
-        first = own[0].args.get("optimizer") if own else None
-        return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own) if own else None
+        if own:
+            first = own[0].args.get("optimizer")
+            return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own)
+        passed = [one for one in self.of("backward") if one.rank == fact.rank]  # a scaler has left out all steps
+        return max(sum(one.start_ns <= fact.start_ns for one in passed) - 1, 0) if passed else None
 
     def evaluates(self, fact: Fact) -> bool:
         """Whether a fact began in a loop over a loader in which nothing was trained."""
