@@ -24,7 +24,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow
 
-# The tools that read exports, each in an environment of its own: DFAnalyzer, Perfetto.
+# The tools that read exports, each in an environment of its own: DFAnalyzer, Perfetto, TrainCheck.
 test-readers: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/report/readers/make.sh $(READERS)
 	VOIRKIT_READERS=$(READERS) $(PY) -m pytest -m readers tests/report
@@ -63,6 +63,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/at_rest.py
 	$(PY) benchmarks/trace.py
 	$(PY) benchmarks/live.py
+	$(PY) benchmarks/parameters.py
 	$(PY) benchmarks/syscalls.py
 
 # Checks that are kept outside the repository; run where they are present.

@@ -56,7 +56,7 @@ class Ranks:
     def _once(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            self._facts.mark(name, self._facts.where(4))
+            self._facts.mark(name, self._facts.where())
 
     def look(self, which: int, n: int, where: str | None, parameters: list[Any]) -> None:
         """At a look of an optimizer.

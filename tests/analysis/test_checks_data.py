@@ -36,8 +36,8 @@ class Trained:
         number = sum(fact.name == "epoch" and fact.rank == rank for fact in self.facts)
         known = {
             "where": "main.py:10", "made": "main.py:5", "iterator": number, "turn": 0, "shuffle": None, "map": True, "dataset": "Points",
-            "sampler": RANDOM, "own": True, "replacement": False, "samples": -1, "replicas": -1, "workers": 2, "batch_size": 8,
-            "drop_last": False, "size": 64, "ordered": True, "said": -1, "batches": 8, "exhausted": True, "n": 64, "distinct": 64,
+            "sampler": RANDOM, "replacement": False, "replicas": -1, "workers": 2, "batch_size": 8,
+            "size": 64, "ordered": True, "said": -1, "batches": 8, "exhausted": True, "n": 64, "distinct": 64,
             "order": order, "sequential": False, "set": 1, "at_seams": 0, "missed": 0, "missed_first": -1, "content": order,
         }  # fmt: skip
         return self.add("epoch", loader, rank, began, **{**known, **more})

@@ -96,6 +96,7 @@ class _Export:
         seen = self._rows(f"SELECT DISTINCT name FROM ({self._chosen}) WHERE {_PARAMETER} AND category = 'seen'")
         self._names = [name for (name,) in seen]
         recorded = set(self._rows(f"SELECT DISTINCT host, rank, pid FROM ({self._chosen})"))
+        self._ranks = {rank for _, rank, _ in recorded}
         processes = [one.process for one in self._run.extents()]
         pids: set[int] = set()
         written = []
@@ -140,4 +141,4 @@ class _Export:
 
     def _variables(self, parameters: str) -> Variables:
         norms = self._rows(f"SELECT name, arg_min(number, start_ns) FROM ({parameters}) WHERE category = 'norm' GROUP BY name")
-        return Variables(self._names, dict(norms))
+        return Variables(self._names, dict(norms), len(self._ranks) > 1)

@@ -19,7 +19,8 @@ _TRAIN, _EVALUATION = TASKS.index("train"), TASKS.index("evaluation")
 
 
 class Stages:
-    """Steps and stages of one rank: ``init`` before the first step; what lies behind a step, and in none, belongs to it.
+    """Steps, from 1 as TrainCheck counts them, and stages of one rank. Before the first step is ``init``, step 0; what lies behind a step,
+    and in none, belongs to it.
 
     Args:
         when: To which step a moment belongs.
@@ -35,7 +36,7 @@ class Stages:
         task, number, _ = self._when.place(start_ns, duration_ns)
         before = np.searchsorted(self._starts, start_ns, side="right") - 1
         trains = task == _TRAIN
-        step = np.where(trains, number, np.maximum(before, 0))
+        step = np.where(trains, number, before) + 1
         stage = np.where(task == _EVALUATION, EVALUATION, np.where(trains | (before >= 0), TRAINING, INIT))
         return list(zip(step.tolist(), stage.tolist(), strict=True))
 

@@ -41,7 +41,7 @@ class _Open(NamedTuple):
     head: str
     tail: str
     moment: Moment | None
-    meta: str
+    step: int
     stage: str
 
 
@@ -91,7 +91,7 @@ class Sweep:
         moment = self._moment_of(call, leaf) if holds is not None and leaf in _OPTIMIZES else None
         meta = self._meta(call.step, call.stage)
         if moment is not None:
-            yield from self._enter(moment, meta, call.stage)
+            yield from self._enter(moment, call.step, call.stage)
         number, proxies = "null", ""
         if call.object and call.spelled.is_bound:
             key = call.tid, call.object
@@ -114,7 +114,7 @@ class Sweep:
             end = stack[-1].end_ns
         kind = "function_call (post) (exception)" if spelled.is_error else "function_call (post)"
         tail = f'"type":"{kind}",{spelled.ends}'
-        one = _Open(max(end, call.start_ns), -self._calls, call.tid, call.object, head, tail, moment, meta, call.stage)
+        one = _Open(max(end, call.start_ns), -self._calls, call.tid, call.object, head, tail, moment, call.step, call.stage)
         heapq.heappush(self._open, one)
         stack.append(one)
         yield f'{head}"type":"function_call (pre)",{proxies}{spelled.begins},"time":{self._time(call.start_ns)}}}\n'
@@ -125,7 +125,7 @@ class Sweep:
             one = heapq.heappop(self._open)
             self._stacks[one.tid].remove(one)
             if one.moment is not None and not one.moment.is_left:  # the innermost call ends first
-                yield from self._leave(one, one.moment)
+                yield from self._leave(one.moment, one.step, one.stage, one.end_ns)
             yield f'{one.head}{one.tail},"time":{self._time(one.end_ns)}}}\n'
 
     def end(self) -> Iterator[str]:
@@ -149,32 +149,29 @@ class Sweep:
             self._coming.done(moment)
             return
         step, stage = self._place(moment.start_ns)
-        meta = self._meta(step, stage)
         yield from self.finish(moment.start_ns)
-        yield from self._enter(moment, meta, stage)
+        yield from self._enter(moment, step, stage)
         yield from self.finish(moment.end_ns)
-        self._variables.leave(moment)
-        for line in self._variables.changed(stage):
-            yield self._variable(line, moment, meta, moment.end_ns)
-        self._coming.done(moment)
+        yield from self._leave(moment, step, stage, moment.end_ns)
 
-    def _enter(self, moment: Moment, meta: str, stage: str) -> Iterator[str]:
+    def _enter(self, moment: Moment, step: int, stage: str) -> Iterator[str]:
         if moment.is_entered:
             return
         moment.is_entered = True
         self._variables.enter(moment)
-        for line in self._variables.changed(stage):
-            yield self._variable(line, moment, meta, moment.start_ns)
+        yield from self._changed(moment, step, stage, moment.start_ns)
 
-    def _leave(self, one: _Open, moment: Moment) -> Iterator[str]:
+    def _leave(self, moment: Moment, step: int, stage: str, at_ns: int) -> Iterator[str]:
         moment.is_left = True
         self._variables.leave(moment)
-        for line in self._variables.changed(one.stage):
-            yield self._variable(line, moment, one.meta, one.end_ns)
+        yield from self._changed(moment, step, stage, at_ns)
         self._coming.done(moment)
 
-    def _variable(self, line: str, moment: Moment, meta: str, at_ns: int) -> str:
-        return f'{{"process_id":{self._pid},"thread_id":{moment.tid},{meta},{line},"time":{self._time(at_ns)}}}\n'
+    def _changed(self, moment: Moment, step: int, stage: str, at_ns: int) -> Iterator[str]:
+        for line, is_first in self._variables.changed(stage):
+            # What a parameter is when it is first seen was made before: TrainCheck compares ranks by steps.
+            meta = self._meta(max(step - 1, 0) if is_first else step, stage)
+            yield f'{{"process_id":{self._pid},"thread_id":{moment.tid},{meta},{line},"time":{self._time(at_ns)}}}\n'
 
     def _head(self, call: Call, meta: str, number: str) -> str:
         self._calls += 1

@@ -32,10 +32,10 @@ class _Parameter:
         self.flags = self.zeroed = 0
         self.data = 0 if norm == 0 else sign * _number(self.digest)
         self.grad: int | None = None
-        self.told: dict[str, tuple[object, ...]] = {}  # what the last line said, by stage: TrainCheck reads each stage by itself
+        self.told: dict[str, tuple[str, ...]] = {}  # what the last line said, by stage: TrainCheck reads each stage by itself
 
-    def now(self) -> tuple[object, ...]:
-        return self.data, self.grad, self.attributes
+    def now(self) -> tuple[str, ...]:
+        return f'"data":{self.data}', f'"grad":{"null" if self.grad is None else self.grad}', self.attributes
 
     def changed(self, digest: object = None) -> None:
         if digest is not None:
@@ -52,10 +52,12 @@ class Variables:
         names: Of all parameters of the run. Their order gives half of them negative numbers: TrainCheck words what takes both signs
             as ``non-zero``, and what happens to be positive in one run as ``above_zero``, which the next run would break.
         norms: The first known norm of each.
+        is_sparing: Whether data or a gradient that is as before is left out. TrainCheck compares ranks at the step of the first line
+            that has a value where it infers, at that of the last where it checks: in runs of several ranks these must be one line.
     """
 
-    def __init__(self, names: Sequence[str], norms: Mapping[str, float]) -> None:
-        self._norms = norms
+    def __init__(self, names: Sequence[str], norms: Mapping[str, float], is_sparing: bool) -> None:
+        self._norms, self._is_sparing = norms, is_sparing
         self._sign = {name: -1 if i % 2 else 1 for i, name in enumerate(sorted(names))}
         self._known: dict[str, _Parameter] = {}
 
@@ -83,17 +85,17 @@ class Variables:
                 if parameter.zeroed & (_NONE | _ZERO):
                     parameter.grad = None if parameter.zeroed & _NONE else 0
 
-    def changed(self, stage: str) -> Iterator[str]:
-        """The lines (without time, thread and the like) of all parameters that are not as a stage's lines have them."""
+    def changed(self, stage: str) -> Iterator[tuple[str, bool]]:
+        """The lines (without time, thread and the like) of all parameters that are not as a stage's lines have them, and whether it is
+        the first of the stage."""
         for name, parameter in self._known.items():
-            now = parameter.now()
-            if parameter.told.get(stage) != now:
+            now, before = parameter.now(), parameter.told.get(stage)
+            if before != now:
                 parameter.told[stage] = now
-                data, grad = parameter.data, "null" if parameter.grad is None else parameter.grad
-                yield (
-                    f'"var_name":{json.dumps(name)},"var_type":"{TYPE}","mode":"post_observe",'
-                    f'"attributes":{{"data":{data},"grad":{grad},{parameter.attributes}}},"type":"state_change"'
-                )
+                told = [new for new, old in zip(now[:2], before or ("", ""), strict=False) if new != old or not self._is_sparing]
+                attributes = ",".join((*told, parameter.attributes))
+                named = f'"var_name":{json.dumps(name)},"var_type":"{TYPE}","mode":"post_observe"'
+                yield f'{named},"attributes":{{{attributes}}},"type":"state_change"', before is None
 
     def _of(self, moment: Moment) -> list[str]:
         if moment.optimizer is None:

