@@ -5,8 +5,6 @@ Until the program imports torch nothing is done but to wait for that.
 
 from __future__ import annotations
 
-import time
-
 from voirkit.imports import when_imported
 from voirkit_instruments.checks_facts import Facts
 
@@ -35,7 +33,10 @@ class Checks:
         self._facts = Facts(recorder, ov.warn)
         self._parts: list[Any] = []
         self._over = False
-        recorder.mark(self._facts.name("on"), time.perf_counter_ns())  # a run without any other fact was watched all the same
+
+    def watched(self) -> None:
+        """Recording has begun: a run without any other fact was watched all the same."""
+        self._facts.mark("on")
 
     def begin(self, torch: ModuleType) -> None:
         """torch has been imported."""
@@ -67,6 +68,8 @@ def checks(ov: Overseer) -> Iterator[Phase]:
     watching = Checks(ov)
     when_imported("torch", watching.begin)
     try:
+        yield ov.phases.load_script
+        watching.watched()
         yield ov.phases.run_script
     finally:
         watching.end()

@@ -213,9 +213,11 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
 
 
 def _is_fresh(norm: Any) -> bool:
-    """Whether a layer's statistics are as they were made."""
-    tracked = getattr(norm, "num_batches_tracked", None)
-    return tracked is not None and tracked.device.type in ("cpu", "cuda") and int(tracked) == 0
+    """Whether a layer's statistics are as they were made: files of before torch 0.4 bring statistics without a number of batches."""
+    tracked, mean = getattr(norm, "num_batches_tracked", None), getattr(norm, "running_mean", None)
+    if tracked is None or mean is None or tracked.device.type not in ("cpu", "cuda") or mean.device.type not in ("cpu", "cuda"):
+        return False
+    return int(tracked) == 0 and not bool(mean.any())
 
 
 def _children(module: Any) -> dict[str, Any]:

@@ -41,7 +41,8 @@ class Held:
         n: How many steps it has done.
         next_look: The step after which it is looked at.
         without: References to the parameters that had no gradient at any look.
-        probes: Of the last look, parameters with their gradients' addresses, to see whether these are cleared; None: that is known.
+        probes: Of the last look, parameters with their gradients' addresses and largest values, to see whether these are cleared;
+            None: that is known.
         stale: Where a backward pass has begun since with these gradients in place.
         scaled: Whether a gradient scaler decides on its steps.
     """
@@ -52,7 +53,7 @@ class Held:
         self.of, self.which = of, which
         self.n, self.next_look = 0, 1
         self.without: dict[int, Unheld] | None = None
-        self.probes: list[tuple[weakref.ref[Any], int]] | None = None
+        self.probes: list[tuple[weakref.ref[Any], int, float]] | None = None
         self.stale: str | None = None
         self.scaled = False
 
@@ -210,10 +211,12 @@ class OptimizerFacts:
         if not self._watching:
             return
         for held in list(self._watching):
-            grads = [grad for grad in map(_grad_in_place, held.probes or ()) if grad is not None]
+            left = [(grad, probe[2]) for probe in held.probes or () if (grad := _grad_in_place(probe)) is not None]
             if not is_quiet(self._torch):
                 continue
-            if any(value != 0 for value in largest(self._torch, grads)):
+            values = largest(self._torch, [grad for grad, _ in left])
+            # Other values before the first pass since: the program lets gradients decay by hand.
+            if any(value != 0 and (value == was or held.stale is not None) for value, (_, was) in zip(values, left, strict=True)):
                 held.stale = held.stale or where or ""
             else:
                 self._watching.remove(held)
@@ -231,7 +234,7 @@ class OptimizerFacts:
 
     def _watch(self, held: Held, parameters: list[Any], grads: list[Any], norms: list[float]) -> None:
         chosen = [
-            (parameter.numel(), weakref.ref(parameter), grad.data_ptr())
+            (parameter.numel(), weakref.ref(parameter), grad.data_ptr(), norm)
             for parameter, grad, norm in zip(parameters, grads, norms, strict=True)
             if grad is not None and norm > 0 and is_plain(self._torch, grad)
         ]
@@ -355,7 +358,7 @@ def _norms_of(torch: ModuleType, grads: list[Any]) -> list[float]:
     return [next(found) if grad is not None else 0.0 for grad in grads]
 
 
-def _grad_in_place(probe: tuple[weakref.ref[Any], int]) -> Any:
+def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
     """A parameter's gradient if it is the one of the last look; None if it is gone or another."""
     parameter = probe[0]()
     grad = parameter.grad if parameter is not None else None

@@ -9,7 +9,7 @@ from functools import partial
 from types import FunctionType
 
 from voirkit.probes.around import Around
-from voirkit_instruments.checks_facts import BACKWARD, COLLECTING, FORWARD
+from voirkit_instruments.checks_facts import BACKWARD, COLLECTING, DEAF, FORWARD
 from voirkit_instruments.checks_graph import Graphs
 from voirkit_instruments.checks_losses import LossFacts
 from voirkit_instruments.checks_models import ModelFacts
@@ -48,7 +48,7 @@ class TorchFacts:
         losses = LossFacts(facts, torch)
         self._step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("self",))
         self._decorated_step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("args",))
-        self._made = self._around(BACKWARD, optimizers.enter_made, self._leave_made, ("self",))
+        self._made = self._around(DEAF, optimizers.enter_made, self._leave_made, ("self",))
         self._zero_grad = self._around(BACKWARD, optimizers.enter_zero_grad, optimizers.leave_zero_grad, ("self",))
         self._backward = self._around(FORWARD, graphs.enter_backward(optimizers), graphs.leave_backward, ("tensors",))
         self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
