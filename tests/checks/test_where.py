@@ -30,10 +30,10 @@ TRAINER = """
                 self.batch(torch.randn(8, 4))
 
         def batch(self, x):
-            self.model(x).pow(2).mean().backward()
-            self.optimizer.step()  # here
+            self.model(x).pow(2).mean().backward()  # here
+            self.optimizer.step()
     """
-PLANTED_AT = f"trainer.py:{dedent(TRAINER).lstrip().splitlines().index('        self.optimizer.step()  # here') + 1}"
+PLANTED_AT = f"trainer.py:{dedent(TRAINER).lstrip().splitlines().index('        self.model(x).pow(2).mean().backward()  # here') + 1}"
 
 
 def checked(folder: Path, main: str, *words: str, code: int = 0) -> dict[str, dict[str, Any]]:
