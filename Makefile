@@ -57,6 +57,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/rates.py
 	$(PY) benchmarks/steps.py
 	$(PY) benchmarks/loader.py
+	$(PY) benchmarks/calls.py
 	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py
 	$(PY) benchmarks/probes.py
 	$(PY) benchmarks/annotations.py

@@ -21,7 +21,7 @@
 #include "_calls_summary.h"
 
 enum { METHOD = 1, MODULE = 2 }; /* of a target, as in calls_walk.py */
-enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0 };
+enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0, ON = 1 };
 
 /* as voirkit/probes/entry.py wants it */
 typedef struct {
@@ -148,6 +148,8 @@ static int grow_sets(void) {
 
 /* The number of the arguments that a call had; 0: it has none, or there are more than are kept. */
 static uint32_t args_of(open_call *o) {
+    if (recorder != NULL && *recorder->mode != ON) /* it is only counted: nothing is written any more */
+        return 0;
     uint64_t hash = hash_of(o->key, o->used);
     if (set_size == 0 && !grow_sets())
         return 0;

@@ -14,7 +14,8 @@ from itertools import count
 from zlib import crc32
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.checks_data_values import content, is_ascending, labels, size_of, world_size
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit_instruments.checks_data_values import content, is_ascending, labels, size_of
 from voirkit_instruments.loader_items import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
 
@@ -88,6 +89,7 @@ class Epochs:
         self._facts, self._torch, self._drawing = facts, torch, drawing
         self._name = facts.name("epoch")
         self._ordinals, self._numbers = Ordinals(), count()
+        self._of_several = rank_and_world_size()[1] > 1
         self._made: dict[int, tuple[Any, str | None, Any]] = {}  # by identity of a loader: itself, where it was made, its shuffle
         self._said: dict[int, tuple[Any, int]] = {}  # by identity of a sampler: itself, and the length that the program was told
         self._passes: dict[int, tuple[Any, Epoch]] = {}  # by identity of an iterator
@@ -175,7 +177,7 @@ class Epochs:
                     self._tell(epoch)
                 return
             epoch.batches += 1
-            if len(epoch.contents) < _CONTENTS and world_size() > 1:
+            if len(epoch.contents) < _CONTENTS and self._of_several:
                 epoch.contents.append(content(self._torch, value))
             if epoch.classes is not None:
                 self._look_at_labels(epoch, value)

@@ -5,7 +5,6 @@ Nothing of the program's own is called for it, and nothing is changed: what can 
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import pairwise
 from zlib import crc32
@@ -111,11 +110,3 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
             digest = _digest(torch, inner, _digest(torch, key, digest, depth + 1), depth + 1)
         return digest
     raise TypeError
-
-
-def world_size() -> int:
-    """How many ranks there are, as who started them says."""
-    try:
-        return int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 1

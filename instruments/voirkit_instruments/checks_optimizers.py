@@ -11,6 +11,7 @@ import time
 import weakref
 from operator import itemgetter
 
+from voirkit_instruments.calls_quiet import quiet
 from voirkit_instruments.checks_facts import DEAF, STEP
 from voirkit_instruments.checks_graph import _NAMED, Graphs, Unheld, shown
 from voirkit_instruments.checks_norms import digests, is_plain, is_quiet, largest
@@ -255,7 +256,7 @@ class OptimizerFacts:
         if not is_quiet(torch):
             return
         parameters = [p for p in _parameters(optimizer)[:_MOST_PARAMETERS] if isinstance(p, torch.Tensor)]
-        with torch._C.DisableTorchFunction():
+        with quiet(), torch._C.DisableTorchFunction():
             grads = [p.grad if p.is_leaf else None for p in parameters]
             trainable = [bool(p.requires_grad) for p in parameters]
         norms = [0.0 if grad is None else norm for grad, norm in zip(grads, _norms_of(torch, grads), strict=True)]

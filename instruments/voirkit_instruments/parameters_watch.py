@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
+from voirkit_instruments import calls_quiet
 from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.parameters_figures import Figures
 from voirkit_instruments.parameters_later import Later
@@ -35,7 +36,7 @@ def quiet(torch: Any) -> type:
 
     class Quiet:
         def __enter__(self) -> None:
-            self.guards = [no_function(), *([] if no_autocast is None else [no_autocast()])]
+            self.guards = [calls_quiet.quiet(), no_function(), *([] if no_autocast is None else [no_autocast()])]
             for guard in self.guards:
                 guard.__enter__()
             self.grad = is_grad()

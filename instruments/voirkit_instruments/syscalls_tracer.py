@@ -125,7 +125,15 @@ class Tracer:
     def _begin_phases(self) -> None:
         self._unwatch = syscalls_edges.watch_recorder()
         syscalls_edges.to_tracer()
+
+    def begins(self) -> None:
+        """The program's own work begins here and now."""
         syscalls_edges.begins(OTHER)
+
+    def ends(self) -> None:
+        """It has ended, here or in a child that has come to its end: what follows is voirkit's."""
+        syscalls_edges.ends(OTHER)
+        syscalls_edges.begins(OWN)
 
     def _count(self) -> None:
         from voirkit_instruments.syscalls_counters import Counters
@@ -146,9 +154,6 @@ class Tracer:
             return
         if self._counters is not None:
             self._taken.update(ended=True, **self._counters.end())
-        if self._counters is None:
-            syscalls_edges.ends(OTHER)
-            syscalls_edges.begins(OWN)
         if self._tracing is not None:
             beside = self._tracing.beside
             self._taken.update(ended=True, own=_own_threads())

@@ -267,3 +267,8 @@ def test_ranks_whose_parameters_stay_together_or_go_apart_on_purpose() -> None:
 def test_ranks_that_go_apart_although_their_model_is_parallel() -> None:
     both = Trained().epoch().add("parallel").epoch(2, 1).add("parallel", rank=1)
     told(both.weights(1, 3.0, 3.1).add("collective").says("ranks-diverge"), "main.py:12")
+
+
+def test_a_rank_whose_others_recorded_elsewhere() -> None:
+    alone = Trained().add("world", 2).epoch()
+    assert (alone.found("ranks-same-data"), alone.found("ranks-diverge")) == (None, None)

@@ -74,7 +74,7 @@ def test_the_summary_and_the_table_say_what_each_parameter_did(place: Place) -> 
     assert list(rows) == ["0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias"]
     assert (said["every"], said["optimizers"]) == (2, [{"optimizer": 0, "class": "Adam", "steps": 12}])
     assert said["not_finite"] == {"step": 7, "name": "3.weight", "what": "NaN in the gradient"}
-    assert said["never_changed"] == said["never_gradient"] == ["0.bias"]
+    assert (said["frozen"], said["never_changed"], said["never_gradient"]) == (["0.bias"], [], [])
     assert rows["0.bias"]["none_gradient_steps"] == 12
     assert rows["0.weight"]["nan_step"] == 8
     assert 0 < rows["0.weight"]["update_ratio"]["median"] < 0.1

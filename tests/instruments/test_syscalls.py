@@ -201,6 +201,13 @@ def test_the_program_is_as_without_it(place: Place, tracer: str) -> None:
     assert (traced.code, traced.out) == (plain.code, plain.out) == (7, f"['main.py', '2'] {os.getpid()} \n")
 
 
+def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else(place: Place, tracer: str) -> None:
+    place.write(main="import os\nfor _ in range(20): os.getpgid(0)\nfor _ in range(5): os.getppid()\n")
+    assert place.voirkit("main.py").code == 0
+    rows = document(place)["threads"]["main"]
+    assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
+
+
 def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Place) -> None:
     place.write(main=PLANTED)
     ended = place.voirkit("--syscalls=counters", "main.py", "0")

@@ -95,7 +95,7 @@ def exported(place: Place) -> Callable[..., Path]:
         name = "-".join(("run", *words, calls or ""))
         if name not in made:
             flags = ["--calls", calls] if calls else ["--calls"]
-            ran = place.python("-m", "voirkit", "--quiet", "--run-dir", name, *flags, "--parameters", "main.py", *words)
+            ran = place.python("-m", "voirkit", "--quiet", "--run-dir", name, *flags, "--parameters", "main.py", *words, timeout=600)
             assert ran.code == code, ran.err
             made[name] = export(place, name)
         return made[name]
@@ -187,7 +187,7 @@ def test_ranks_agree_and_diverging_ones_break_that(place: Place) -> None:
         name = "-".join(words)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         command = [*torchrun, "-m", "voirkit", "--quiet", "--run-dir", name, "--calls", "--parameters", "main.py", "ranks", *words]
-        ended = place.run(*command, timeout=300)
+        ended = place.run(*command, timeout=600)
         assert ended.code == 0, ended.err
         return export(place, name)
 

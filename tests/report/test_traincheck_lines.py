@@ -234,6 +234,11 @@ def test_zero_grad_takes_the_gradient_away(place: Place) -> None:
     assert [[grad for _, _, grad in one] for one in zeroed[1:]] == [[None, None]] * 2
 
 
+def test_of_two_ways_to_zero_a_gradient_the_first_is_written(place: Place) -> None:
+    zeroed = around(lines(place, TRAINING + 'look("zeroed", "a", 300, value=2)'), "zero_grad")
+    assert zeroed[1:] == [[("a", zeroed[1][0][1], None), ("b", zeroed[1][1][1], None)], [("b", zeroed[2][0][1], None)]]
+
+
 def test_numbers_of_tensors_have_both_signs_and_0_only_of_zeros(place: Place) -> None:
     found = [line for line in lines(place, TRAINING) if line["type"] == "state_change"]
     first = {line["var_name"]: line["attributes"]["data"] for line in reversed(found)}

@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 
 
 def syscall_part(found: Document, width: int) -> RenderableType:
-    """A row for each kind of thread and phase: calls, how many each time that it was entered, errors, bytes, time that works and that waits, and which calls.
+    """A row for each kind of thread and phase: calls, also each time that it is entered, errors, bytes, time, which.
 
     Args:
         found: The key ``syscalls`` of a summary.

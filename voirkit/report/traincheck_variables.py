@@ -14,6 +14,7 @@ from typing import Any
 from voirkit.report.traincheck_moments import STEP, Figure, Moment
 
 TYPE = "torch.nn.Parameter"
+_UNKNOWN = object()
 # Flags of the records `state` and `zeroed` (docs/parameters.md).
 _NONE, _ZERO, _CHANGED, _CHANGED_OUTSIDE = 1, 2, 32, 512
 
@@ -60,6 +61,7 @@ class Variables:
         self._norms, self._is_sparing = norms, is_sparing
         self._sign = {name: -1 if i % 2 else 1 for i, name in enumerate(sorted(names))}
         self._known: dict[str, _Parameter] = {}
+        self._clears: object = _UNKNOWN
 
     def enter(self, moment: Moment) -> None:
         """Before a step or ``zero_grad``."""
@@ -83,7 +85,16 @@ class Variables:
             else:
                 parameter.zeroed = _flags(figures.get("zeroed"), parameter.zeroed)
                 if parameter.zeroed & (_NONE | _ZERO):
-                    parameter.grad = None if parameter.zeroed & _NONE else 0
+                    self._clear(parameter, None if parameter.zeroed & _NONE else 0)
+
+    def _clear(self, parameter: _Parameter, to: int | None) -> None:
+        """A gradient is gone, or zero. A run that does both has the way that came first in its lines: TrainCheck ends with an
+        AssertionError where it is to generalise None and one single number."""
+        if parameter.grad != to:
+            if self._clears is _UNKNOWN:
+                self._clears = to
+            if self._clears == to:
+                parameter.grad = to
 
     def changed(self, stage: str) -> Iterator[tuple[str, bool]]:
         """The lines (without time, thread and the like) of all parameters that are not as a stage's lines have them, and whether it is

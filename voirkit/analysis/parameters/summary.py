@@ -65,10 +65,16 @@ def summarised(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
         "ranks": len({parameter.rank for parameter in parameters}),
         "layers": layers,
         "not_finite": None if broken is None else {"step": broken[0], "name": broken[1].name, "what": broken[2]},
-        "never_changed": [p.name for p in own if p.ever_changed is False],
-        "never_gradient": [p.name for p in own if p.ever_gradient is False],
+        "frozen": [p.name for p in own if _is_frozen(p)],
+        "never_changed": [p.name for p in own if p.ever_changed is False and not _is_frozen(p)],
+        "never_gradient": [p.name for p in own if p.ever_gradient is False and not _is_frozen(p)],
         "not_watched": {p.name: p.seen[-1]["not_watched"] for p in own if p.seen and "not_watched" in p.seen[-1]},
     }
+
+
+def _is_frozen(parameter: Parameter) -> bool:
+    """It never required gradients."""
+    return bool(parameter.seen) and not any(kind["requires_grad"] for kind in parameter.seen)
 
 
 def _layer(parameter: Parameter) -> dict[str, Any]:
