@@ -97,7 +97,9 @@ static void tell_begin(open_call *call, site *at, PyObject *const *args, Py_ssiz
         void **state = call->told[call->n].state;
         int told = w->owner->hooks != NULL ? w->owner->hooks->begin(w->number, at->callable, args, n, kwnames, state)
                                            : begin_in_python(w, at->callable, args, n, kwnames);
-        if (told)
+        if (PyErr_Occurred())
+            broke(w->owner); /* a bug of an instrument's is told, and does not reach the program */
+        else if (told)
             call->told[call->n++].who = w;
     }
     busy(-1);
@@ -116,6 +118,8 @@ static void tell_end(open_call *call, PyObject *value, PyObject *const *args, Py
             continue;
         if (owner->hooks != NULL) {
             owner->hooks->end(w->number, value, args, n, kwnames, call->told[i].state);
+            if (value != NULL && PyErr_Occurred())
+                broke(owner);
             continue;
         }
         PyObject *type, *exc, *trace, *answer;
