@@ -57,12 +57,15 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/rates.py
 	$(PY) benchmarks/steps.py
 	$(PY) benchmarks/loader.py
+	$(PY) benchmarks/calls.py
 	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py
 	$(PY) benchmarks/probes.py
 	$(PY) benchmarks/annotations.py
 	$(PY) benchmarks/at_rest.py
 	$(PY) benchmarks/trace.py
 	$(PY) benchmarks/live.py
+	$(PY) benchmarks/parameters.py
+	$(PY) benchmarks/syscalls.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

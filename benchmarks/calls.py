@@ -62,6 +62,7 @@ began = time.process_time()
 loss = train(int(sys.argv[1]))
 print(time.process_time() - began, loss.item().hex())
 """
+STEPS = 40, 400
 START = "import torch\n"
 VARIANTS = {text: text.split() for text in ("--calls", "--calls torch", "--calls torch --calls-every 10")}
 
@@ -160,7 +161,7 @@ def loop(rounds: int) -> None:
     """Print what the loop takes with each variant, against plain python."""
     with tempfile.TemporaryDirectory() as place:
         folder, env = _place(place)
-        for steps in (40, 400):
+        for steps in STEPS:
             rows: list[dict[str, float]] = []
             losses = set()
             events = {}
@@ -202,7 +203,7 @@ def at_rest() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, env = _place(place)
         print(f"\n{'bytes of a call at rest':42} {'calls':>8} {'bytes':>9} {'a call':>7}")
-        for steps in (40, 400):
+        for steps in STEPS:
             for name, options in list(VARIANTS.items())[:2]:
                 _run([*_voirkit(*options), "loop.py", str(steps)], folder, env)
                 events = json.loads((folder / "run" / "summary.json").read_text())["calls"]["events"]

@@ -17,6 +17,8 @@ TENSOR = {"tensor": "torch.Tensor", "dtype": "float32", "shape": [4, 8], "device
 LINEAR, RELU, DROPOUT = ("torch.nn.modules.linear", "Linear.__call__"), ("torch.nn.functional", "relu"), ("torch.nn.functional", "dropout")
 NET, LOSS = ("__main__", "Net.__call__"), ("torch.nn.functional", "cross_entropy")
 BACKWARD, STEP = ("torch", "Tensor.backward"), ("torch.optim.sgd", "SGD.step")
+ASKED = ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._try_get_data")
+TAKEN = ("torch.multiprocessing.reductions", "fd_id")
 ZERO_GRAD = ("torch.optim.optimizer", "Optimizer.zero_grad")
 
 
@@ -34,6 +36,7 @@ class Training:
         fails: The step in which cross_entropy raises ValueError, and is called again.
         shape: Of the tensor that relu is given.
         relus: How often relu is called, by step; the last one goes on.
+        asks: How often the loader asks whether a worker has a batch.
         phases: Whether the steps instrument was there.
     """
 
@@ -46,6 +49,7 @@ class Training:
     fails: int = -1
     shape: Sequence[int] = (4, 8)
     relus: Sequence[int] = (1,)
+    asks: int = 0
     phases: bool = True
 
 
@@ -81,7 +85,9 @@ class Writer:
             recorder.span(recorder.name(category, name, "phase", value), begun, self.now, recorder.arguments(args), items)
 
     def fetch(self, name: str, episode: int) -> None:
-        self.phase("dataloader", name, wait_us=50, items=4, episode=episode, loader=0)
+        number = lambda: self.call(TAKEN, args=[self.training.base], returns=self.training.base)  # noqa: E731  # as a call's inner ones
+        asks = [lambda: self.call(ASKED, number)] * self.training.asks
+        self.phase("dataloader", name, *asks, wait_us=50, items=4, episode=episode, loader=0)
 
     def forward(self, step: int) -> None:
         training = self.training

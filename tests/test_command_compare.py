@@ -92,6 +92,10 @@ def test_a_number_that_was_left_out_is_like_any_other(place: Place) -> None:
     assert compared(place, Training(p=(0.5,)), Training(p=(left_out,))).code == 0
 
 
+def test_how_batches_came_from_workers_makes_no_difference(place: Place) -> None:
+    assert compared(place, Training(asks=1), Training(asks=3, base=5000)).code == 0
+
+
 def test_some_calls_before_are_shown_as_they_were_nested(place: Place) -> None:
     lines = compared(place, Training(), Training(without=[(2, "Optimizer.zero_grad")])).out.splitlines()
     assert [line.partition("(")[0] for line in lines[3:14]] == [

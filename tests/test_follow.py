@@ -58,7 +58,7 @@ def test_interpreter_options_hold(here: Place) -> None:
 def test_commands_and_programs_from_stdin_run_as_they_are(here: Place, line: str) -> None:
     ended = follow(here, line)
     assert ended.out == f"[] {ALONE}\n"
-    assert ended.err == "voirkit: run.sh: nothing was recorded; its pythons were given commands or tools, which are not recorded.\n"
+    assert ended.err == "voirkit: run.sh: nothing was followed: its pythons ran commands, tools, or voirkit itself.\n"
 
 
 def test_installers_run_as_they_are(here: Place) -> None:
@@ -205,13 +205,13 @@ def test_a_python_without_voirkit_runs_plainly_and_that_is_told(here: Place) -> 
     process.stdin.write("\n")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ready\n")
-    assert "run.sh: nothing was recorded; it started no python that has voirkit." in err
+    assert "run.sh: nothing was followed: it started no python that has voirkit." in err
 
 
-def test_a_script_without_python_says_that_nothing_was_recorded(here: Place) -> None:
+def test_a_script_without_python_says_that_nothing_was_followed(here: Place) -> None:
     ended = follow(here, "echo hello")
     assert (ended.code, ended.out) == (0, "hello\n")
-    assert ended.err == "voirkit: run.sh: nothing was recorded; it started no python that has voirkit.\n"
+    assert ended.err == "voirkit: run.sh: nothing was followed: it started no python that has voirkit.\n"
 
 
 @pytest.mark.parametrize(

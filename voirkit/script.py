@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _RUNNERS = frozenset({"automain"})
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Program:
     """What the user wants run: a script, a module or a function of a module.
 
@@ -41,6 +45,7 @@ class Program:
         folder: What ``sys.path[0]`` is while it runs.
         tree: Its syntax tree, or None if it has no source.
         source: Its source text's bytes, or None.
+        begins, ends: Called right before what ``run`` runs, and right after, however it ends; an instrument may put a function here.
     """
 
     def __init__(self, name: str, path: str | None, argv: Sequence[str], folder: str) -> None:
@@ -53,6 +58,8 @@ class Program:
         self._main: Callable[[], ModuleType] = lambda: ModuleType("__main__")
         self._split = 0
         self._names_id = 0  # of the module's dictionary
+        self.begins: Callable[[], object] = _nothing
+        self.ends: Callable[[], object] = _nothing
 
     # before it runs
 
@@ -107,14 +114,25 @@ class Program:
         Returns:
             What the function returned with ``module:function``, else None.
         """
-        if self.function is not None:
-            return self._call()
-        assert self._module is not None
+        code = self._rest() if self.function is None else None
+        self.begins()
+        try:
+            if self.function is not None:
+                return self._call()
+            if code is not None:
+                assert self._module is not None
+                exec(code, self._module.__dict__)
+            return None
+        finally:
+            self.ends()
+
+    def _rest(self) -> CodeType | None:
+        """The code that is left to run."""
         if self.tree is None:
             assert self._code is not None
-            exec(self._with_taps(self._code, None), self._module.__dict__)
-        elif self._split < len(self.tree.body) or not self._split:
-            exec(self._part(self.tree.body[self._split :]), self._module.__dict__)
+            return self._with_taps(self._code, None)
+        if self._split < len(self.tree.body) or not self._split:
+            return self._part(self.tree.body[self._split :])
         return None
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:

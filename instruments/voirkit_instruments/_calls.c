@@ -21,7 +21,7 @@
 #include "_calls_summary.h"
 
 enum { METHOD = 1, MODULE = 2 }; /* of a target, as in calls_walk.py */
-enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0 };
+enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0, ON = 1 };
 
 /* as voirkit/probes/entry.py wants it */
 typedef struct {
@@ -47,6 +47,7 @@ static _Thread_local int quiet;
 static uint32_t operand_name;
 static PyObject *on_name, *on_class, *on_set, *on_place, *on_tick;
 static int64_t calls, records, own_ns, beyond;
+static uint32_t fresh; /* functions that were called for the first time and are not in called() yet */
 
 static struct { uint64_t hash; uint8_t *key; uint32_t n, args; } *sets;
 static uint32_t set_count, set_size;
@@ -147,6 +148,8 @@ static int grow_sets(void) {
 
 /* The number of the arguments that a call had; 0: it has none, or there are more than are kept. */
 static uint32_t args_of(open_call *o) {
+    if (recorder != NULL && *recorder->mode != ON) /* it is only counted: nothing is written any more */
+        return 0;
     uint64_t hash = hash_of(o->key, o->used);
     if (set_size == 0 && !grow_sets())
         return 0;
@@ -242,6 +245,10 @@ static int begin(int64_t number, PyObject *Py_UNUSED(callable), PyObject *const 
     if (number < 0 || number >= target_count || quiet)
         return 0;
     target *t = targets[number];
+    if (!t->called) {
+        t->called = 1;
+        fresh++;
+    }
     if (!is_on || (recorder != NULL && *recorder->mode == OFF))
         return 0;
     int64_t asked = ++calls % TIMED ? 0 : clock_ns();
@@ -363,6 +370,20 @@ static PyObject *calls_add(PyObject *Py_UNUSED(module), PyObject *kind) {
     return PyLong_FromUnsignedLong(target_count++);
 }
 
+static PyObject *calls_called(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    PyObject *found = PyList_New(0);
+    for (uint32_t i = 0; found != NULL && fresh && i < target_count; i++)
+        if (targets[i]->called == 1) {
+            PyObject *number = PyLong_FromUnsignedLong(i);
+            if (number == NULL || PyList_Append(found, number) < 0)
+                Py_CLEAR(found);
+            Py_XDECREF(number);
+            targets[i]->called = 2;
+        }
+    fresh = 0;
+    return found;
+}
+
 static PyObject *calls_switch(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "iI", &is_on, &operand_name))
         return NULL;
@@ -440,6 +461,7 @@ static PyMethodDef methods[] = {
     {"ticks", calls_ticks, METH_NOARGS, "What tells tick() before a call."},
     {"install", calls_install, METH_VARARGS, "install(recorder's api or None, span, type, word, name, class, set, place, tick)"},
     {"add", calls_add, METH_O, "add(kind) -> the number of one more function"},
+    {"called", calls_called, METH_NOARGS, "The numbers of functions that have been called since this was asked."},
     {"switch", calls_switch, METH_VARARGS, "switch(on, name of operands)"},
     {"quiet", calls_quiet, METH_O, "Record nothing in this thread as long as the sum of what was given here is not 0."},
     {"totals", calls_totals, METH_NOARGS, "(calls, records, own ns, calls whose arguments were beyond what is kept)"},

@@ -18,7 +18,7 @@ typedef struct {
     int64_t scalars[SCALARS]; /* as they were first */
     uint32_t name, sets;
     uint16_t varied, had;
-    uint8_t kind;
+    uint8_t kind, called;
 } target;
 
 typedef struct open_call {

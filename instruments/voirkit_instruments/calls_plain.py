@@ -33,6 +33,7 @@ _types: dict[int, tuple[int, int, Any]] = {}  # by identity: number, flags, weak
 _words: dict[str, int] = {}
 _places: dict[int, int] = {}
 _totals = [0, 0, 0, 0]
+_called: dict[int, bool] = {}  # whether it has been told
 _on, _operand = False, 0
 _modes: Callable[[], int] | None = None
 _codes: dict[Any, int] = {}
@@ -162,6 +163,7 @@ def _word(word: str) -> int:
 
 
 def _begin(number: int, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    _called.setdefault(number, False)
     if not _on or _here.quiet:
         return False
     _totals[0] += 1
@@ -250,7 +252,7 @@ def install(_: Any, span: Callable[..., None], *asked: Any) -> None:
     *functions, _tick = asked
     _span = span
     _asked.update(zip(("type", "word", "name", "class", "set", "place"), functions, strict=True))
-    for table in (_names, _sets, _sets_of, _scalars, _types, _words, _places):
+    for table in (_names, _sets, _sets_of, _scalars, _types, _words, _places, _called):
         table.clear()
     _kinds.clear()
     _totals[:] = 0, 0, 0, 0
@@ -260,6 +262,13 @@ def add(kind: int) -> int:
     """One more function; its number."""
     _kinds.append(kind)
     return len(_kinds) - 1
+
+
+def called() -> list[int]:
+    """The numbers of functions that have been called since this was asked."""
+    found = [number for number, is_told in list(_called.items()) if not is_told]
+    _called.update(dict.fromkeys(found, True))
+    return found
 
 
 def switch(on: bool, operand: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.probes.entry import Entry
@@ -71,16 +72,17 @@ class Tracing(Watcher):
         self._engine = engine()
         self._entry: Any = None
         self._ticking: Any = None
-        self._known: dict[int, int] = {}  # functions by address: all are of modules and classes, or were; see _put
+        self._known: dict[int, Callable[[], Any]] = {}  # functions, by address
         self._seen: set[str] = set()
         self._steps: Any = None
+        self._called: list[int] = []
 
     def begin(self) -> None:
         """Record from here on."""
         if self.every > 1:
             from voirkit_instruments.calls_steps import Steps
 
-            self._steps = Steps(self.every, self.warmup, self._switch)
+            self._steps = Steps(self.every, self.warmup, self._sample)
         self.records.install(self._engine, None if self._steps is None else self._steps.tick)
         self._entry = Entry(self._engine.hooks())
         calls_quiet.change = self._engine.quiet
@@ -118,7 +120,6 @@ class Tracing(Watcher):
             if not self.over:
                 names = [f"{module.__name__}.{name}" for where, name in DEAF if where == module.__name__]
                 self._entry.deaf([one.function for name in names for one in found(name)])
-                self._switch(self._is_on)
         except Exception as exc:
             self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
 
@@ -147,17 +148,16 @@ class Tracing(Watcher):
         new: dict[int, Any] = {}
         for one in functions:
             self._seen.add(asked)
-            if id(one.function) in self._known:
+            known = self._known.get(id(one.function))
+            if known is not None and known() is one.function:
                 continue
             number = self._engine.add(one.kind)
-            assert number == len(self.records.functions)
-            self.records.functions.append(one)
-            self._known[id(one.function)] = number
             new[number] = one.function
+            self._known[id(one.function)] = _reference(one.function)
+            one.function = None  # the program may have it no more some day
+            self.records.functions.append(one)
         if new:
             self._entry.put(new)
-            if self._is_on:
-                self._entry.on()
 
     _is_on = False
 
@@ -165,6 +165,13 @@ class Tracing(Watcher):
         self._is_on = on
         self._engine.switch(on, self.records.operand)
         (self._entry.on if on else self._entry.off)()
+
+    def _sample(self, on: bool) -> None:
+        """Switch between steps: those functions that have been called; the others, thousands of them, cost nothing where they are."""
+        self._called += self._engine.called()
+        self._is_on = on
+        self._engine.switch(on, self.records.operand)
+        (self._entry.on if on else self._entry.off)(self._called)
 
     def _forked(self) -> None:
         self._engine.forked()
@@ -194,6 +201,14 @@ class Tracing(Watcher):
         if self._ticking is not None:
             self._ticking.remove()
         self.totals = Totals(*self._engine.totals())
+
+
+def _reference(function: Any) -> Callable[[], Any]:
+    """A weak reference; methods in C can have none, and live as long as their class."""
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: function
 
 
 def _is_being_imported(name: str) -> bool:

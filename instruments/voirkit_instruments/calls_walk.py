@@ -19,6 +19,10 @@ METHOD, MODULE = 1, 2  # as in _calls.c
 
 # Methods that count as public: what `X()`, `x()`, `with x` and `for y in x` call.
 _SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
+_OPERATORS = frozenset(
+    f"__{before}{name}__" for before in ("", "r", "i")
+    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "div", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}  # fmt: skip
 # Parts of torch that follow, translate or keep programs: what they call is no call of the program's.
 MACHINERY = (
     "torch.fx", "torch.jit", "torch.export", "torch.compiler", "torch.onnx", "torch.package", "torch.library", "torch.overrides",
@@ -77,6 +81,11 @@ def found(asked: str) -> Iterator[Found]:
                     yield from of_module(value, below)
 
 
+def is_public(name: object, operators: bool = False) -> bool:
+    """Whether a class's attribute is one that others may call."""
+    return type(name) is str and (name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS))
+
+
 def of_module(module: ModuleType, called: str) -> Iterator[Found]:
     """The public functions, and the methods of public classes, of one module."""
     root = called.partition(".")[0]
@@ -104,7 +113,7 @@ def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
     """
     path = str(type.__dict__["__qualname__"].__get__(kind))
     for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
-        if not isinstance(name, str) or (name.startswith("_") and name not in _SPECIAL):
+        if not is_public(name, wholly):
             continue
         made = _of_method(value, called, f"{path}.{name}", name)
         if made is not None:
@@ -112,7 +121,7 @@ def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
     if wholly:
         for above in type.__dict__["__mro__"].__get__(kind)[1:]:
             for name, value in list(type.__dict__["__dict__"].__get__(above).items()):
-                if type(value) is MethodDescriptorType and above is not object and not name.startswith("_"):
+                if type(value) is MethodDescriptorType and above is not object and is_public(name, wholly):
                     yield Found(value, called, f"{path}.{name}", METHOD)
 
 

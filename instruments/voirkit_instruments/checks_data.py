@@ -9,6 +9,7 @@ from voirkit import inherit
 from voirkit_instruments.checks_data_epochs import Epochs
 from voirkit_instruments.checks_data_ranks import Ranks
 from voirkit_instruments.checks_data_workers import Drawing
+from voirkit_instruments.checks_torch import _function as as_function
 from voirkit_instruments.loader_patches import LoaderPatches
 from voirkit_instruments.patching import when_there
 from voirkit_instruments.steps_plain import Here
@@ -86,7 +87,7 @@ class DataFacts:
             found = getattr(found, part, None)
         name = f"{module.__name__}.{path}"
         before, after = passed
-        if not self._patches.put(name, found, enter, leave, _ANYWHERE, before, after, value, anywhere=compiled):
+        if not self._patches.put(name, found, as_function(enter), as_function(leave), _ANYWHERE, before, after, value, anywhere=compiled):
             self._off(name, self._patches.patches.table[name])
 
     def _put_loader(self, module: ModuleType) -> None:

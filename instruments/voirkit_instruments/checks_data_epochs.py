@@ -14,7 +14,8 @@ from itertools import count
 from zlib import crc32
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.checks_data_values import content, is_ascending, labels, size_of, world_size
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit_instruments.checks_data_values import content, is_ascending, labels, size_of
 from voirkit_instruments.loader_items import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
 
@@ -88,6 +89,7 @@ class Epochs:
         self._facts, self._torch, self._drawing = facts, torch, drawing
         self._name = facts.name("epoch")
         self._ordinals, self._numbers = Ordinals(), count()
+        self._of_several = rank_and_world_size()[1] > 1
         self._made: dict[int, tuple[Any, str | None, Any]] = {}  # by identity of a loader: itself, where it was made, its shuffle
         self._said: dict[int, tuple[Any, int]] = {}  # by identity of a sampler: itself, and the length that the program was told
         self._passes: dict[int, tuple[Any, Epoch]] = {}  # by identity of an iterator
@@ -175,7 +177,7 @@ class Epochs:
                     self._tell(epoch)
                 return
             epoch.batches += 1
-            if len(epoch.contents) < _CONTENTS and world_size() > 1:
+            if len(epoch.contents) < _CONTENTS and self._of_several:
                 epoch.contents.append(content(self._torch, value))
             if epoch.classes is not None:
                 self._look_at_labels(epoch, value)
@@ -191,19 +193,17 @@ class Epochs:
         given = vars(loader)
         data = sys.modules["torch.utils.data"]
         dataset, batched = given.get("dataset"), given.get("batch_sampler")
-        sampler = batched.sampler if type(batched) is data.BatchSampler else batched if batched is not None else given.get("sampler")
+        cut = _attributes(batched)
+        sampler = cut.get("sampler") if type(batched) is data.BatchSampler else batched if batched is not None else given.get("sampler")
+        chosen = _attributes(sampler)
         made = self._made.get(id(loader))
-        known = made is not None and made[0]() is loader
-        wanted = getattr(sampler, "num_samples", None) if type(sampler).__module__.startswith("torch.utils.data") else None
+        where, shuffle = made[1:] if made is not None and made[0]() is loader else (None, None)
         return {
-            "made": made[1] if made is not None and known else None, "shuffle": made[2] if made is not None and known else None,
-            "map": not isinstance(dataset, data.IterableDataset), "dataset": type(dataset).__qualname__,
-            "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}", "own": batched is not None and batched is not sampler,
-            "replacement": bool(getattr(sampler, "replacement", False)), "samples": wanted if type(wanted) is int else -1,
-            "replicas": _whole(vars(sampler).get("num_replicas")) if hasattr(sampler, "__dict__") else -1,
-            "workers": _whole(given.get("num_workers")), "batch_size": _whole(getattr(batched, "batch_size", given.get("batch_size"))),
-            "drop_last": bool(getattr(batched, "drop_last", given.get("drop_last"))), "size": size_of(dataset),
-            "ordered": is_ascending(data, dataset),
+            "made": where, "shuffle": shuffle, "map": not issubclass(type(dataset), data.IterableDataset),
+            "dataset": type(dataset).__qualname__, "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
+            "replacement": chosen.get("replacement") is True, "replicas": _whole(chosen.get("num_replicas")),
+            "workers": _whole(given.get("num_workers")), "batch_size": _whole(cut.get("batch_size", given.get("batch_size"))),
+            "size": size_of(dataset), "ordered": is_ascending(data, dataset),
         }  # fmt: skip
 
     def _look_at_labels(self, epoch: Epoch, batch: Any) -> None:
@@ -282,6 +282,15 @@ def _counted(indices: array[int], size: int) -> tuple[int, int, int, int]:
         missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True) if len(present) < size else []
         digest = crc32(present.tobytes())
     return len(present), len(missing), int(missing[0]) if len(missing) else -1, digest
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """What an object keeps itself; what it computes is not asked for."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found
 
 
 def _whole(value: Any) -> int:

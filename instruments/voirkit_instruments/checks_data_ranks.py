@@ -1,14 +1,14 @@
 """Ranks: at some steps how large their parameters are, and whether anything makes them alike: DistributedDataParallel, or collectives.
 
-Facts: ``weights`` at the looks of an optimizer, ``parallel`` when a DistributedDataParallel is called, ``collective`` when the program
-itself sends tensors of more than one number between ranks. Of a single rank nothing is told.
+Facts: ``world``, how many ranks there are; ``weights`` at the looks of an optimizer; ``parallel`` when a DistributedDataParallel is called;
+``collective`` when the program itself sends tensors of more than one number between ranks. Of a single rank nothing is told.
 """
 
 from __future__ import annotations
 
 from zlib import crc32
 
-from voirkit_instruments.checks_data_values import world_size
+from voirkit.runs.ranks import rank_and_world_size
 from voirkit_instruments.checks_norms import digests
 
 TYPE_CHECKING = False
@@ -32,6 +32,9 @@ class Ranks:
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         self._facts, self._torch = facts, torch
         self._told: set[str] = set()
+        self._world = rank_and_world_size()[1]
+        if self._world > 1:
+            facts.mark("world", None, self._world)
 
     def enter_parallel(self, *_: Any) -> int:
         """Before ``DistributedDataParallel.forward``."""
@@ -56,7 +59,7 @@ class Ranks:
     def _once(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            self._facts.mark(name, self._facts.where(4))
+            self._facts.mark(name, self._facts.where())
 
     def look(self, which: int, n: int, where: str | None, parameters: list[Any]) -> None:
         """At a look of an optimizer.
@@ -68,7 +71,7 @@ class Ranks:
             parameters: All that it holds.
         """
         try:
-            if not world_size() > 1:
+            if self._world < 2:
                 return
             shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
             sizes = digests(self._torch, parameters[:_MOST])

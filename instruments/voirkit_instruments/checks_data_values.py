@@ -5,7 +5,6 @@ Nothing of the program's own is called for it, and nothing is changed: what can 
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import pairwise
 from zlib import crc32
@@ -37,14 +36,21 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
             indices, dataset = vars(dataset)["indices"], vars(dataset)["dataset"]
             if type(indices) is range:
                 continue
-            torch = sys.modules["torch"]
+            if type(indices) not in (list, tuple) and not _is_array(indices):
+                return False
             some = indices[:_MOST_INDICES]
-            some = some.tolist() if type(some) is torch.Tensor else list(some)
+            some = some if type(some) in (list, tuple) else some.tolist()
             if any(after < before for before, after in pairwise(some)):
                 return False
     except Exception:
         return False
     return True
+
+
+def _is_array(thing: Any) -> bool:
+    """Whether it is a tensor or an array, and no subclass of the program's."""
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    return type(thing) is torch.Tensor or (numpy is not None and type(thing) is numpy.ndarray)
 
 
 def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
@@ -104,11 +110,3 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
             digest = _digest(torch, inner, _digest(torch, key, digest, depth + 1), depth + 1)
         return digest
     raise TypeError
-
-
-def world_size() -> int:
-    """How many ranks there are, as who started them says."""
-    try:
-        return int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 1

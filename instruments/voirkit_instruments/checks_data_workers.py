@@ -16,6 +16,7 @@ from types import ModuleType as Module
 from zlib import crc32
 
 from voirkit.probes.around import ABSENT
+from voirkit_instruments.calls_quiet import quiet
 from voirkit_instruments.checks_data_values import content
 from voirkit_instruments.checks_norms import is_quiet
 from voirkit_instruments.loader_numbers import forgetting
@@ -124,7 +125,7 @@ def states(torch: ModuleType, dataset: Any) -> dict[str, int]:
     if numpy is not None:
         found["numpy.random"] = crc32(dumps(numpy.get_state()))
     if is_quiet(torch):
-        with torch._C.DisableTorchFunction():
+        with quiet(), torch._C.DisableTorchFunction():
             found["torch"] = crc32(torch.get_rng_state().numpy())
     for name, generator in _own(torch, dataset):
         state = _state(torch, generator)

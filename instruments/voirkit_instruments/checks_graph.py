@@ -64,8 +64,8 @@ class Graphs:
 
         def enter(tensors: Any) -> int:
             try:
-                optimizers.before_backward()
                 where = here.where = self._facts.places.of(sys._getframe(1))
+                optimizers.before_backward(where)
                 n = self._seen[where] = self._seen.get(where, 0) + 1
                 if n & (n - 1) == 0 or n == 3:
                     self._walk(tensors, where, optimizers)

@@ -6,6 +6,8 @@ sparse, quantized, of a subclass) nothing is said.
 
 from __future__ import annotations
 
+from voirkit_instruments.calls_quiet import quiet
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +51,7 @@ def is_quiet(torch: ModuleType) -> bool:
 
 def _norms(torch: ModuleType, tensors: Sequence[Any], order: float) -> list[float]:
     found = [UNKNOWN] * len(tensors)
-    with torch._C.DisableTorchFunction():
+    with quiet(), torch._C.DisableTorchFunction():
         if not is_quiet(torch):
             return found
         groups: dict[Any, list[int]] = {}

@@ -11,6 +11,7 @@ import time
 import weakref
 from operator import itemgetter
 
+from voirkit_instruments.calls_quiet import quiet
 from voirkit_instruments.checks_facts import DEAF, STEP
 from voirkit_instruments.checks_graph import _NAMED, Graphs, Unheld, shown
 from voirkit_instruments.checks_norms import digests, is_plain, is_quiet, largest
@@ -41,7 +42,7 @@ class Held:
         next_look: The step after which it is looked at.
         without: References to the parameters that had no gradient at any look.
         probes: Of the last look, parameters with their gradients' addresses, to see whether these are cleared; None: that is known.
-        stale: Whether a backward pass has begun since with these gradients in place.
+        stale: Where a backward pass has begun since with these gradients in place.
         scaled: Whether a gradient scaler decides on its steps.
     """
 
@@ -52,7 +53,7 @@ class Held:
         self.n, self.next_look = 0, 1
         self.without: dict[int, Unheld] | None = None
         self.probes: list[tuple[weakref.ref[Any], int]] | None = None
-        self.stale = False
+        self.stale: str | None = None
         self.scaled = False
 
 
@@ -134,7 +135,7 @@ class OptimizerFacts:
             where = facts.places.of(sys._getframe(1))
             facts.span(self._step, began, end, self._at(where, held.which), _is_still(optimizer))
             if held.probes is not None:
-                self._cleared_or_not(held, where)
+                self._cleared_or_not(held)
             if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
                 self._look(held, optimizer, where)
         except Exception as exc:
@@ -204,7 +205,7 @@ class OptimizerFacts:
 
     # whether gradients are cleared between two steps
 
-    def before_backward(self) -> None:
+    def before_backward(self, where: str | None) -> None:
         """A backward pass begins: the gradients that the last steps used are in place still, or they are not."""
         if not self._watching:
             return
@@ -213,20 +214,20 @@ class OptimizerFacts:
             if not is_quiet(self._torch):
                 continue
             if any(value != 0 for value in largest(self._torch, grads)):
-                held.stale = True
+                held.stale = held.stale or where or ""
             else:
                 self._watching.remove(held)
                 held.probes = None
                 self._facts.mark("cleared", None, held.n, optimizer=held.which)
 
-    def _cleared_or_not(self, held: Held, where: str | None) -> None:
+    def _cleared_or_not(self, held: Held) -> None:
         """After the next step."""
-        if held.stale:
+        if held.stale is not None:
             still = any(_grad_in_place(probe) is not None for probe in held.probes or ())
-            self._facts.mark("uncleared" if still else "cleared", where, held.n, optimizer=held.which)
+            self._facts.mark("uncleared" if still else "cleared", held.stale or None, held.n, optimizer=held.which)
         if held in self._watching:
             self._watching.remove(held)
-        held.probes, held.stale = None, False
+        held.probes, held.stale = None, None
 
     def _watch(self, held: Held, parameters: list[Any], grads: list[Any], norms: list[float]) -> None:
         chosen = [
@@ -236,7 +237,7 @@ class OptimizerFacts:
         ]
         if chosen:
             held.probes = [probe[1:] for probe in sorted(chosen, key=itemgetter(0))[:_PROBES]]
-            held.stale = False
+            held.stale = None
             self._watching.append(held)
 
     # looks
@@ -255,7 +256,7 @@ class OptimizerFacts:
         if not is_quiet(torch):
             return
         parameters = [p for p in _parameters(optimizer)[:_MOST_PARAMETERS] if isinstance(p, torch.Tensor)]
-        with torch._C.DisableTorchFunction():
+        with quiet(), torch._C.DisableTorchFunction():
             grads = [p.grad if p.is_leaf else None for p in parameters]
             trainable = [bool(p.requires_grad) for p in parameters]
         norms = [0.0 if grad is None else norm for grad, norm in zip(grads, _norms_of(torch, grads), strict=True)]

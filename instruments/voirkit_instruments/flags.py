@@ -241,7 +241,7 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
 
 
 def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
-    """Adds ``--parameters``."""
+    """Adds ``--parameters`` and ``--parameters-of``, which implies it."""
     yield ov.phases.init
     ov.argparser.add_argument(
         "--parameters",
@@ -250,14 +250,21 @@ def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
         const=0,
         dest="--parameters",
         metavar="EVERY",
-        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (40)",
+        help="record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (50)",
+    )
+    ov.argparser.add_argument(
+        "--parameters-of",
+        type=_parameters_of,
+        dest="--parameters-of",
+        metavar="buffers,state",
+        help="look also at the models' buffers, the optimizers' state, or both; implies --parameters",
     )
     yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
-    every = getattr(ov.options, "--parameters")
-    if every is not None:
+    every, of = getattr(ov.options, "--parameters"), getattr(ov.options, "--parameters-of")
+    if every is not None or of is not None:
         from voirkit_instruments.parameters import EVERY, parameters
 
-        ov.require(parameters(every or EVERY))
+        ov.require(parameters(every or EVERY, *(of or ())))
 
 
 RATES = {
@@ -309,6 +316,13 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
     return int(text)
+
+
+def _parameters_of(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not words or not set(words) <= {"buffers", "state"}:
+        raise ValueError(f"{text!r} is not known; give buffers, state, or both with a comma between.")
+    return words
 
 
 def _every(text: str) -> int:

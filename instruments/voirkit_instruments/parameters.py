@@ -11,7 +11,7 @@ from voirkit_instruments.steps_heard import CALLED, STEPPED, WALKED, ZEROED, hea
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit_instruments.parameters_watch import Watch
 
-EVERY = 40  # benchmarks/parameters.py: 3.8 % of Adam.step
+EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step
 
 
 class Parameters:
@@ -28,10 +28,11 @@ class Parameters:
     Args:
         ov: The overseer.
         every: Steps between two looks at a parameter.
+        of: What else is looked at.
     """
 
-    def __init__(self, ov: Overseer, every: int) -> None:
-        self._ov, self._every = ov, every
+    def __init__(self, ov: Overseer, every: int, of: Sequence[str]) -> None:
+        self._ov, self._every, self._of = ov, every, of
         self._watch: Watch | None = None
         self._over = False
         heard = heard_of(ov)
@@ -56,7 +57,7 @@ class Parameters:
             from voirkit.trace import recorder
             from voirkit_instruments.parameters_watch import Watch
 
-            self._watch = Watch(torch, recorder, self._every, self._ov.warn)
+            self._watch = Watch(torch, recorder, self._every, self._ov.warn, self._of)
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"parameters: nothing is recorded of them ({type(exc).__name__}: {exc}).")
 
@@ -69,13 +70,14 @@ class Parameters:
 
 
 @instrument_definition
-def parameters(ov: Overseer, every: int = EVERY) -> Iterator[Phase | PhaseWithPriority]:
+def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | PhaseWithPriority]:
     """Record what the parameters do at the optimizer's steps.
 
     Args:
         every: Steps between two looks at a parameter; 1: all at each step.
+        of: What else is looked at: ``buffers`` of the models, ``state`` of the optimizers.
     """
-    recording = Parameters(ov, every)
+    recording = Parameters(ov, every, of)
     when_imported("torch", recording.begin)
     try:
         yield ov.phases.run_script(priority=1)

@@ -13,7 +13,7 @@ from voirkit_instruments.parameters_record import CHANGED, GRAD_BITS, GRAD_INF, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from voirkit_instruments.parameters_figures import Figures
@@ -36,12 +36,14 @@ class Look:
 
     Attributes:
         start_ns: When the step began.
+        due: Those whose turn it is, with their places in the plan.
     """
 
     def __init__(self, plan: Plan, parameters: list[Any], scale: Any, figures: Figures, later: Later, records: Records) -> None:
         self.plan, self.start_ns, self.n = plan, 0, plan.n
         self._parameters, self._scale, self._figures, self._later, self._records = parameters, scale, figures, later, records
         self._due, self._groups = plan.due(), plan.sampled()
+        self.due = {at: parameters[at] for at in self._due}
         self._flags: dict[int, int] = {}  # of some parameters, what is known without waiting for a device
         self._found_broken: dict[int, tuple[int, int]] = {}  # by an alarm: flags of data and gradient
         self._first = self._first_norms() if self.n == 0 else []
@@ -66,12 +68,13 @@ class Look:
         watched, parameters = self.plan.watched, self._parameters
         return self._figures.sample([(parameters[at], watched[at].place) for at in ats], self.n)
 
-    def end(self, end_ns: int, has_walked: bool) -> None:
+    def end(self, end_ns: int, has_walked: bool, more: Iterable[tuple[str, str, Any]] = ()) -> None:
         """The step is over.
 
         Args:
             end_ns: When it was.
             has_walked: There was a backward in it (a closure): the gradients are those of now.
+            more: What else has norms: category, name, tensor.
         """
         plan, figures = self.plan, self._figures
         if has_walked:
@@ -85,6 +88,9 @@ class Look:
         for category, at, tensor in (*self._figures_of_due(), *self._first, *self._gradients.figures(), *self._norms_on_devices()):
             self._places[category, at] = len(sent)
             sent.append(tensor)
+        found = list(more)
+        self._more = [(category, name) for category, name, _ in found]
+        sent += figures.norms([tensor.detach() for _, _, tensor in found])
         self._records.step(plan, self.start_ns, end_ns, self.n)
         plan.n += 1
         self._later.bring(sent, self._arrived)
@@ -125,6 +131,8 @@ class Look:
         """Write all that is known of the step; called when the figures are on the host, at a later step perhaps."""
         plan, states = self.plan, self._flags
         n = len(self._groups)
+        for (category, name), norm in zip(self._more, found[len(found) - len(self._more) :], strict=True):
+            self._records.other(category, name, self.start_ns, float(norm[0]))
         self._flags_of_data(found[:n])
         for at, flags in self._gradients.flags(found[n:]):
             states[at] = states.get(at, 0) | flags
@@ -149,6 +157,7 @@ class Look:
         for at, state in states.items():
             self._state(at, state | (GRAD_NONE if nones[at] else 0), self.start_ns)
         self._parameters = self._copies = []
+        self.due = {}
         self._differences = {}
 
     def _state(self, at: int, state: int, at_ns: int) -> None:

@@ -66,6 +66,15 @@ class Models:
         """All of theirs, each once."""
         return list({id(tensor): tensor for module in self for _, tensor in tensors(module, "_parameters")}.values())
 
+    def buffers(self) -> list[tuple[str, Any]]:
+        """Their buffers with their names, each once; of the second model on the class goes before the name."""
+        found: dict[int, tuple[str, Any]] = {}
+        for number, module in enumerate(self):
+            prefix = f"{type(_bare(module)).__name__}." if number else ""
+            for name, tensor in tensors(module, "_buffers"):
+                found.setdefault(id(tensor), (prefix + name, tensor))
+        return list(found.values())
+
     def names(self) -> dict[int, Name]:
         """The names of all parameters of all models, by identity."""
         found: dict[int, Name] = {}

@@ -84,6 +84,12 @@ class Records:
         self._recorder.span(self._id(one, category), at_ns, at_ns, 0, *_as_integer(_as_double(value)))
         self.made += 1
 
+    def other(self, category: str, name: str, at_ns: int, value: float) -> None:
+        """A number of what is no parameter."""
+        number = self._recorder.name(category, name, kind=KIND, value="figure")
+        self._recorder.span(number, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
+        self.made += 1
+
     def digest(self, one: Watched, at_ns: int, digest: int, of: str) -> None:
         """A digest of its data."""
         self._recorder.span(self._id(one, "digest"), at_ns, at_ns, self._recorder.arguments({"of": of}), digest)

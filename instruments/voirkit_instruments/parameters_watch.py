@@ -9,20 +9,23 @@ from __future__ import annotations
 import threading
 import time
 
+from voirkit_instruments import calls_quiet
 from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.parameters_figures import Figures
 from voirkit_instruments.parameters_later import Later
 from voirkit_instruments.parameters_look import Look
+from voirkit_instruments.parameters_more import More
 from voirkit_instruments.parameters_named import Models, Name
 from voirkit_instruments.parameters_plan import Plan
 from voirkit_instruments.parameters_record import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
 now = time.perf_counter_ns
+LONGEST_S = 1.0  # waited for another thread; a process may have been forked while that one was at it
 _OURS = ("voirkit", "torch", "numpy", "contextlib")
 
 
@@ -33,7 +36,7 @@ def quiet(torch: Any) -> type:
 
     class Quiet:
         def __enter__(self) -> None:
-            self.guards = [no_function(), *([] if no_autocast is None else [no_autocast()])]
+            self.guards = [calls_quiet.quiet(), no_function(), *([] if no_autocast is None else [no_autocast()])]
             for guard in self.guards:
                 guard.__enter__()
             self.grad = is_grad()
@@ -55,13 +58,15 @@ class Watch:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``span`` and ``timed``.
         every: Steps between two looks at a parameter.
         warn: Told, once, of what fails.
+        of: What else is looked at: ``buffers``, ``state``.
     """
 
-    def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
         self._torch, self._recorder, self._every, self._warn = torch, recorder, every, warn
         self._records = Records(recorder)
         self._figures, self._later = Figures(torch), Later(torch)
         self._models = Models()
+        self._more = More(of, self._models, torch) if of else None
         self._names: dict[int, Name] = {}
         self._names_of = -1  # how many models there were when the names were looked up
         self._optimizers = Ordinals()
@@ -71,6 +76,7 @@ class Watch:
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self._quiet = quiet(torch)
         self._told: set[str] = set()
+        self._lock = threading.RLock()  # several threads may train
         self.own_ns = 0
         self.off = False
 
@@ -94,13 +100,15 @@ class Watch:
         began = now()
         here = self._here.__dict__
         here["look"] = None
-        if self.off:
+        if self.off or not self._lock.acquire(timeout=LONGEST_S):
             return
         try:
             with self._quiet():
                 here["look"] = self._begin(optimizer)
         except Exception as exc:
             self._failed(exc)
+        finally:
+            self._lock.release()
         here["walked"] = here.get("walks", 0)
         end = now()
         self.own_ns += end - began
@@ -113,15 +121,18 @@ class Watch:
         end_ns = now()
         here = self._here.__dict__
         look = here.pop("look", None)
-        if look is None or self.off:
+        if look is None or self.off or not self._lock.acquire(timeout=LONGEST_S):
             return
         try:
             with self._quiet():
-                look.end(end_ns, here.get("walks", 0) != here["walked"])
+                more = () if self._more is None else self._more.due(look.plan, look.due, optimizer)
+                look.end(end_ns, here.get("walks", 0) != here["walked"], more)
                 if look.plan.n == 1:
                     self._forget_dead()
         except Exception as exc:
             self._failed(exc)
+        finally:
+            self._lock.release()
         self.own_ns += now() - end_ns
 
     def before_zero_grad(self, optimizer: Any) -> None:
@@ -132,7 +143,7 @@ class Watch:
         """They have been."""
         end_ns = now()
         start_ns = self._here.__dict__.pop("zeroing_ns", end_ns)
-        if self.off:
+        if self.off or not self._lock.acquire(timeout=LONGEST_S):
             return
         try:
             plan = self._plans.get(self._optimizers.of(optimizer))
@@ -143,6 +154,8 @@ class Watch:
                 self._zeroed(plan, start_ns)
         except Exception as exc:
             self._failed(exc)
+        finally:
+            self._lock.release()
         self.own_ns += now() - end_ns
 
     def finish(self) -> None:
@@ -188,6 +201,7 @@ class Watch:
             wheres: list[Any] = [(number, at) for number, group in enumerate(optimizer.param_groups) for at in range(len(group["params"]))]
             plan.take(parameters, wheres + [None] * (len(parameters) - own), self._name_in(plan))
             self._see(plan, parameters, range(len(parameters)))
+            plan.arrange(parameters, self._figures)
         elif self._see(plan, parameters, plan.looked_at()):  # what it was is no more
             self._see(plan, parameters, range(len(parameters)))
         return plan, parameters

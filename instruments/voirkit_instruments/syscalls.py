@@ -42,6 +42,8 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
         tracer.forget()
         return  # it has been said why there is none
     tracer.start(ov.run_dir, ov.options.trace_limit)
+    if ov.program is not None:
+        ov.program.begins, ov.program.ends = tracer.begins, tracer.ends
     try:
         yield ov.phases.run_script(priority=100)
     finally:

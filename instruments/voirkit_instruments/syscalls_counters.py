@@ -52,13 +52,11 @@ class Counters:
         """Count from now on."""
         self._open()
         syscalls_edges.listen(self._entering, self._leaving)
-        syscalls_edges.begins(OTHER)
 
     def end(self) -> dict[str, float]:
         """Count no more; how many edges there were, and what one took, in seconds."""
         if self._over:
             return {"edges": self._edges, "edge_s": 0.0}
-        syscalls_edges.ends(OTHER)
         began = time.perf_counter()
         for _ in range(_LOOKS):
             self._change()
@@ -124,7 +122,8 @@ class Counters:
         except (OSError, ValueError, IndexError):
             self._close()
             return None
-        at, last = (self._stack[-1] if self._stack else counted.at(OTHER)), self._last
+        outside = OTHER if self._forked else OWN  # before the program's work, and after it
+        at, last = (self._stack[-1] if self._stack else counted.at(outside)), self._last
         for i, value in enumerate(now):
             rows[at + i] += value - last[i]
         if own:

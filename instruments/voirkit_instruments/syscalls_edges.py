@@ -32,7 +32,8 @@ _edges: dict[str, list[Edge]] = {phase: [_nothing, _nothing] for phase in PHASES
 _ASKING = ("wait", "checkpoint", "transfer", "communication")
 
 
-told: set[str] = set()  # phases whose edges another instrument tells
+TRACER = "tracer"
+told: set[str] = set()  # phases whose edges another instrument tells; and whether a tracer listens
 fetching: list[Edge] = [_nothing]  # called when a batch is about to be fetched
 
 
@@ -49,11 +50,13 @@ def listen(begin: Callable[[str], Edge], end: Callable[[str], Edge]) -> None:
 
 def to_tracer() -> None:
     """Tell them to a tracer, by calls that it sees."""
+    told.add(TRACER)
     listen(lambda phase: partial(os.access, *path_and_mode(f"{phase}+")), lambda phase: partial(os.access, *path_and_mode(f"{phase}-")))
 
 
 def to_nobody() -> None:
     """Tell them no more."""
+    told.discard(TRACER)
     listen(lambda phase: _nothing, lambda phase: _nothing)
 
 
@@ -129,10 +132,12 @@ def watch_recorder() -> Callable[[], None]:
     Returns:
         What undoes it.
     """
+    from voirkit.trace import recorder
     from voirkit.trace.recording import Recording
 
     edge = _edges[OWN]
-    before = {name: getattr(Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")}
+    seldom = [(Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")]
+    before = [(owner, name, getattr(owner, name)) for owner, name in (*seldom, (recorder, "_mine"))]  # the last asks for the process
 
     def own(method: Any) -> Any:
         def do(*args: Any, **more: Any) -> Any:
@@ -145,11 +150,11 @@ def watch_recorder() -> Callable[[], None]:
         return do
 
     def undo() -> None:
-        for name, method in before.items():
-            setattr(Recording, name, method)
+        for owner, name, method in before:
+            setattr(owner, name, method)
 
-    for name, method in before.items():
-        setattr(Recording, name, own(method))
+    for owner, name, method in before:
+        setattr(owner, name, own(method))
     return undo
 
 

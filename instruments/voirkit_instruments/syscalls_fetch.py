@@ -95,13 +95,14 @@ def tell_worker(number: int) -> None:
 
 def offered() -> bool | None:
     """What a process needs that is started anew."""
-    return True if _here is not None else None
+    return True if syscalls_edges.TRACER in syscalls_edges.told else None
 
 
 def begin(_: object) -> None:
-    """In such a process: tell a tracer of fetches."""
+    """In such a process, which the tracer follows: tell it of fetches."""
     from voirkit.errors import tell
 
     if _here is None:
         syscalls_edges.to_tracer()
+        syscalls_edges.watch_recorder()
         Fetches(tell)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 EVENTS = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "task/task_newtask", "task/task_rename")
-KB_EACH = 4096  # of buffer for a processor: 40,000 calls, 0.4 s of a program that does nothing else
-EVERY_S = 0.05
+KB_EACH, KB_ALL = 8192, 131072  # of buffer for a processor, 80,000 calls, and for all of them at most
+EVERY_S = 0.02
+MUCH = 1 << 20  # bytes that were there at once: more is coming
 PAGE_HEAD = 16
 
 
@@ -57,7 +58,7 @@ class Instance:
     def begin(self, pid: int, numbers: tuple[str, ...]) -> None:
         """Trace a process, all calls or those of some numbers."""
         write(self.at("tracing_on"), "0")
-        write(self.at("buffer_size_kb"), str(KB_EACH))
+        write(self.at("buffer_size_kb"), str(min(KB_EACH, KB_ALL // (os.cpu_count() or 1))))
         write(self.at("trace_clock"), "mono")  # the clock of the run's own records
         write(self.at("options", "overwrite"), "0")
         write(self.at("options", "event-fork"), "1")
@@ -147,8 +148,10 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
     copied, full = 0, False
     print("ready", flush=True)
     try:
-        while not ended.poll(EVERY_S) and not full:
-            copied += sum(copy.all() for copy in copies)
+        new = 0
+        while not ended.poll(0 if new > MUCH else EVERY_S) and not full:
+            new = sum(copy.all() for copy in copies)
+            copied += new
             full = copied > most
     finally:
         write(instance.at("tracing_on"), "0")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from voirkit_instruments.native_beside import Beside, run_beside
-from voirkit_instruments.syscalls_tool import CanNotTrace, Tracing
+from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing
 
 _READY_S = 30.0
 _BLOCK = 512  # bytes: what a shell's limits of files are told in
@@ -71,6 +71,9 @@ def _wait(beside: Beside, pid: int) -> None:
     while f"Process {pid} attached" not in beside.words():
         if beside.ended(0.002) or time.monotonic() > until:
             beside.interrupt()
+            tracer = int(status().get("TracerPid", "0"))
+            if tracer:
+                raise TracedAlready(f"process {tracer} traces this one already (strace, or a debugger), and there can be one only.")
             raise CanNotTrace(_why(beside.words()))
 
 
@@ -98,9 +101,6 @@ def why_ended(beside: Beside, log: str, most_bytes: int) -> str:
 
 
 def _why(words: str) -> str:
-    tracer = _tracer()
-    if tracer:
-        return f"process {tracer} traces this one already (a debugger, or another strace), and there can be one only.\nEnd it first."
     if "ermitted" in words or "ermission" in words:
         return (
             f"it may not attach to the process{_scope()}.\n"
@@ -116,10 +116,6 @@ def _scope() -> str:
             return f" (kernel.yama.ptrace_scope is {file.read().strip()})"
     except OSError:
         return ""
-
-
-def _tracer() -> int:
-    return int(status().get("TracerPid", "0"))
 
 
 def status() -> Mapping[str, str]:

@@ -16,6 +16,10 @@ class CanNotTrace(Exception):
     """Why not, and on lines of their own what to do."""
 
 
+class TracedAlready(CanNotTrace):
+    """Somebody else's tracer has the process: it can be told the phases."""
+
+
 class Tracing(NamedTuple):
     """A tracer at work.
 

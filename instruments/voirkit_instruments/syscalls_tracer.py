@@ -14,7 +14,7 @@ from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments import syscalls_edges, syscalls_kernel, syscalls_strace
 from voirkit_instruments.syscalls_fetch import Fetches
-from voirkit_instruments.syscalls_tool import CanNotTrace, Tracing, a_call_takes_s
+from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing, a_call_takes_s
 
 _ENDED_S = 120.0
 _GOES_ON = "The run goes on without it."
@@ -76,6 +76,10 @@ class Tracer:
             try:
                 self._tracing = attach(most_bytes)
                 break
+            except TracedAlready as exc:
+                self._warn(f"--syscalls: {exc}\n  Phases are told to it; if it is strace -f: voirkit syscalls LOG reads what it writes.")
+                self._begin_phases()
+                return
             except CanNotTrace as exc:
                 self._tell(name, exc)
         if self._tracing is not None:
@@ -115,10 +119,21 @@ class Tracer:
         # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
         recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), self._taken["began_ns"])
         self._write()
-        self._unwatch = syscalls_edges.watch_recorder()
         self._taken["clocks"].append(_clocks())
+        self._begin_phases()
+
+    def _begin_phases(self) -> None:
+        self._unwatch = syscalls_edges.watch_recorder()
         syscalls_edges.to_tracer()
+
+    def begins(self) -> None:
+        """The program's own work begins here and now."""
         syscalls_edges.begins(OTHER)
+
+    def ends(self) -> None:
+        """It has ended, here or in a child that has come to its end: what follows is voirkit's."""
+        syscalls_edges.ends(OTHER)
+        syscalls_edges.begins(OWN)
 
     def _count(self) -> None:
         from voirkit_instruments.syscalls_counters import Counters
@@ -140,8 +155,6 @@ class Tracer:
         if self._counters is not None:
             self._taken.update(ended=True, **self._counters.end())
         if self._tracing is not None:
-            syscalls_edges.ends(OTHER)
-            syscalls_edges.begins(OWN)
             beside = self._tracing.beside
             self._taken.update(ended=True, own=_own_threads())
             self._taken["clocks"].append(_clocks())

@@ -99,3 +99,12 @@ def test_a_run_without_calls_has_none(tmp_path):
     from recorded import record_with_manifest
 
     assert read(record_with_manifest(tmp_path / "run")) == []
+
+
+def test_what_lies_in_chosen_calls_is_found():
+    import numpy as np
+
+    from voirkit.analysis.calls.sequence import within
+
+    start, end = np.array([0, 10, 12, 30, 40, 60]), np.array([50, 20, 15, 35, 45, 70])
+    assert within(start, end, np.array([False, True, False, False, False, False])).tolist() == [False, True, True, False, False, False]

@@ -36,8 +36,8 @@ class Trained:
         number = sum(fact.name == "epoch" and fact.rank == rank for fact in self.facts)
         known = {
             "where": "main.py:10", "made": "main.py:5", "iterator": number, "turn": 0, "shuffle": None, "map": True, "dataset": "Points",
-            "sampler": RANDOM, "own": True, "replacement": False, "samples": -1, "replicas": -1, "workers": 2, "batch_size": 8,
-            "drop_last": False, "size": 64, "ordered": True, "said": -1, "batches": 8, "exhausted": True, "n": 64, "distinct": 64,
+            "sampler": RANDOM, "replacement": False, "replicas": -1, "workers": 2, "batch_size": 8,
+            "size": 64, "ordered": True, "said": -1, "batches": 8, "exhausted": True, "n": 64, "distinct": 64,
             "order": order, "sequential": False, "set": 1, "at_seams": 0, "missed": 0, "missed_first": -1, "content": order,
         }  # fmt: skip
         return self.add("epoch", loader, rank, began, **{**known, **more})
@@ -267,3 +267,8 @@ def test_ranks_whose_parameters_stay_together_or_go_apart_on_purpose() -> None:
 def test_ranks_that_go_apart_although_their_model_is_parallel() -> None:
     both = Trained().epoch().add("parallel").epoch(2, 1).add("parallel", rank=1)
     told(both.weights(1, 3.0, 3.1).add("collective").says("ranks-diverge"), "main.py:12")
+
+
+def test_a_rank_whose_others_recorded_elsewhere() -> None:
+    alone = Trained().add("world", 2).epoch()
+    assert (alone.found("ranks-same-data"), alone.found("ranks-diverge")) == (None, None)

@@ -7,6 +7,8 @@ are run each time, all of them in ``make test-slow``.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -47,7 +49,8 @@ Run = Callable[..., Ran]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Run a script of the corpus, under voirkit with the given options, or by python alone without any."""
     command = [sys.executable, str(Path(__file__).parent / "together.py")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**CLEAN, "OMP_NUM_THREADS": "1"})
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env={**CLEAN, "OMP_NUM_THREADS": "1"}, start_new_session=True, **pipes)
     assert process.stdin is not None
     assert process.stdout is not None
 
@@ -63,7 +66,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
     yield ask
     process.stdin.close()
-    process.wait(60)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # a script that hangs, and those that wait for it
+        process.wait()
 
 
 def _cases(scripts: list[Script], quick: bool = True) -> list[Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import signal
 import socket
 import sys
+from importlib import import_module
 from typing import Any
 
 
@@ -56,11 +56,11 @@ def main() -> None:
             if child == 0:
                 sys.exit(_be(asked, rank, port))
             children.append(child)
-        signal.alarm(240)  # a run that hangs ends this process, and the test says so
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        signal.alarm(0)
         print(json.dumps(codes), flush=True)
 
 
 if __name__ == "__main__":
+    for module in ("torch.utils.data", "torch._dynamo", "torch.nn.parallel.distributed", "torch.optim.lr_scheduler"):
+        import_module(module)
     main()

@@ -177,6 +177,13 @@ def test_a_training_is_the_same_to_the_bit_with_all_of_torch_recorded(tmp_path: 
     assert (found["torch.Tensor.view"] + found["torch.Tensor.item"] > 0) == ("Tensor" in asked)
 
 
+@pytest.mark.torch
+def test_operators_of_tensors_are_recorded_where_tensor_is_asked_for(tmp_path: Path) -> None:
+    where = place(tmp_path, FUNCTIONS, "x = torch.ones(2)\ny = (x + 1) @ x - 2 * x\ny.add_(1)\n")
+    traced(where, "--calls=torch.Tensor")
+    assert [call.name.removeprefix("torch.Tensor.") for call in calls(where)] == ["__add__", "__matmul__", "__rmul__", "__sub__", "add_"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no C there")
 def test_without_a_compiler_calls_are_recorded_by_python(tmp_path: Path) -> None:
     text = "import mine\nmine.look([1, 'two words'])\ntry:\n    mine.fail()\nexcept KeyError:\n    pass\n"

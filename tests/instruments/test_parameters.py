@@ -262,6 +262,19 @@ def test_two_models_with_the_same_names_and_two_optimizers() -> None:
     assert seen == {"weight": 0, "bias": 0, "Critic.weight": 1, "Critic.bias": 1}
 
 
+def test_a_parameter_whose_optimizer_comes_later_is_that_ones() -> None:
+    one, other, watching = nn.Linear(4, 3), nn.Linear(4, 2), Watching()
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (one, other)]
+    watching.watch.called(other)
+    for _ in range(3):
+        for model, optimizer in zip((one, other), optimizers, strict=True):
+            model(torch.ones(2, 4)).sum().backward()
+            watching.step(optimizer, model)
+    owners = [told["optimizer"] for told in watching.kept.of("seen", "weight")]
+    assert owners == [None, 1]
+    assert len(watching.kept.of("update_norm", "weight")) == 1 + 3
+
+
 def test_a_tied_parameter_is_one_with_two_names() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
+from conftest import Ended, Place
 
 # Calls that nothing else makes here: getpgrp, setpgid's like. In each step of ten: 2 in forward, 1 in backward, 3 in the step, and for each
 # of its four samples a file is opened, 3 bytes are read twice, and it is closed.
@@ -201,6 +201,13 @@ def test_the_program_is_as_without_it(place: Place, tracer: str) -> None:
     assert (traced.code, traced.out) == (plain.code, plain.out) == (7, f"['main.py', '2'] {os.getpid()} \n")
 
 
+def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else(place: Place, tracer: str) -> None:
+    place.write(main="import os\nfor _ in range(20): os.getpgid(0)\nfor _ in range(5): os.getppid()\n")
+    assert place.voirkit("main.py").code == 0
+    rows = document(place)["threads"]["main"]
+    assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
+
+
 def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Place) -> None:
     place.write(main=PLANTED)
     ended = place.voirkit("--syscalls=counters", "main.py", "0")
@@ -234,6 +241,17 @@ def test_only_the_form_with_an_equals_sign_takes_a_value(place: Place) -> None:
 # when it can not be done
 
 
+def as_another_user(place: Place, *command: str) -> Ended:
+    """Run a command as nobody, who may read all files: python may be in a folder of root's."""
+    for folder in (place.folder, *place.folder.parents):
+        if not os.stat(folder).st_mode & 0o005:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    place.folder.chmod(0o777)
+    user = ["--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    reads = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
+    return place.run("setpriv", *user, *reads, *command, env={"HOME": "/tmp"})
+
+
 def hidden(place: Place, *shown: str) -> dict[str, str]:
     """An environment in which programs are found only if they are named."""
     (place.folder / "bin").mkdir(exist_ok=True)
@@ -253,43 +271,55 @@ def test_without_strace_it_says_how_to_get_it_and_counts_what_it_can(place: Plac
     assert document(place)["tool"] in ("kernel", "counters")
 
 
-REFUSING = """
-import ctypes
-def instrument_refuse(ov):
-    yield ov.phases.parse_args
-    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: as for a program of another user
-"""
+def test_a_tracer_that_has_the_process_already_is_told_the_phases(place: Place) -> None:
+    if why_not("strace"):
+        pytest.skip(why_not("strace"))
+    place.write(main=PLANTED)
+    command = [
+        "strace",
+        "-f",
+        "-ttt",
+        "-T",
+        "-o",
+        "log",
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "--syscalls=full",
+        "main.py",
+        "0",
+    ]
+    ended = place.run(*command)
+    assert ended.code == 7, ended.err
+    assert re.search(r"--syscalls: process \d+ traces this one already", ended.err), ended.err
+    found = json.loads(place.run(sys.executable, "-m", "voirkit", "syscalls", "--json", "log").out)
+    counted = {phase: count(found["phases"], phase, PGID) for phase in found["phases"]}
+    assert {phase: n for phase, n in counted.items() if n} == {"forward": 20, "backward": 10, "optimizer": 30, "other": 10}
+    assert found["phases"]["before"]["openat"]["calls"] > 500
 
 
 def test_a_refused_attach_is_told_and_the_program_goes_on(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
+    if os.geteuid():
+        pytest.skip("only root can take a privilege away here")
+    if why_not("strace") or shutil.which("setpriv") is None:
+        pytest.skip(why_not("strace") or "setpriv is not installed")
+    # A plain user's program that another user's privileges have made undumpable may not be attached to.
+    use(place, "strace")
     place.write(
-        main="""
-        import os, subprocess, sys
-        held = subprocess.Popen(["strace", "-o", os.devnull, "-p", str(os.getpid())], stderr=subprocess.PIPE)
-        held.stderr.readline()
-        code = subprocess.run([sys.executable, "-m", "voirkit", "--run-dir", "run", "--syscalls=full", "inner.py"]).returncode
-        held.terminate()
-        sys.exit(code)
+        main="import sys\nsys.exit(5)\n",
+        refuse="""
+        import ctypes, runpy, sys
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+        sys.argv[:] = ["voirkit", *sys.argv[1:]]
+        runpy.run_module("voirkit", run_name="__main__")
     """,
-        inner="import sys; sys.exit(5)\n",
     )
-    place.write(
-        voirfile="""
-        import os, subprocess, time
-        from voirkit_instruments.syscalls import syscalls
-        instrument_traced = syscalls("full", tool="strace")
-        def instrument_other_tracer(ov):
-            yield ov.phases.parse_args
-            subprocess.Popen(["sh", "-c", f"strace -o /dev/null -p {os.getpid()} 2>held &"]).wait()
-            while "attached" not in (open("held").read() if os.path.exists("held") else ""):
-                time.sleep(0.01)
-    """
-    )
-    ended = place.voirkit("inner.py")
+    ended = as_another_user(place, sys.executable, "refuse.py", "--run-dir", "run", "main.py")
     assert ended.code == 5, ended.err
-    assert re.search(r"--syscalls: strace: process \d+ traces this one already", ended.err), ended.err
+    assert "--syscalls: strace: it may not attach to the process" in ended.err
+    assert "docker run --cap-add SYS_PTRACE" in ended.err
     assert "The run goes on without it." in ended.err
 
 
@@ -352,14 +382,7 @@ def test_a_plain_user_gets_straces_counts(place: Place) -> None:
     if why_not("strace"):
         pytest.skip(why_not("strace"))
     place.write(main=PLANTED)
-    for folder in (place.folder, *place.folder.parents):
-        if not os.stat(folder).st_mode & 0o005:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    place.folder.chmod(0o777)
-    command = f"cd {place.folder} && HOME=/tmp OMP_NUM_THREADS=1 {sys.executable} -m voirkit --run-dir run --syscalls main.py 0"
-    user = ["--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    reads = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]  # python may be in a folder of root's
-    ended = place.run("setpriv", *user, *reads, "sh", "-c", command)
+    ended = as_another_user(place, sys.executable, "-m", "voirkit", "--run-dir", "run", "--syscalls", "main.py", "0")
     assert ended.code == 7, ended.err
     found = document(place)
     assert found["tool"] == "strace"
@@ -417,3 +440,19 @@ def test_files_are_named_and_the_log_is_kept(place: Place) -> None:
     (log,) = (place.folder / "run/syscalls").glob("*.strace")
     shown = place.run(sys.executable, "-m", "voirkit", "syscalls", str(log))
     assert "fetch" in shown.out
+
+
+def test_workers_that_are_started_anew_tell_their_fetches_too(place: Place, tracer: str) -> None:
+    place.write(main=PLANTED.replace("num_workers=workers)", "num_workers=workers, multiprocessing_context='spawn')"))
+    ended = place.voirkit("main.py", "1")
+    assert ended.code == 7, ended.err
+    found = document(place)
+    assert found["threads"]["worker 0"]["fetch"]["read"]["calls"] >= 80
+    assert count(found["phases"], "forward", PGID) == 20
+
+
+def test_what_the_loader_instrument_asks_the_system_is_not_the_programs(place: Place, tracer: str) -> None:
+    place.write(main=PLANTED)
+    assert place.voirkit("--loader", "main.py", "0").code == 7
+    fetch = document(place)["threads"]["main"]["fetch"]
+    assert {name: row["calls"] for name, row in fetch.items()} == {"openat": 40, "read": 80, "close": 40}

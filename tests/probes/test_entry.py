@@ -354,6 +354,19 @@ def test_several_who_watch_the_same_function_are_each_told_while_they_are_on():
     assert plainly.__code__ is code
 
 
+def test_some_may_be_switched_by_their_numbers():
+    code = plainly.__code__
+    with told(plainly, fails, max) as found:
+        found.entry.off(n for n in (0, 2, 77))
+        assert plainly.__code__ is code
+        for _ in range(2):
+            plainly(1)
+            fails(1)
+            max(1, 2)
+            found.entry.on([0, 2])
+    assert [found.began(n) for n in range(3)] == [1, 2, 1]
+
+
 def test_code_that_the_program_puts_into_a_function_stays():
     def first() -> int:
         return 1

@@ -44,6 +44,9 @@ def test_json_has_all_of_it(place: Place) -> None:
 
 def test_what_the_run_knows_of_its_calls_is_kept(place: Place) -> None:
     run = record(place.folder / "run", CALLED)
-    (run / "summary.json").write_text(json.dumps({"schema": 1, "steps": None, "calls": {"skipped": ["torch.jit.script"]}}))
+    known = {"skipped": {"it has no code": {"n": 3, "names": ["torch.relu"]}}, "every": 10}
+    (run / "summary.json").write_text(json.dumps({"schema": 1, "steps": None, "calls": known}))
     calls = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["calls"]
-    assert (calls["skipped"], calls["events"]) == (["torch.jit.script"], 33)
+    assert (calls["skipped"], calls["events"]) == (known["skipped"], 33)
+    shown = " ".join(place.python("-m", "voirkit", "report", "run").out.split())
+    assert "3 functions could not be watched · one step in 10 was recorded" in shown

@@ -54,7 +54,7 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     found["loader"] = _loader((run, *others), ranks, found)
     if ranks or not found.get("steps"):
         found.update(computed(ranks, found))
-    found["checks"] = checks_of(run, ranks) or found["checks"]
+    found["checks"] = checks_of((run, *others), ranks) or found["checks"]
     if found.get("monitor") is None:
         found["monitor"] = monitored(run)
     found["calls"] = _calls((run, *others), found.get("calls"))

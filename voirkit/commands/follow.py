@@ -91,8 +91,8 @@ def words(script: str, pythons: Sequence[Noted]) -> Iterator[str]:
     runs = [one for one in pythons if one.how == "run"]
     if not runs:
         others = {one.how for one in pythons}
-        why = "its pythons were given commands or tools, which are not recorded" if others else "it started no python that has voirkit"
-        yield f"{script}: nothing was recorded; {why}."
+        why = "its pythons ran commands, tools, or voirkit itself" if others else "it started no python that has voirkit"
+        yield f"{script}: nothing was followed: {why}."
         return
     seen: dict[str, list[Noted]] = {}
     for one in runs:

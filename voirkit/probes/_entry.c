@@ -18,14 +18,15 @@
 #error "This relies on the GIL."
 #endif
 
-enum { NEAR = 32, PARAMETERS = 64, DEEP = 1000, LEFT = 600, TOGETHER = 4 };
+enum { NEAR = 32, PARAMETERS = 64, DEEP = 1000, LEFT = 600, MOST_NUMBERS = 1 << 24, TOGETHER = 4 };
 enum { FUNCTION, BUILTIN, DESCRIPTOR };
 
 typedef struct {
     PyObject_HEAD
     const voirkit_entry_hooks *hooks; /* NULL: the three of Python */
     PyObject *capsule, *begin, *end, *failed;
-    struct watch *first;
+    struct watch *first, **by_number;
+    int64_t numbers;
     int on, broken;
 } Entries;
 
@@ -126,9 +127,15 @@ static int begin_in_python(watch *w, PyObject *callable, PyObject *const *args, 
     return told;
 }
 
+/* While hooks run, what the program has for tracing and profiling is told nothing. */
+static void busy(int more) {
+    here.busy += more;
+    PyThreadState_Get()->tracing += more;
+}
+
 static void tell_begin(open_call *call, site *at, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     call->n = call->deaf = 0;
-    here.busy = 1;
+    busy(1);
     for (watch *w = at->first, *next; w != NULL; w = next) {
         next = w->next;
         if (!w->on || w->owner == NULL || w->owner->broken)
@@ -142,7 +149,7 @@ static void tell_begin(open_call *call, site *at, PyObject *const *args, Py_ssiz
         if (told)
             call->told[call->n++].who = w;
     }
-    here.busy = 0;
+    busy(-1);
     here.deaf += call->deaf;
 }
 
@@ -150,7 +157,7 @@ static void tell_end(open_call *call, PyObject *value, PyObject *const *args, Py
     here.deaf -= call->deaf;
     if (call->n == 0)
         return;
-    here.busy = 1;
+    busy(1);
     for (int i = call->n - 1; i >= 0; i--) {
         watch *w = call->told[i].who;
         Entries *owner = w->owner;
@@ -170,7 +177,7 @@ static void tell_end(open_call *call, PyObject *value, PyObject *const *args, Py
         Py_XDECREF(answer);
         PyErr_Restore(type, exc, trace);
     }
-    here.busy = 0;
+    busy(-1);
 }
 
 /* A call by the pointer. */
@@ -571,6 +578,24 @@ static int is_special(PyObject *callable) {
 }
 #endif
 
+static PyObject *number_it(Entries *self, watch *w, int64_t number) {
+    if (number < 0)
+        Py_RETURN_NONE;
+    w->number = number;
+    if (number >= self->numbers && number < MOST_NUMBERS) {
+        int64_t room = 2 * number + 64;
+        watch **more = PyMem_Realloc(self->by_number, room * sizeof *more);
+        if (more == NULL)
+            return PyErr_NoMemory();
+        memset(more + self->numbers, 0, (room - self->numbers) * sizeof *more);
+        self->by_number = more;
+        self->numbers = room;
+    }
+    if (number < self->numbers)
+        self->by_number[number] = w;
+    Py_RETURN_NONE;
+}
+
 /* put(number, callable, deaf, code): None, or why not. code: what is called by its way in new code. */
 static PyObject *entries_put(Entries *self, PyObject *args) {
     long long number;
@@ -622,21 +647,38 @@ static PyObject *entries_put(Entries *self, PyObject *args) {
         if (w->owner == self) {
             if (number >= 0 && w->number >= 0 && w->number != number)
                 return PyUnicode_FromString("is watched under another number");
-            w->number = number >= 0 ? number : w->number;
             w->deaf |= deaf;
-            Py_RETURN_NONE;
+            return number_it(self, w, number);
         }
     if ((w = PyMem_Calloc(1, sizeof *w)) == NULL)
         return PyErr_NoMemory();
     w->site = at;
     w->owner = self;
-    w->number = number;
+    w->number = -1;
     w->deaf = deaf;
     w->next_of_owner = self->first;
     self->first = w;
     *last = w;
     if (self->on)
         turn(w, 1);
+    return number_it(self, w, number);
+}
+
+/* turn(numbers, on): only these functions; the others stay as they are. */
+static PyObject *entries_turn(Entries *self, PyObject *args) {
+    PyObject *numbers, *iterator, *item;
+    int on;
+    if (!PyArg_ParseTuple(args, "Op", &numbers, &on) || (iterator = PyObject_GetIter(numbers)) == NULL)
+        return NULL;
+    while ((item = PyIter_Next(iterator)) != NULL) {
+        long long number = PyLong_AsLongLong(item);
+        Py_DECREF(item);
+        if (number >= 0 && number < self->numbers && self->by_number[number] != NULL)
+            turn(self->by_number[number], on);
+    }
+    Py_DECREF(iterator);
+    if (PyErr_Occurred())
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -685,6 +727,9 @@ static PyObject *entries_remove(Entries *self, PyObject *none) {
         *at = w->next; /* and its own stays, for who is on its way along it */
     }
     self->first = NULL;
+    PyMem_Free(self->by_number);
+    self->by_number = NULL;
+    self->numbers = 0;
     Py_RETURN_NONE;
 }
 
@@ -713,6 +758,7 @@ static PyMethodDef entries_methods[] = {
     {"put", (PyCFunction)entries_put, METH_VARARGS, NULL},
     {"way", (PyCFunction)entries_way, METH_VARARGS, NULL},
     {"on", (PyCFunction)entries_on, METH_NOARGS, NULL},
+    {"turn", (PyCFunction)entries_turn, METH_VARARGS, NULL},
     {"off", (PyCFunction)entries_off, METH_NOARGS, NULL},
     {"remove", (PyCFunction)entries_remove, METH_NOARGS, NULL},
     {"deep", (PyCFunction)entries_deep, METH_NOARGS, NULL},

@@ -61,6 +61,7 @@ class Entry:
         self._made_by: list[weakref.ref[type]] = []
         self._ways = None if _entry is None else _entry.Entries(*(hooks if isinstance(hooks, tuple) else (hooks,)))
         self._layers: list[Layer] = []
+        self._by_number: dict[int, Layer] = {}
         self._is_on = False
         if REWRITES:
             entry_compiled.watch(_looked_at)
@@ -89,21 +90,36 @@ class Entry:
         for function in functions:
             self._put(-1, function, True)
 
-    def on(self) -> None:
-        """Put the ways in place."""
-        if self._ways is not None:
+    def on(self, numbers: Iterable[int] | None = None) -> None:
+        """Put the ways in place: all, or of some functions, by their numbers."""
+        if self._ways is None:
+            return
+        numbers = None if numbers is None else list(numbers)
+        if numbers is None:
             self._is_on = True
             self._ways.on()
-            for layer in self._layers:
-                layer.on(self)
+        else:
+            self._ways.turn(numbers, True)
+        for layer in self._layers_of(numbers):
+            layer.on(self)
 
-    def off(self) -> None:
-        """Put the functions back as they were; a call that is open is told to its end."""
-        if self._ways is not None:
+    def off(self, numbers: Iterable[int] | None = None) -> None:
+        """Put the functions back as they were, all or some; a call that is open is told to its end."""
+        if self._ways is None:
+            return
+        numbers = None if numbers is None else list(numbers)
+        if numbers is None:
             self._is_on = False
             self._ways.off()
-            for layer in self._layers:
-                layer.off(self)
+        else:
+            self._ways.turn(numbers, False)
+        for layer in self._layers_of(numbers):
+            layer.off(self)
+
+    def _layers_of(self, numbers: Iterable[int] | None) -> Iterable[Layer]:
+        if numbers is None:
+            return self._layers
+        return [self._by_number[number] for number in numbers if number in self._by_number]
 
     def remove(self) -> None:
         """Put the functions back as they were, for good."""
@@ -112,6 +128,7 @@ class Entry:
         for layer in self._layers:
             layer.go(self)
         self._layers.clear()
+        self._by_number.clear()
         for kind in self._made_by:
             made = kind()
             if made is not None:
@@ -138,6 +155,7 @@ class Entry:
             if self not in layer.owners:
                 layer.owners.add(self)
                 self._layers.append(layer)
+            self._by_number[number] = layer
             if self._is_on:
                 layer.on(self)
             if _compiles:

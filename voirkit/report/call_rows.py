@@ -75,9 +75,11 @@ def _facts(calls: Calls) -> Iterator[Text]:
         each = steps["calls"]
         spread = f" ({each['min']:,}..{each['max']:,})" if each["min"] < each["max"] else ""
         said.append(f"{each['median']:,} a step{spread}")
-    skipped = calls.get("skipped")
+    skipped = sum(why["n"] for why in (calls.get("skipped") or {}).values())
     if skipped:
-        said.append(f"{len(skipped) if hasattr(skipped, '__len__') else skipped:,} functions could not be traced")
+        said.append(f"{skipped:,} functions could not be watched")
+    if calls.get("every", 1) > 1:
+        said.append(f"one step in {calls['every']:,} was recorded")
     yield _line("calls", *said)
     phases = dict(calls["by_phase"])
     outside, inside = phases.pop(OUTSIDE, None), sum(row["self_s"] for row in phases.values())

@@ -9,7 +9,8 @@ import hashlib
 import json
 
 _KEY = "to_json(value_key)::VARCHAR"
-_NUMBER = "CASE WHEN isfinite(number) THEN number::VARCHAR ELSE to_json(number::VARCHAR)::VARCHAR END"
+# nan becomes null where it is recorded
+_NUMBER = "CASE WHEN number IS NULL THEN 'null' WHEN isfinite(number) THEN number::VARCHAR ELSE to_json(number::VARCHAR)::VARCHAR END"
 _OWN = f"concat({_KEY}, ':', CASE WHEN value IS NULL THEN {_NUMBER} ELSE value::VARCHAR END)"
 _MERGED = f"json_merge_patch(args, concat('{{', {_OWN}, '}}'))::VARCHAR"
 

@@ -81,11 +81,11 @@ def _facts(parameters: Mapping[str, Any]) -> Iterator[Text]:
     broken = parameters["not_finite"]
     if broken is not None:
         yield Text.assemble(("not finite  ", "bold red"), f"{broken['what']} of {broken['name']} first, in step {broken['step']}")
-    for key, words in (("never_changed", "never changed  "), ("never_gradient", "never had a gradient  ")):
+    for key, words in (("frozen", "frozen  "), ("never_changed", "never changed  "), ("never_gradient", "never had a gradient  ")):
         names = parameters[key]
         if names:
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            yield Text.assemble((words, "bold yellow"), ", ".join(names[:6]) + more)
+            yield Text.assemble((words, "dim" if key == "frozen" else "bold yellow"), ", ".join(names[:6]) + more)
     for layer in parameters["layers"]:
         for change in layer["became"]:
             what = ", ".join(f"{key} {value}" for key, value in change.items() if key != "n")

@@ -9,17 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from voirkit.report.figure import duration, size
+from voirkit.report.figure import duration, figure, size
 
 _MOST = 16  # rows of the short table
 _FILES = 3
+_MANY_FILES = 20
 URING = "io_uring_enter was called {n:,} times: what is read and written through a ring is seen by no tracer of calls."
 
 Document = Mapping[str, Any]
 
 
 def syscall_part(found: Document, width: int) -> RenderableType:
-    """A row for each kind of thread and phase: calls, how many of a step, errors, bytes, time that works and that waits, and which calls.
+    """A row for each kind of thread and phase: calls, also each time that it is entered, errors, bytes, time, which.
 
     Args:
         found: The key ``syscalls`` of a summary.
@@ -27,12 +28,12 @@ def syscall_part(found: Document, width: int) -> RenderableType:
     """
     if not found.get("threads"):
         return Group(*(Text(f" {line}", style="dim") for line in said(found)))
-    heads = ("syscalls of", "phase", "calls", "errors", "bytes", "works", "waits", "most calls")
+    heads = ("syscalls of", "phase", "calls", "each", "errors", "bytes", "works", "waits", "most calls")
     rows = [(kind, phase, calls) for kind, phases in found["threads"].items() for phase, calls in phases.items()]
     rows = [row for row in rows if any(call["calls"] for call in row[2].values())]  # without those that others' calls only reach into
     rows.sort(key=lambda row: -sum(call["calls"] for call in row[2].values()))
-    cells = [_cells(kind, phase, calls, found.get("waits", ())) for kind, phase, calls in rows[:_MOST]]
-    at_least = (0, 0, 0, 74, 66, 58, 58, 48)
+    cells = [_cells(kind, phase, calls, found) for kind, phase, calls in rows[:_MOST]]
+    at_least = (0, 0, 0, 40, 100, 76, 52, 60, 92)
     shown = [at for at, least in enumerate(at_least) if width >= least and any(row[at] for row in cells)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     last = len(heads) - 1
@@ -42,19 +43,32 @@ def syscall_part(found: Document, width: int) -> RenderableType:
         table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify=justify, min_width=wide)
     for row in cells:
         table.add_row(*(Text(row[at]) for at in shown))
-    lines = [*said(found), *_most_used(found, width - 1)]
+    lines = [*_a_file(found), *said(found), *_most_used(found, width - 1)]
     if len(rows) > _MOST:
         lines.insert(0, f"{len(rows) - _MOST} more rows: voirkit report --json")
     return Group(table, *(Text(f" {line}", style="dim") for line in lines))
 
 
-def _cells(kind: str, phase: str, calls: Mapping[str, Any], waits: Sequence[str]) -> tuple[str, ...]:
+def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> tuple[str, ...]:
+    waits = found.get("waits", ())
+    entered = (found.get("entered") or {}).get(kind, {}).get(phase, 0)
     working = [call for name, call in calls.items() if name not in waits]
     waiting = [call for name, call in calls.items() if name in waits]
     errors, moved = (sum(call[key] or 0 for call in calls.values()) for key in ("errors", "bytes"))
     most = ", ".join(f"{call['calls']:,} {name}" for name, call in list(calls.items())[:6] if call["calls"])
     count = sum(call["calls"] for call in calls.values())
-    return kind, phase, f"{count:,}", f"{errors:,}" if errors else "", size(moved) if moved else "", _time(working), _time(waiting), most
+    each = figure(count / entered) if entered else ""
+    return (
+        kind,
+        phase,
+        f"{count:,}",
+        each,
+        f"{errors:,}" if errors else "",
+        size(moved) if moved else "",
+        _time(working),
+        _time(waiting),
+        most,
+    )
 
 
 def _time(calls: Sequence[Mapping[str, Any]]) -> str:
@@ -75,6 +89,16 @@ def _of_file(row: Mapping[str, Any], width: int) -> str:
     text, path = ", ".join(part for part in done if part), row["path"]
     room = max(width - len(text) - 2, 20)
     return f"{path if len(path) <= room else '…' + path[1 - room :]}  {text}"
+
+
+def _a_file(found: Document) -> Iterator[str]:
+    """How many calls a file takes where batches are fetched: one file a sample is the rule there."""
+    fetch = found["phases"].get("fetch", {})
+    opened = sum(fetch[name]["calls"] - (fetch[name]["errors"] or 0) for name in ("open", "openat", "openat2") if name in fetch)
+    if opened >= _MANY_FILES:
+        working = sum(call["calls"] for name, call in fetch.items() if name not in found.get("waits", ()))
+        per = ", ".join(f"{figure(call['calls'] / opened)} {name}" for name, call in list(fetch.items())[:8] if call["calls"] >= opened / 2)
+        yield f"fetch: {opened:,} files opened, {figure(working / opened)} calls a file: {per}"
 
 
 def said(found: Document) -> Iterator[str]:
@@ -126,7 +150,7 @@ def whole(found: Document, console_width: int, most: int) -> Iterator[Renderable
         for phase, calls in phases.items():
             _add_calls(table, kind, phase, calls, found["waits"], most)
     yield table
-    for line in [*said(found), *_most_used(found, console_width)]:
+    for line in [*_a_file(found), *said(found), *_most_used(found, console_width)]:
         yield Text(line, style="dim")
 
 

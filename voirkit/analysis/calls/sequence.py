@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _TRAIN = TASKS.index("train")
+# What asks workers for batches is called as often as it has to wait, and what takes tensors from them is given numbers of files: both,
+# and all inside of them, are no part of what a program does.
+_WAITS, _TAKES = "_MultiProcessingDataLoaderIter.", "torch.multiprocessing."
 _ON_OBJECTS = (".__call__", ".step", ".zero_grad")  # methods of what lives as long as the training: modules, optimizers, schedulers
 
 
@@ -83,6 +86,8 @@ def thread_of(run: Run, rank: int, when: When, codes: Codes) -> Thread:
     found = Recorded(run, rank, when, _trains(run, rank, when))
     calls = joined([*found.chunks()])
     calls = calls.take(np.lexsort((-calls.duration_ns, calls.start_ns)))
+    waits = np.array([name.startswith(_WAITS) or module.startswith(_TAKES) for module, name in found.functions], dtype=bool)[calls.function]
+    calls = calls.take(~within(calls.start_ns, calls.start_ns + calls.duration_ns, waits))
     functions = np.array([codes.function(name) for name in found.functions], dtype=np.int64)
     given = [codes.set({key: value for key, value in one.items() if key not in ("returns", "error")}) for one in found.arguments]
     results = [codes.set({key: one[key] for key in ("returns", "error") if key in one}) for one in found.arguments]
@@ -92,6 +97,12 @@ def thread_of(run: Run, rank: int, when: When, codes: Codes) -> Thread:
         calls.start_ns, calls.start_ns + calls.duration_ns, functions[calls.function], given_of, result_of,
         _first_use(calls, of_methods), calls.task, calls.step, calls.depth,
     )  # fmt: skip
+
+
+def within(start_ns: Array, end_ns: Array, chosen: Array) -> Array:
+    """Which of the calls of one thread are chosen, or lie in one that is; ascending by start, the longer first. Shape (n,) each."""
+    last = np.maximum.accumulate(np.where(chosen, end_ns, np.iinfo(np.int64).min))
+    return chosen | (end_ns <= last)
 
 
 def _trains(run: Run, rank: int, when: When) -> tuple[str, int, int] | None:

@@ -118,14 +118,17 @@ class Facts:
 
     def step(self, fact: Fact) -> int | None:
         """The number of the training step in which a fact began, from 0, as ``steps`` counts them; without steps the optimizer's."""
-        own = [step for step in self.of("step") or self.of("backward") if step.rank == fact.rank]
+        own = [step for step in self.of("step") if step.rank == fact.rank]
         if fact.name in AFTER_STEP:
             fact = next((step for step in reversed(own) if step.pid == fact.pid and step.at_ns <= fact.at_ns), fact)
         starts = self._starts.get(fact.rank)
         if starts:
             return max(bisect_right(starts, fact.start_ns) - 1, 0)
-        first = own[0].args.get("optimizer") if own else None
-        return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own) if own else None
+        if own:
+            first = own[0].args.get("optimizer")
+            return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own)
+        passed = [one for one in self.of("backward") if one.rank == fact.rank]  # a scaler has left out all steps
+        return max(sum(one.start_ns <= fact.start_ns for one in passed) - 1, 0) if passed else None
 
     def evaluates(self, fact: Fact) -> bool:
         """Whether a fact began in a loop over a loader in which nothing was trained."""
@@ -139,12 +142,28 @@ def _stretches(steps: Table) -> list[tuple[int, int]]:
     return list(zip(steps.start_ns.tolist(), (steps.start_ns + steps.time_ns).tolist(), strict=True))
 
 
-def facts_of(run: Run, ranks: Sequence[Rank]) -> Facts | None:
-    """The facts of a run; None if nothing was looked for: it ran without ``--checks``."""
+def facts_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> Facts | None:
+    """The facts of a run; None if nothing was looked for: it ran without ``--checks``.
+
+    Args:
+        runs: Its directory, or those of its ranks.
+        ranks: What each rank did.
+    """
+    found: list[Fact] = []
+    counts: dict[str, int] = {}
+    for run in runs:
+        _read(run, found, counts)
+    return Facts(found, ranks, counts) if counts else None
+
+
+def _read(run: Run, found: list[Fact], counts: dict[str, int]) -> None:
+    """Add the facts of one directory, and how many there are of each name."""
     connection = run.connection()
-    counts = dict(connection.execute(f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name").fetchall())
-    if not counts:
-        return None
+    here = connection.execute(f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name").fetchall()
+    for name, n in here:
+        counts[name] = counts.get(name, 0) + n
+    if not here:
+        return
     often = ", ".join(f"'{name}'" for name in OFTEN)
     columns = "name, start_ns, start_ns + duration_ns AS at_ns, coalesce(value, 0) AS value, args, rank, pid, tid"
     order = "row_number() OVER (PARTITION BY rank, pid, name ORDER BY start_ns)"
@@ -154,9 +173,7 @@ def facts_of(run: Run, ranks: Sequence[Rank]) -> Facts | None:
         f"WHERE kind = '{KIND}') WHERE name NOT IN ({often}) OR first <= {MOST} OR last <= {MOST}"
     )
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
-    found = []
     for name, start_ns, at_ns, value, text, rank, pid, tid in connection.execute(query).fetchall():
         if text not in parsed:
             parsed[text] = json.loads(text)
         found.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
-    return Facts(found, ranks, counts)

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 
-def checks_of(run: Run, ranks: Sequence[Rank]) -> list[dict[str, Any]] | None:
+def checks_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> list[dict[str, Any]] | None:
     """What each detector says: ``name, found, step, where, because, next, evidence``; None if the run was without ``--checks``.
 
     Args:
-        run: The run.
+        runs: The run's directory, or those of its ranks.
         ranks: What its ranks did.
     """
-    facts = facts_of(run, ranks)
+    facts = facts_of(runs, ranks)
     return None if facts is None else [detector.ask(facts) for detector in DETECTORS]

@@ -7,13 +7,13 @@ from voirkit.analysis.checks.facts import Fact, Facts
 from voirkit.analysis.checks.finding import Detector, Finding
 
 _APART = 1e-5  # relative; the last digits may differ between devices of different kinds
-_ONE = "There is one rank."
 
 
 def _same_data(facts: Facts) -> Finding:
+    alone = _alone(facts)
+    if alone is not None:
+        return alone
     by_rank = _epochs_by_rank(facts)
-    if len(facts.ranks) < 2:
-        return Finding(False, _ONE)
     if len(by_rank) < 2:
         return Finding(None, "No epoch of training came to its end on two ranks.")
     if not _is_data_parallel(facts, by_rank):
@@ -36,6 +36,16 @@ def _same_data(facts: Facts) -> Finding:
     if not told:
         return Finding(None, "What the batches of ranks hold can not be compared.")
     return Finding(False, f"Ranks saw different samples, or in a different order ({told} epochs compared).")
+
+
+def _alone(facts: Facts) -> Finding | None:
+    """What is to be said where the facts of no two ranks are here."""
+    if len(facts.ranks) > 1:
+        return None
+    worlds = facts.of("world")
+    if not worlds:
+        return Finding(False, "There is one rank.")
+    return Finding(None, f"These are the facts of one of {worlds[0].value} ranks: give the directories of all to voirkit report.")
 
 
 def _key(epoch: Epoch) -> tuple[object, ...]:
@@ -63,8 +73,9 @@ def _is_data_parallel(facts: Facts, by_rank: dict[int, dict[tuple[object, ...], 
 
 
 def _diverge(facts: Facts) -> Finding:
-    if len(facts.ranks) < 2:
-        return Finding(False, _ONE)
+    alone = _alone(facts)
+    if alone is not None:
+        return alone
     looks: dict[tuple[int, int], dict[int, Fact]] = {}
     for fact in facts.of("weights"):
         looks.setdefault((fact.args["optimizer"], fact.value), {}).setdefault(fact.rank, fact)

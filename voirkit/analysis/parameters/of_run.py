@@ -103,17 +103,19 @@ def parameters_of(run: Run) -> list[Parameter]:
     steps = f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category = 'step' ORDER BY start_ns"
     for batch in run.fetch(steps):
         for rank, host, pid, start_ns, _, _, n, _, text in batch:
-            known = json.loads(text)
-            key = (rank, host, pid, known["optimizer"])
+            said = json.loads(text)
+            key = (rank, host, pid, said["optimizer"])
             one = optimizers.get(key)
             if one is None:
-                one = optimizers[key] = Optimizer(rank, host, pid, known["optimizer"], known["class"], known["every"])
+                one = optimizers[key] = Optimizer(rank, host, pid, said["optimizer"], said["class"], said["every"])
             one.steps = max(one.steps, n + 1)
             at[rank, host, pid, start_ns] = (one, n)
     found: dict[tuple[int, str, int, str, int], Parameter] = {}
     met: dict[tuple[int, str, int, str], list[dict[str, Any]]] = {}
+    known: dict[tuple[Any, ...], list[dict[str, Any]]] = {}  # all that was seen of each
     rest = (
-        f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category NOT IN ('step', 'zero_grad', 'zeroed') "
+        f"SELECT {columns} FROM spans WHERE kind = '{KIND}' "
+        "AND category IN ('seen', 'state', 'digest', 'norm', 'grad_norm', 'update_norm') "
         "ORDER BY start_ns, (category = 'seen') DESC"
     )
     for batch in run.fetch(rest):
@@ -121,6 +123,7 @@ def parameters_of(run: Run) -> list[Parameter]:
             who = (rank, host, pid, name)
             if category == "seen":
                 met.setdefault(who, []).append(json.loads(text))
+                known.setdefault(who, []).append(met[who][-1])
                 continue
             step = at.get((rank, host, pid, start_ns))
             for one, n in [step] if step else _at_end(optimizers.values(), found, who):
@@ -128,19 +131,24 @@ def parameters_of(run: Run) -> list[Parameter]:
                 parameter = found.get(key_of)
                 if parameter is None:
                     parameter = found[key_of] = Parameter(rank, name, one)
-                for kind in met.pop(who, ()):
+                for kind in [kind for kind in met.get(who, ()) if kind["optimizer"] in (None, one.number)]:
+                    met[who].remove(kind)
                     parameter.seen.append({"n": n, **kind})
                 _add(parameter, n, category, value, number, text)
-    for (rank, host, pid, name), kinds in met.items():  # nothing but that it is there: it can not be watched
+    for (rank, host, pid, name), kinds in met.items():
+        if not kinds or any((rank, host, pid, name) == key[:4] for key in found):
+            continue  # else nothing is known but that it is there: it can not be watched
         of = next((o for (r, h, p, _), o in optimizers.items() if (r, h, p) == (rank, host, pid)), None)
         if of is not None:
             found.setdefault((rank, host, pid, name, of.number), Parameter(rank, name, of)).seen += [{"n": 0, **kind} for kind in kinds]
-    return list(found.values())
+    held = {who: numbers for who, kinds in known.items() if (numbers := {kind["optimizer"] for kind in kinds} - {None})}
+    # One that no optimizer seemed to have until its own made its first step is that one's.
+    return [one for (*who, number), one in found.items() if number in held.get(tuple(who), {number})]
 
 
 def _at_end(optimizers: Any, found: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
     """The steps behind the last of the optimizers that a parameter was seen in: what comes in no step comes at the end."""
-    return [(one, one.steps) for one in optimizers if (*who, one.number) in found]
+    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in found]
 
 
 def _add(parameter: Parameter, n: int, category: str, value: int | None, number: float | None, text: str | None) -> None:

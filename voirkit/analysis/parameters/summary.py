@@ -31,7 +31,23 @@ def parameters_summary(run: Run) -> dict[str, Any] | None:
     cursor = run.connection().execute(f"SELECT count(*) FROM (SELECT 1 FROM spans WHERE kind = '{KIND}' LIMIT 1)")
     if not (cursor.fetchone() or (0,))[0]:
         return None
-    return summarised(parameters_of(run))
+    found = summarised(parameters_of(run))
+    return None if found is None else {**found, **others_of(run)}
+
+
+def others_of(run: Run) -> dict[str, dict[str, dict[str, float | None]]]:
+    """``buffers`` and ``state`` of the first rank, if ``--parameters-of`` asked for them: norms at first and last, by name."""
+    query = f"""
+        SELECT category, name, coalesce(arg_min(coalesce(number, 'nan'), start_ns), 'nan'), arg_max(coalesce(number, 'nan'), start_ns)
+        FROM spans WHERE kind = '{KIND}' AND category IN ('buffer_norm', 'state_norm')
+            AND rank = (SELECT min(rank) FROM spans WHERE kind = '{KIND}')
+        GROUP BY category, name ORDER BY min(start_ns), name"""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for batch in run.fetch(query):
+        for category, name, first, last in batch:
+            key = "buffers" if category == "buffer_norm" else "state"
+            found.setdefault(key, {})[name] = {"first": _json(first), "last": _json(last)}
+    return found
 
 
 def summarised(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
@@ -49,10 +65,16 @@ def summarised(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
         "ranks": len({parameter.rank for parameter in parameters}),
         "layers": layers,
         "not_finite": None if broken is None else {"step": broken[0], "name": broken[1].name, "what": broken[2]},
-        "never_changed": [p.name for p in own if p.ever_changed is False],
-        "never_gradient": [p.name for p in own if p.ever_gradient is False],
+        "frozen": [p.name for p in own if _is_frozen(p)],
+        "never_changed": [p.name for p in own if p.ever_changed is False and not _is_frozen(p)],
+        "never_gradient": [p.name for p in own if p.ever_gradient is False and not _is_frozen(p)],
         "not_watched": {p.name: p.seen[-1]["not_watched"] for p in own if p.seen and "not_watched" in p.seen[-1]},
     }
+
+
+def _is_frozen(parameter: Parameter) -> bool:
+    """It never required gradients."""
+    return bool(parameter.seen) and not any(kind["requires_grad"] for kind in parameter.seen)
 
 
 def _layer(parameter: Parameter) -> dict[str, Any]:

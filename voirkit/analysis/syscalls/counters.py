@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from voirkit.runs import counted
-from voirkit.runs.markers import OTHER
+from voirkit.runs.markers import OTHER, OWN
 
 
 def document(folder: str, stem: str) -> dict[str, Any]:
@@ -25,6 +25,8 @@ def document(folder: str, stem: str) -> dict[str, Any]:
         main = path.endswith(f"/{stem}{counted.ENDING}")
         kind = "main" if main else f"worker {worker}" if worker >= 0 else "child"
         for name, row in phases.items():
+            if name == OWN:
+                continue
             phase = "worker" if worker >= 0 and name == OTHER else name
             _add(threads.setdefault(kind, {}).setdefault(phase, {}), row)
             sums = usage.setdefault(phase, dict.fromkeys(counted.COLUMNS, 0))
@@ -38,6 +40,7 @@ def document(folder: str, stem: str) -> dict[str, Any]:
                 known["calls"] += call["calls"]
                 known["bytes"] += call["bytes"]
     return {
+        "entered": {"main": {phase: int(row["entered"]) for phase, row in usage.items()}},
         "phases": phases_, "threads": threads, "usage": usage, "waits": [], "operations": {}, "files": [], "folders": [],
         "totals": {phase: _total(phases_.get(phase, {}), row) for phase, row in usage.items()},
         "calls": sum(call["calls"] for calls in phases_.values() for call in calls.values()), "markers": 0, "uring": 0,

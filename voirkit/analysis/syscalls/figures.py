@@ -20,8 +20,8 @@ def figures(found: Attribution, timed: bool) -> dict[str, Any]:
 
     Returns:
         ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a log without markers);
-        ``threads``: the same by kind of thread; ``totals``: {phase: {entered, lasted_s, working, waiting}};
-        ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
+        ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``totals``: {phase: {entered, lasted_s,
+        working, waiting}}; ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
         ``calls``; ``markers``; ``own``; ``uring``.
     """
     phases: dict[str, Rows] = {}
@@ -33,7 +33,9 @@ def figures(found: Attribution, timed: bool) -> dict[str, Any]:
         _add(phases.setdefault(named, {}), rows)
         _add(threads.setdefault(shown, {}).setdefault(named, {}), rows)
     times: dict[str, list[float]] = {}
-    for (_, phase), (entered, lasted) in found.times.items():
+    entered_by: dict[str, dict[str, int]] = {}
+    for (kind, phase), (entered, lasted) in found.times.items():
+        entered_by.setdefault(kind, {})[phase] = int(entered)
         sums = times.setdefault(phase, [0, 0.0])
         sums[0] += entered
         sums[1] += lasted
@@ -41,6 +43,7 @@ def figures(found: Attribution, timed: bool) -> dict[str, Any]:
         "phases": {phase: calls(rows, timed) for phase, rows in _ordered(phases)},
         "threads": {kind: {phase: calls(rows, timed) for phase, rows in _ordered(threads[kind])} for kind in sorted(threads, key=_place)},
         "totals": {phase: _total(rows, times.get(phase), timed) for phase, rows in _ordered(phases)},
+        "entered": entered_by,
         "waits": sorted({name for rows in phases.values() for name in rows if name in WAITS}),
         "operations": {name: calls(rows, timed) for name, rows in _ordered(found.operations)},
         "files": found.files.files.top(_TOP),
