@@ -218,7 +218,7 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
 def _is_fresh(torch: ModuleType, norm: Any) -> bool:
     """Whether a layer's statistics are as they were made."""
     tracked = getattr(norm, "num_batches_tracked", None)
-    if type(tracked) is not torch.Tensor or tracked.device.type not in ("cpu", "cuda"):
+    if tracked is None or type(tracked) is not torch.Tensor or tracked.device.type not in ("cpu", "cuda"):
         return False
     with torch._C.DisableTorchFunction():
         return int(tracked) == 0

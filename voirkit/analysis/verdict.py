@@ -70,7 +70,7 @@ def _groups(phases: Mapping[str, Any]) -> dict[str, float]:
         "transfer-bound": phases["transfer"]["share"],
         "compute-bound": sum(phases[p]["share"] for p in _COMPUTE),
         "checkpoint-bound": checkpoint,
-        "host-bound": phases["other"]["share"] - checkpoint,
+        "host-bound": phases["other"]["share"] - checkpoint - parts.get("voirkit", 0.0),
     }
 
 
@@ -210,7 +210,8 @@ def _host(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> d
     return {
         "kind": "host-bound",
         "because": f"{because}: the script's own Python.",
-        "next": "voirkit --flame shows where; look for logging, metrics, .item() and .cpu() in every step." + _ceiling(share, "without it"),
+        "next": "A profiler such as py-spy shows where; look for logging, metrics, .item() and .cpu() in every step."
+        + _ceiling(share, "without it"),
         "evidence": {"phase": "other", "share": share, "ceiling": 1 - share},
     }
 
