@@ -205,7 +205,7 @@ def _checkpoint(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]
 
 def _host(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     parts = steps["phases"]["other"].get("parts", {})
-    known = ", ".join(f"{name} {_percent(part['share'])}" for name, part in parts.items() if part["share"] >= 0.01)
+    known = ", ".join(f"{name} {_percent(part['share'])}" for name, part in parts.items() if part["share"] >= 0.01 and name != "voirkit")
     because = f"{_percent(share)} of a step is none of waiting, copying or computing{f' ({known})' if known else ''}"
     return {
         "kind": "host-bound",
