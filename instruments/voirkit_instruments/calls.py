@@ -63,7 +63,7 @@ def summary(tracing: Any) -> dict[str, Any]:
     totals = tracing.totals
     return {
         "asked": list(tracing.asked),
-        "watched": len(tracing.records.functions) - len(tracing.skipped),
+        "watched": len(tracing.records.functions) - tracing.not_watched,
         "skipped": skipped,
         "events": totals.calls,
         "records": totals.records,

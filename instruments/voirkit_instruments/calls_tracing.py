@@ -15,7 +15,7 @@ from voirkit.probes.entry import Entry
 from voirkit_instruments import calls_quiet
 from voirkit_instruments.calls_reach_deaf import DEAF
 from voirkit_instruments.calls_record import CallRecords
-from voirkit_instruments.calls_walk import found, is_shown, of_module
+from voirkit_instruments.calls_walk import ASKED_BY_OTHERS, found, is_shown, of_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Tracing(Watcher):
         self._ticking: Any = None
         self._known: dict[int, Callable[[], Any]] = {}  # functions, by address
         self._seen: set[str] = set()
+        self._left_out: dict[str, str] = {}
         self._steps: Any = None
         self._called: list[int] = []
 
@@ -151,9 +152,12 @@ class Tracing(Watcher):
             known = self._known.get(id(one.function))
             if known is not None and known() is one.function:
                 continue
+            self._known[id(one.function)] = _reference(one.function)
+            if f"{one.category}.{one.name}" in ASKED_BY_OTHERS:
+                self._left_out[f"{one.category}.{one.name}"] = "is called by voirkit's own instruments"
+                continue
             number = self._engine.add(one.kind)
             new[number] = one.function
-            self._known[id(one.function)] = _reference(one.function)
             one.function = None  # the program may have it no more some day
             self.records.functions.append(one)
         if new:
@@ -182,7 +186,13 @@ class Tracing(Watcher):
         if self._entry is None:
             return {}
         functions = self.records.functions
-        return {f"{functions[number].category}.{functions[number].name}": why for number, why in self._entry.skipped.items()}
+        names = {f"{functions[number].category}.{functions[number].name}": why for number, why in self._entry.skipped.items()}
+        return {**self._left_out, **names}
+
+    @property
+    def not_watched(self) -> int:
+        """How many of the functions that were found can not be seen."""
+        return 0 if self._entry is None else len(self._entry.skipped)
 
     def unseen(self) -> list[str]:
         """What was asked for and never found."""

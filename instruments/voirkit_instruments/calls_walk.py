@@ -30,6 +30,12 @@ MACHINERY = (
 )  # fmt: skip
 # Where public modules of torch have helpers from that are no functions of theirs.
 _HELPERS = ("torch._jit_internal", "torch._dynamo", "torch._overrides", "torch._classes", "torch._ops", "torch._compile")
+# What other instruments ask at each step: their calls could not be told from the program's.
+ASKED_BY_OTHERS = (
+    "torch.is_grad_enabled",
+    "torch.cuda.is_initialized",
+    "torch.utils.data.get_worker_info",
+)
 # The loader's iterator, which is private; what it is called for is not.
 _WITH = {"torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)}
 

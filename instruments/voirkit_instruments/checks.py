@@ -55,6 +55,7 @@ class Checks:
     def end(self) -> None:
         """The program has ended: put torch back as it was."""
         self._over = True
+        self._facts.looks.finish()
         for part in reversed(self._parts):
             try:
                 part.remove()

@@ -12,6 +12,7 @@ import sysconfig
 import time
 import weakref
 
+from voirkit_instruments.looks import Looks
 from voirkit_instruments.steps_plain import Here
 
 TYPE_CHECKING = False
@@ -42,6 +43,7 @@ class Facts:
     Attributes:
         here: What each thread is inside of (one of the levels above).
         span: The recorder's, for facts that last; its first argument is ``name(...)``.
+        looks: What looking for facts takes.
         after_look: Called when an optimizer is looked at: its number, how many steps it has done, where, and what it holds.
     """
 
@@ -50,6 +52,7 @@ class Facts:
         self.recorder, self.span = recorder, recorder.span
         self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
         self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
+        self.looks = Looks(recorder)
         self._warn = warn
         self._pid = os.getpid()
         self._failed: set[str] = set()

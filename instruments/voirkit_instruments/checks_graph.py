@@ -63,6 +63,7 @@ class Graphs:
         here = self._facts.here
 
         def enter(tensors: Any) -> int:
+            began = now()
             try:
                 where = here.where = self._facts.places.of(sys._getframe(1))
                 optimizers.before_backward(where)
@@ -73,7 +74,9 @@ class Graphs:
             except Exception as exc:
                 self._facts.failed("a backward pass", exc)
             here.inside = BACKWARD
-            return now()
+            end = now()
+            self._facts.looks.took(began, end)
+            return end
 
         return enter
 

@@ -7,6 +7,7 @@ import time
 import weakref
 
 from voirkit_instruments.checks_facts import COLLECTING, FORWARD
+from voirkit_instruments.checks_norms import is_quiet
 from voirkit_instruments.loader_numbers import Ordinals
 
 TYPE_CHECKING = False
@@ -88,6 +89,8 @@ class ModelFacts:
         training, grad = bool(module.training), bool(self._grad())
         key = (number, training, grad)
         if key not in self._told:
+            if not is_quiet(self._torch):  # it is being traced or exported
+                return
             self.look(number, module, training, grad)
             if number in self._boring:
                 return
@@ -203,7 +206,7 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
             found[f"dropout_{state}"] += one.dropout > 0
         elif isinstance(one, norms):
             found[f"norm_{state}"] += bool(one.track_running_stats)
-            found["fresh"] += bool(one.track_running_stats) and _is_fresh(one)
+            found["fresh"] += bool(one.track_running_stats) and _is_fresh(torch, one)
         elif type(one).__name__ in _DROPS:
             found[f"dropout_{state}"] += (getattr(one, "drop_prob", None) or getattr(one, "p", None) or 0) > 0
         for parameter in _parameters(one).values():
@@ -212,12 +215,13 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
     return found
 
 
-def _is_fresh(norm: Any) -> bool:
+def _is_fresh(torch: ModuleType, norm: Any) -> bool:
     """Whether a layer's statistics are as they were made: files of before torch 0.4 bring statistics without a number of batches."""
-    tracked, mean = getattr(norm, "num_batches_tracked", None), getattr(norm, "running_mean", None)
-    if tracked is None or mean is None or tracked.device.type not in ("cpu", "cuda") or mean.device.type not in ("cpu", "cuda"):
+    counted, mean = getattr(norm, "num_batches_tracked", None), getattr(norm, "running_mean", None)
+    if any(type(one) is not torch.Tensor or one.device.type not in ("cpu", "cuda") for one in (counted, mean)):
         return False
-    return int(tracked) == 0 and not bool(mean.any())
+    with torch._C.DisableTorchFunction():
+        return int(counted) == 0 and not bool(mean.any())
 
 
 def _children(module: Any) -> dict[str, Any]:

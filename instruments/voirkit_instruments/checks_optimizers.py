@@ -139,6 +139,7 @@ class OptimizerFacts:
                 self._cleared_or_not(held)
             if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
                 self._look(held, optimizer, where)
+            facts.looks.took(end, now())
         except Exception as exc:
             facts.failed("an optimizer's step", exc)
 

@@ -11,6 +11,7 @@ import time
 
 from voirkit_instruments import calls_quiet
 from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.looks import Looks
 from voirkit_instruments.parameters_figures import Figures
 from voirkit_instruments.parameters_later import Later
 from voirkit_instruments.parameters_look import Look
@@ -62,7 +63,7 @@ class Watch:
     """
 
     def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
-        self._torch, self._recorder, self._every, self._warn = torch, recorder, every, warn
+        self._torch, self._every, self._warn = torch, every, warn
         self._records = Records(recorder)
         self._figures, self._later = Figures(torch), Later(torch)
         self._models = Models()
@@ -77,7 +78,7 @@ class Watch:
         self._quiet = quiet(torch)
         self._told: set[str] = set()
         self._lock = threading.RLock()  # several threads may train
-        self.own_ns = 0
+        self._looks = Looks(recorder)
         self.off = False
 
     # what is told of by the steps instrument
@@ -111,7 +112,7 @@ class Watch:
             self._lock.release()
         here["walked"] = here.get("walks", 0)
         end = now()
-        self.own_ns += end - began
+        self._looks.took(began, end)
         look = here["look"]
         if look is not None:
             look.start_ns = end
@@ -133,7 +134,7 @@ class Watch:
             self._failed(exc)
         finally:
             self._lock.release()
-        self.own_ns += now() - end_ns
+        self._looks.took(end_ns, now())
 
     def before_zero_grad(self, optimizer: Any) -> None:
         """Gradients are about to be dropped."""
@@ -156,7 +157,7 @@ class Watch:
             self._failed(exc)
         finally:
             self._lock.release()
-        self.own_ns += now() - end_ns
+        self._looks.took(end_ns, now())
 
     def finish(self) -> None:
         """The program has ended: the last figures of all that is still there."""
@@ -170,7 +171,7 @@ class Watch:
                 self._later.finish()
         except Exception as exc:
             self._failed(exc)
-        self._recorder.timed(self._records.made, self.own_ns)
+        self._looks.finish(self._records.made)
 
     # plans
 

@@ -11,7 +11,7 @@ from voirkit.runs.opened import Run
 
 
 def table(n, time):
-    own = np.full((n, 10), time // 10)
+    own = np.full((n, 11), time // 11)
     return Table(np.arange(n) * time, own.sum(axis=1), np.full(n, 4), own)
 
 

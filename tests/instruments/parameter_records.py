@@ -28,7 +28,7 @@ class Kept:
         self.timed = lambda *_: None
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
-        assert kind == "parameter"
+        assert kind == ("phase" if category == "voirkit" else "parameter")
         self.names.append((category, name, value))
         return len(self.names) - 1
 
@@ -38,6 +38,8 @@ class Kept:
 
     def span(self, name: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
         category, what, key = self.names[name]
+        if category == "voirkit":
+            return  # how long it looked
         told: Any = unpack("<d", pack("<q", value))[0] if key == "figure" else value
         self.records.append((category, what, self.sets[args] if category == "seen" else told))
 

@@ -227,4 +227,4 @@ def test_an_example_says_the_same_to_the_last_bit(tmp_path: Path, example: tuple
         print(len(losses), losses)
     """))  # fmt: skip
     assert _said(with_calls(there, *flags)) == _said(plainly(there))
-    assert calls(there)["calls"] > 0
+    assert calls(there)["events"] > 0

@@ -186,7 +186,7 @@ def test_ranks_agree_and_diverging_ones_break_that(place: Place) -> None:
     def run(*words: str) -> Path:
         name = "-".join(words)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        command = [*torchrun, "-m", "voirkit", "--quiet", "--run-dir", name, "--calls", "--parameters", "main.py", "ranks", *words]
+        command = [*torchrun, "-m", "voirkit", "--quiet", "--run-dir", name, "--calls", "--parameters=1", "main.py", "ranks", *words]
         ended = place.run(*command, timeout=600)
         assert ended.code == 0, ended.err
         return export(place, name)

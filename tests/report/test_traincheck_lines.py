@@ -277,7 +277,9 @@ def test_ranks_stand_in_their_lines_and_processes_have_files_of_their_own(place:
     record(place.folder / "run", WORDS + TRAINING, RANK="1")
     found = lines(place, TRAINING)
     assert {line["meta_vars"]["rank"] for line in found} == {0, 1}
-    assert len({line["process_id"] for line in found}) == 2
+    assert {line["process_id"] for line in found} == {1, 2}
+    objects = [{line.get("obj_id") for line in found if line["process_id"] == pid} - {None} for pid in (1, 2)]
+    assert not objects[0] & objects[1]
     assert len(list((place.folder / "out").iterdir())) == 2
     changes = [line for line in found if line["type"] == "state_change"]
     values = [[line["attributes"] for line in changes if line["meta_vars"]["rank"] == rank] for rank in (0, 1)]

@@ -139,10 +139,10 @@ def _read(run: Run, path: str) -> Rank:
     known = json.loads(bytes(text))
     tables, launching = {}, np.zeros(0)
     for task in ("train", "evaluation", "device"):
-        chosen = f"SELECT start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns FROM read_parquet({file(path)})"
-        query = f"{chosen} WHERE task = {quoted(task)} ORDER BY start_ns"
+        query = f"SELECT * FROM read_parquet({file(path)}) WHERE task = {quoted(task)} ORDER BY start_ns"
         columns = {key: np.asarray(values) for key, values in connection.execute(query).fetchnumpy().items()}
-        own = np.stack([columns[key] for key in _TIMES], axis=1)
+        none = np.zeros(len(columns["time_ns"]), np.int64)  # of a part that the run's voirkit did not know
+        own = np.stack([columns.get(key, none) for key in _TIMES], axis=1)
         tables[task], launching = Table(columns["start_ns"], columns["time_ns"], columns["items"], own), columns["launching_ns"]
     device = DeviceTable(tables["device"], launching) if len(tables["device"]) else None
     return Rank(known["rank"], known["host"], Steps(tables["train"], tables["evaluation"], known["wait_known"], device), known["facts"])

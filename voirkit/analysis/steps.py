@@ -16,9 +16,9 @@ from voirkit.analysis.requests import Work, as_read
 from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, Turn, cut
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
-PARTS = ("loss", "zero_grad", "checkpoint", "communication", "rest")  # of other
+PARTS = ("loss", "zero_grad", "checkpoint", "communication", "voirkit", "rest")  # of other
 _COLUMNS = (*PHASES[:-1], *PARTS)
-WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, LOSS, ZERO_GRAD, CHECKPOINT, COMMUNICATION, REST = range(len(_COLUMNS))
+WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, LOSS, ZERO_GRAD, CHECKPOINT, COMMUNICATION, VOIRKIT, REST = range(len(_COLUMNS))
 
 _FREEING_NS = 100_000
 
@@ -36,6 +36,7 @@ MEANING = {
     ("compute", "zero_grad"): ZERO_GRAD,
     ("checkpoint", "capture"): CHECKPOINT,
     ("checkpoint", "restart"): CHECKPOINT,
+    ("voirkit", "look"): VOIRKIT,
 }
 
 
@@ -66,8 +67,8 @@ class Table:
         start_ns: When each began.
         time_ns: How long it took, without loops that lie in it (an evaluation every 100 steps).
         items: How many items its batch held; -1 if that is not known.
-        own_ns: Shape (n, 10): time by wait, transfer, forward, backward, optimizer, loss, zero_grad, checkpoint, communication,
-            rest; each row sums to its ``time_ns``.
+        own_ns: Shape (n, 11): time by wait, transfer, forward, backward, optimizer, loss, zero_grad, checkpoint, communication,
+            voirkit's own looks, rest; each row sums to its ``time_ns``.
     """
 
     start_ns: Array

@@ -70,7 +70,7 @@ def _groups(phases: Mapping[str, Any]) -> dict[str, float]:
         "transfer-bound": phases["transfer"]["share"],
         "compute-bound": sum(phases[p]["share"] for p in _COMPUTE),
         "checkpoint-bound": checkpoint,
-        "host-bound": phases["other"]["share"] - checkpoint,
+        "host-bound": phases["other"]["share"] - checkpoint - parts.get("voirkit", 0.0),
     }
 
 
@@ -205,12 +205,13 @@ def _checkpoint(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]
 
 def _host(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     parts = steps["phases"]["other"].get("parts", {})
-    known = ", ".join(f"{name} {_percent(part['share'])}" for name, part in parts.items() if part["share"] >= 0.01)
+    known = ", ".join(f"{name} {_percent(part['share'])}" for name, part in parts.items() if part["share"] >= 0.01 and name != "voirkit")
     because = f"{_percent(share)} of a step is none of waiting, copying or computing{f' ({known})' if known else ''}"
     return {
         "kind": "host-bound",
         "because": f"{because}: the script's own Python.",
-        "next": "voirkit --flame shows where; look for logging, metrics, .item() and .cpu() in every step." + _ceiling(share, "without it"),
+        "next": "A profiler such as py-spy shows where; look for logging, metrics, .item() and .cpu() in every step."
+        + _ceiling(share, "without it"),
         "evidence": {"phase": "other", "share": share, "ceiling": 1 - share},
     }
 

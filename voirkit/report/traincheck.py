@@ -33,7 +33,6 @@ NAME, SUFFIX, IS_TEXT = "traincheck", "", True
 PREFIX = "trace_"
 _CALL = "kind = 'call'"
 _PARAMETER = f"kind = {quoted(KIND)}"
-_PIDS = 1 << 22  # no process of Linux has a higher number
 _FLAGS = "voirkit --calls --parameters SCRIPT"
 
 
@@ -98,15 +97,11 @@ class _Export:
         recorded = set(self._rows(f"SELECT DISTINCT host, rank, pid FROM ({self._chosen})"))
         self._ranks = {rank for _, rank, _ in recorded}
         processes = [one.process for one in self._run.extents()]
-        pids: set[int] = set()
-        written = []
+        written: list[str] = []
         for process in processes:
             if (process.host, process.rank, process.pid) not in recorded:
                 continue
-            pid = process.pid
-            while pid in pids:  # of another host
-                pid += _PIDS
-            pids.add(pid)
+            pid = len(written) + 1
             path = os.path.join(target, f"{PREFIX}{stem(process)}.jsonl")
             with text(path) as put:
                 for line in self._lines(process, pid, process.offset_ns - processes[0].offset_ns):

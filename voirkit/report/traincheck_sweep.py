@@ -49,7 +49,8 @@ class Sweep:
     """The writer of one process's lines.
 
     Args:
-        pid: What the process is called; unlike that of all others.
+        pid: What the process is called: a number unlike that of all others, the same in another run of the script, since TrainCheck makes
+            conditions of processes and threads. Threads are numbered in it, in the order in which they are met.
         rank: Its rank.
         shift_ns: Added to the times of the host's clock.
         coming: Steps of optimizers and the like, by start.
@@ -74,7 +75,9 @@ class Sweep:
         self._coming, self._variables, self._optimizers, self._place = coming, variables, optimizers, place
         self._begins = begins_ns
         self._last = -(1 << 62)
-        self._calls = self._objects = 0
+        self._calls = 0
+        self._objects = pid << 32
+        self._threads: dict[int, int] = {}
         self._open: list[_Open] = []
         self._stacks: dict[int, list[_Open]] = {}
         self._numbers: dict[tuple[int, int], int] = {}  # of objects by thread and id
@@ -171,12 +174,12 @@ class Sweep:
         for line, is_first in self._variables.changed(stage):
             # What a parameter is when it is first seen was made before: TrainCheck compares ranks by steps.
             meta = self._meta(max(step - 1, 0) if is_first else step, stage)
-            yield f'{{"process_id":{self._pid},"thread_id":{moment.tid},{meta},{line},"time":{self._time(at_ns)}}}\n'
+            yield f'{{"process_id":{self._pid},"thread_id":{self._thread(moment.tid)},{meta},{line},"time":{self._time(at_ns)}}}\n'
 
     def _head(self, call: Call, meta: str, number: str) -> str:
         self._calls += 1
         return (
-            f'{{"func_call_id":"{self._pid}_{self._calls}","thread_id":{call.tid},"process_id":{self._pid},{meta},'
+            f'{{"func_call_id":"{self._pid}_{self._calls}","thread_id":{self._thread(call.tid)},"process_id":{self._pid},{meta},'
             f'{call.spelled.head},"obj_id":{number},'
         )
 
@@ -188,6 +191,9 @@ class Sweep:
         args = f'"args":{{"0":{{{json.dumps(kind)}:{{}}}}}},"kwargs":{{}}'
         yield f'{head}"type":"function_call (pre)",{proxies}{args},"time":{self._next()}}}\n'
         yield f'{head}"type":"function_call (post)","return_values":{{"NoneType":null}},"time":{self._next()}}}\n'
+
+    def _thread(self, tid: int) -> int:
+        return self._threads.get(tid) or self._threads.setdefault(tid, (self._pid << 20) + len(self._threads))
 
     def _meta(self, step: int, stage: str) -> str:
         found = self._metas.get((step, stage))

@@ -126,7 +126,7 @@ class Facts:
             return max(bisect_right(starts, fact.start_ns) - 1, 0)
         if own:
             first = own[0].args.get("optimizer")
-            return sum(step.args.get("optimizer") == first and step.at_ns < fact.start_ns for step in own)
+            return len([step for step in own if step.args.get("optimizer") == first and step.at_ns < fact.start_ns])
         passed = [one for one in self.of("backward") if one.rank == fact.rank]  # a scaler has left out all steps
         return max(sum(one.start_ns <= fact.start_ns for one in passed) - 1, 0) if passed else None
 

@@ -96,7 +96,7 @@ class Parameter:
 
 
 def parameters_of(run: Run) -> list[Parameter]:
-    """The parameters of a run, in the order in which they were first seen."""
+    """The parameters of a run, in the order in which the optimizers hold them."""
     columns = "rank, host, pid, start_ns, category, name, value, number, args"
     optimizers: dict[tuple[int, str, int, int], Optimizer] = {}
     at: dict[tuple[int, str, int, int], tuple[Optimizer, int]] = {}  # by process and time: which step
@@ -143,7 +143,14 @@ def parameters_of(run: Run) -> list[Parameter]:
             found.setdefault((rank, host, pid, name, of.number), Parameter(rank, name, of)).seen += [{"n": 0, **kind} for kind in kinds]
     held = {who: numbers for who, kinds in known.items() if (numbers := {kind["optimizer"] for kind in kinds} - {None})}
     # One that no optimizer seemed to have until its own made its first step is that one's.
-    return [one for (*who, number), one in found.items() if number in held.get(tuple(who), {number})]
+    return sorted((one for (*who, number), one in found.items() if number in held.get(tuple(who), {number})), key=_order)
+
+
+def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
+    """As the optimizers hold them; those that none holds, which have no place, by name behind them."""
+    seen = parameter.seen[-1] if parameter.seen else {}
+    place = (seen.get("group", 0), seen.get("at", 0))
+    return parameter.rank, parameter.optimizer.number, seen.get("optimizer") is None, *place, parameter.name
 
 
 def _at_end(optimizers: Any, found: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
