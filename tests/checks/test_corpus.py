@@ -71,6 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # a script that hangs, and those that wait for it
         process.wait()
+    process.stdout.close()
 
 
 def _cases(scripts: list[Script], quick: bool = True) -> list[Any]:

@@ -59,7 +59,7 @@ def test_output_is_a_file_or_a_folder(run: Path, place: Place, format: str, outp
     assert (gzip.decompress(data) if written.endswith(".gz") else data).strip()
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("arrow", "lotus")])
+@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("arrow", "lotus", "traincheck")])
 def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) -> None:
     words = (str(run), "--format", format, "-o", "out")
     assert export(place, *words).code == 0

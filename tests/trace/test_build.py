@@ -19,7 +19,11 @@ from voirkit.trace import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "voirkit" / "trace" / "_recorder.c"
-SOURCES = [SOURCE, ROOT / "instruments" / "voirkit_instruments" / "_steps.c"]
+SOURCES = [
+    SOURCE,
+    ROOT / "voirkit" / "probes" / "_entry.c",
+    *(ROOT / "instruments" / "voirkit_instruments" / f"{name}.c" for name in ("_steps", "_calls")),
+]
 INCLUDE = sysconfig.get_paths()["include"]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="voirkit is installed without its sources")
@@ -63,7 +67,7 @@ class Build:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         for source in SOURCES:
-            (root / source.relative_to(ROOT).parent).mkdir(parents=True)
+            (root / source.relative_to(ROOT).parent).mkdir(parents=True, exist_ok=True)
             for file in (source, *source.parent.glob("*.h")):
                 shutil.copy(file, root / file.relative_to(ROOT))
         self.warnings: list[str] = []
@@ -87,7 +91,8 @@ def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytes
         libraries = [source.parent / (source.stem + ending) for source in (tmp_path / source.relative_to(ROOT) for source in SOURCES)]
     else:
         inside = list(build.data["force_include"].values())
-        assert inside == ["voirkit/trace/_recorder" + ending, "voirkit_instruments/_steps" + ending]
+        folders = ["voirkit/trace/_recorder", "voirkit/probes/_entry", "voirkit_instruments/_steps", "voirkit_instruments/_calls"]
+        assert sorted(inside) == sorted(folder + ending for folder in folders)
         libraries = [Path(built) for built in build.data["force_include"]]
     assert all(library.exists() for library in libraries)
     build.hook.finalize(version, build.data, "")
