@@ -217,7 +217,8 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
 
 def _is_fresh(torch: ModuleType, norm: Any) -> bool:
     """Whether a layer's statistics are as they were made: files of before torch 0.4 bring statistics without a number of batches."""
-    counted, mean = getattr(norm, "num_batches_tracked", None), getattr(norm, "running_mean", None)
+    counted: Any = getattr(norm, "num_batches_tracked", None)
+    mean: Any = getattr(norm, "running_mean", None)
     if any(type(one) is not torch.Tensor or one.device.type not in ("cpu", "cuda") for one in (counted, mean)):
         return False
     with torch._C.DisableTorchFunction():
