@@ -59,7 +59,7 @@ def test_output_is_a_file_or_a_folder(run: Path, place: Place, format: str, outp
     assert (gzip.decompress(data) if written.endswith(".gz") else data).strip()
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("arrow", "lotus")])
+@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("arrow", "lotus", "traincheck")])
 def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) -> None:
     words = (str(run), "--format", format, "-o", "out")
     assert export(place, *words).code == 0
@@ -71,6 +71,14 @@ def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) ->
     assert {name: (place.folder / name).stat().st_mtime_ns for name in files(place.folder)} == before
     assert export(place, *words, "--force").code == 0
     assert files(place.folder) == set(before), "under the same names, and no file more"
+
+
+def test_a_folder_made_for_what_can_not_be_written_goes_again(run: Path, place: Place) -> None:
+    assert export(place, str(run), "--format", "traincheck", "-o", "new").code == 2
+    assert not (place.folder / "new").exists()
+    (place.folder / "mine").mkdir()
+    assert export(place, str(run), "--format", "traincheck", "-o", "mine").code == 2
+    assert (place.folder / "mine").exists()
 
 
 def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) -> None:
