@@ -73,6 +73,14 @@ def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) ->
     assert files(place.folder) == set(before), "under the same names, and no file more"
 
 
+def test_a_folder_made_for_what_can_not_be_written_goes_again(run: Path, place: Place) -> None:
+    assert export(place, str(run), "--format", "traincheck", "-o", "new").code == 2
+    assert not (place.folder / "new").exists()
+    (place.folder / "mine").mkdir()
+    assert export(place, str(run), "--format", "traincheck", "-o", "mine").code == 2
+    assert (place.folder / "mine").exists()
+
+
 def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) -> None:
     (place.folder / "out").mkdir()
     (place.folder / "out/other.pfw").write_text("[\n]\n")

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 from voirkit.commands.ends_by_signal import ends_by_signal
 from voirkit.commands.target import read_words
@@ -46,9 +47,10 @@ def main(argv: Sequence[str]) -> int:
     chosen = selection(options.steps, options.ranks)
     with ends_by_signal(), open_run(path) as run:
         target = _target(format, options.output, run)
+        made = None
         if not target.startswith(("http://", "https://")):
-            _prepare(format, target, options.force)
-        _write(format, run, chosen, target)
+            made = _prepare(format, target, options.force)
+        _write(format, run, chosen, target, made)
         for warning in (*_missing(run, chosen), *run.warnings):
             tell(warning)
     return 0
@@ -65,8 +67,8 @@ def _missing(run: Run, chosen: Selection) -> list[str]:
     return [*lost(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
 
 
-def _write(format: Format, run: Run, chosen: Selection, target: str) -> None:
-    """Write the files, and print their names."""
+def _write(format: Format, run: Run, chosen: Selection, target: str, made: str | None) -> None:
+    """Write the files, and print their names. A folder that was made for them goes again if there is nothing to write."""
     try:
         written = format.write(run, chosen, target)
         target = STDOUT  # what is still to be written to
@@ -75,6 +77,11 @@ def _write(format: Format, run: Run, chosen: Selection, target: str) -> None:
                 _print(path)
         if sys.stdout is not None:
             sys.stdout.flush()
+    except VoirkitError:
+        if made:
+            with suppress(OSError):  # something is in it
+                os.rmdir(made)
+        raise
     except OSError as exc:
         if target == STDOUT:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # python writes what is left when it ends
@@ -129,8 +136,11 @@ def _is_file(format: Format, target: str) -> bool:
     return bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
 
 
-def _prepare(format: Format, target: str, force: bool) -> None:
+def _prepare(format: Format, target: str, force: bool) -> str | None:
     """Make the folder to write into.
+
+    Returns:
+        The folder, if it was not there.
 
     Raises:
         CommandLineError: There is a file of that name, or the folder has files of that format: a reader would take them for one trace.
@@ -138,7 +148,7 @@ def _prepare(format: Format, target: str, force: bool) -> None:
     """
     if target == STDOUT:
         _check_stdout(format)
-        return
+        return None
     if not target:
         raise CommandLineError("the name of the file is empty.", where="-o")
     is_file = _is_file(format, target)
@@ -155,11 +165,13 @@ def _prepare(format: Format, target: str, force: bool) -> None:
         )
     if there and not force:
         raise CommandLineError("it is there already.", where=there[0], next="Give another name with -o, or overwrite it with --force.")
+    made = folder if folder and not os.path.isdir(folder) else None
     try:
-        if folder:
-            os.makedirs(folder, exist_ok=True)
+        if made:
+            os.makedirs(made)
     except OSError as exc:
         raise _not_written(folder, exc) from None
+    return made
 
 
 def _written_before(format: Format, folder: str) -> list[str]:

@@ -149,4 +149,4 @@ def _before(call: Fact, losses: list[Fact], process: Facts) -> bool:
 
 
 EVAL_WHILE_TRAINING = Detector("eval-while-training", _eval_while_training, ("step", "backward", "call"))
-TRAIN_WHILE_EVALUATING = Detector("train-while-evaluating", _train_while_evaluating, ("call",))
+TRAIN_WHILE_EVALUATING = Detector("train-while-evaluating", _train_while_evaluating, ("step", "call"))

@@ -106,7 +106,7 @@ def _same_order(facts: Facts) -> Finding:
 
 
 def _epochs(epochs: list[Epoch]) -> str:
-    return f"each of {len(epochs)} epochs" if len(epochs) > 1 else "the only epoch"
+    return f"each of {len(epochs)} epochs" if len(epochs) > 1 else "the only epoch of this loader"
 
 
 NOT_SHUFFLED = Detector("not-shuffled", _not_shuffled, ("step", "epoch"))
