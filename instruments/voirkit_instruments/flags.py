@@ -52,24 +52,27 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
         help="record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",
     )
     action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
+    ov.argparser.add_argument("--calls-every", type=_every, dest="--calls-every", metavar="N", help="record the calls of one step in N")
     ov.argparser.add_argument(
-        "--calls-every", type=_every, dest="--calls-every", metavar="N", default=1, help="record the calls of one step in N"
-    )
-    ov.argparser.add_argument(
-        "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", default=0, help="with --calls-every: of the first M steps all"
+        "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", help="with --calls-every: of the first M steps all"
     )
     ov.argparser.add_argument(
         "--calls-list", action=_listing(ov), dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
     )
     yield ov.phases.parse_args
-    given = getattr(ov.options, "--calls")
+    given, every, warmup = (getattr(ov.options, name) for name in ("--calls", "--calls-every", "--calls-warmup"))
+    if given is None and (every, warmup) != (None, None):
+        from voirkit.errors import CommandLineError
+
+        said = "--calls-every" if every is not None else "--calls-warmup"
+        raise CommandLineError(f"{said} is about calls, which are not recorded.", next=f"voirkit --calls {said} {every or warmup} SCRIPT")
     if given is not None:
         from voirkit.script import folder_of
         from voirkit_instruments import calls, calls_asked
 
         asked = calls_asked.names(given)
         calls_asked.check(asked, folder_of(ov.options.SCRIPT))
-        ov.require(calls.calls(asked, getattr(ov.options, "--calls-every"), getattr(ov.options, "--calls-warmup")))
+        ov.require(calls.calls(asked, every or 1, warmup or 0))
 
 
 def _listing(ov: Overseer) -> type[Action]:
