@@ -15,6 +15,7 @@ from voirkit_instruments.checks_losses import LossFacts
 from voirkit_instruments.checks_models import ModelFacts
 from voirkit_instruments.checks_optimizers import OptimizerFacts
 from voirkit_instruments.patching import Patches, when_there
+from voirkit_instruments.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit_instruments.checks_facts import Facts
-
-# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit.
-COMPILING = ("torch.compiler.is_dynamo_compiling()", "torch._utils.is_compiling()")
 
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
 _SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
@@ -52,7 +50,7 @@ class TorchFacts:
         self._zero_grad = self._around(BACKWARD, optimizers.enter_zero_grad, optimizers.leave_zero_grad, ("self",))
         self._backward = self._around(FORWARD, graphs.enter_backward(optimizers), graphs.leave_backward, ("tensors",))
         self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
-        enter, leave = _function(optimizers.enter_scheduler), _function(optimizers.leave_scheduler)
+        enter, leave = as_function(optimizers.enter_scheduler), as_function(optimizers.leave_scheduler)
         # Their module has no torch that could be asked whether it is being compiled.
         self._scheduler = Around(facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True)
         self._scheduler_alone = Around(facts.here, BACKWARD, enter, leave, ("self",), unasked=True)
@@ -60,7 +58,7 @@ class TorchFacts:
         self._losses = {name: self._around(FORWARD, *losses.around(name), ("input",)) for name in _LOSSES}
 
     def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...]) -> Around:
-        return Around(self._facts.here, most, _function(enter), _function(leave), passed, False, COMPILING)
+        return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, False, COMPILING)
 
     def put(self) -> None:
         """Put the patches in place, each as soon as its module is there. torch has been imported."""
@@ -93,7 +91,7 @@ class TorchFacts:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)
-        self._put(f"{module.__name__}.{path}", _innermost(found), around)
+        self._put(f"{module.__name__}.{path}", innermost(found), around)
 
     def _put(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
         if not self._patches.around(name, function, around, qualname):
@@ -103,24 +101,20 @@ class TorchFacts:
         for name in _SCHEDULERS:
             step = vars(getattr(module, name, object)).get("step")
             if type(step) is FunctionType:
-                step = _innermost(step)
+                step = innermost(step)
                 with_epoch = "epoch" in step.__code__.co_varnames[: step.__code__.co_argcount]
                 self._put(f"{module.__name__}.{name}.step", step, self._scheduler if with_epoch else self._scheduler_alone)
 
     def _put_scaler(self, module: ModuleType) -> None:
         step = vars(module.GradScaler).get("step")  # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
         if step is not None:
-            self._put(f"{module.__name__}.GradScaler.step", _innermost(step), self._scaler)
+            self._put(f"{module.__name__}.GradScaler.step", innermost(step), self._scaler)
 
     # optimizers: the step of a class is decorated anew when its first optimizer is made
 
     def _put_steps(self, module: ModuleType) -> None:
-        stack = [module.Optimizer]
-        while stack:
-            kind = stack.pop()
-            stack += kind.__subclasses__()
-            if hasattr(vars(kind).get("step"), "hooked"):
-                self._put_step(kind)
+        for kind in steppers(module.Optimizer):
+            self._put_step(kind)
 
     def _leave_made(self, _began: int, was: int, optimizer: Any) -> None:
         self._facts.here.inside = was
@@ -131,30 +125,8 @@ class TorchFacts:
             self._facts.failed("an optimizer", exc)
 
     def _put_step(self, kind: type) -> None:
-        step: Any = getattr(kind, "step", None)
-        owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
-        name = f"{owner.__module__}.{owner.__qualname__}.step"
-        if type(step) is not FunctionType:
+        name, function, qualname = step_of(kind)
+        if function is None:
             self._off(name, "is not written in Python")
-        elif step.__code__.co_name == "wrapper":
-            self._put(name, step, self._decorated_step, "Optimizer.profile_hook_step.<locals>.wrapper")
-        else:  # torch 2.1, where torch.compile has been imported before, decorates its own optimizers no more
-            self._put(name, _innermost(step), self._step)
-
-
-def _function(method: Any) -> Any:
-    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function."""
-    if type(method) is FunctionType:
-        return method
-
-    def call(*arguments: Any) -> Any:
-        return method(*arguments)
-
-    return call
-
-
-def _innermost(function: Any) -> Any:
-    """The function that decorators stand around, such as the one that keeps torch.compile off."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
+        else:
+            self._put(name, function, self._decorated_step if qualname else self._step, qualname)

@@ -12,6 +12,7 @@ from voirkit.probes import woven
 from voirkit.probes.around import Around
 from voirkit.probes.pickled import watch as watch_picklers
 from voirkit_instruments.patching import Patches
+from voirkit_instruments.torch_functions import COMPILING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.loader_record import Here
 
-# Asked in the functions themselves, those of modules that have torch: where it is true torch.compile looks at a function.
-_COMPILING = ("torch.compiler.is_dynamo_compiling()", "torch._utils.is_compiling()")
 _ASKING = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"}
 
 
@@ -64,7 +63,7 @@ class LoaderPatches:
         if _ASKING & set(function.__code__.co_names):
             self.patches.table[name] = "asks for its own local variables"
             return False
-        plain = _COMPILING if anywhere and "torch" in function.__globals__ and "torch" not in function.__code__.co_varnames else ()
+        plain = COMPILING if anywhere and "torch" in function.__globals__ and "torch" not in function.__code__.co_varnames else ()
         unasked = anywhere and not plain
         key = (enter, leave, most, passed, left, value, bool(plain), unasked)
         around = self._arounds.get(key)

@@ -24,6 +24,7 @@ from voirkit_instruments.steps_loaders import LoaderRecording
 from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, NOTHING, STEP
 from voirkit_instruments.steps_record import Recording
 from voirkit_instruments.steps_transfer import TENSOR_METHODS, TransferRecording
+from voirkit_instruments.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
-# (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
-# torch.distributed.
-_COMPILING = tuple(
-    f"{torch}.{asked}()" for torch in ("torch", "dist.torch") for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
-)
 
 _NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
 
@@ -55,7 +50,7 @@ class TorchPatches:
         heard = heard if heard is not None else Heard()
         self.recording = recording
         self._warn = warn
-        deaf, made = recording.hot.enter(DEAF), _function(self._made_optimizer)
+        deaf, made = recording.hot.enter(DEAF), as_function(self._made_optimizer)
         loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
         self._loaders, self._transfers = loaders, transfers
         told = partial(heard.around, here=recording.hot.here)
@@ -74,7 +69,7 @@ class TorchPatches:
         self._get = Around(recording.hot.here, NOTHING, deaf, loaders.after_get(), (), True)
         self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",), phase="checkpoint")
         self._load = self._around(BACKWARD, deaf, after_checkpoint(recording, "restart"), ("f",), phase="checkpoint")
-        move = _function(transfers.enter_module), _function(transfers.leave_module)
+        move = as_function(transfers.enter_module), as_function(transfers.leave_module)
         self._move = self._around(BACKWARD, *move, ("self",), phase="transfer")
         self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"), phase="communication")
 
@@ -82,7 +77,7 @@ class TorchPatches:
         edges = sys.modules.get("voirkit_instruments.syscalls_edges")  # loaded by --syscalls: else nothing is done for it
         if phase and edges is not None:
             enter, leave = edges.around(phase, enter, leave)
-        return Around(self.recording.hot.here, most, enter, leave, passed, value, _COMPILING)
+        return Around(self.recording.hot.here, most, enter, leave, passed, value, COMPILING)
 
     def put(self) -> None:
         """Put the patches in place, each as soon as its module is there. torch has been imported."""
@@ -125,7 +120,7 @@ class TorchPatches:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)
-        self._put_function(f"{module.__name__}.{path}", _innermost(found), around)
+        self._put_function(f"{module.__name__}.{path}", innermost(found), around)
 
     def _put_methods(self, torch: ModuleType) -> None:
         for name in TENSOR_METHODS:
@@ -146,12 +141,8 @@ class TorchPatches:
     # optimizers: the step of a class is decorated anew when its first optimizer is made
 
     def _put_steps(self, module: ModuleType) -> None:
-        stack = [module.Optimizer]
-        while stack:
-            kind = stack.pop()
-            stack += kind.__subclasses__()
-            if hasattr(vars(kind).get("step"), "hooked"):
-                self._put_step(kind)
+        for kind in steppers(module.Optimizer):
+            self._put_step(kind)
 
     def _made_optimizer(self, *arguments: Any) -> int:
         """Called before and after ``Optimizer._patch_step_function``: an optimizer is being made, or unpickled."""
@@ -167,15 +158,11 @@ class TorchPatches:
         return 0
 
     def _put_step(self, kind: type) -> None:
-        step: Any = getattr(kind, "step", None)
-        owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
-        name = f"{owner.__module__}.{owner.__qualname__}.step"
-        if type(step) is not FunctionType:
+        name, function, qualname = step_of(kind)
+        if function is None:
             self._off(name, "is not written in Python")
-        elif step.__code__.co_name == "wrapper":
-            self._put_function(name, step, self._decorated_step, "Optimizer.profile_hook_step.<locals>.wrapper")
-        else:  # torch 2.1, where torch.compile has been imported before, decorates its own optimizers no more
-            self._put_function(name, _innermost(step), self._step)
+        else:
+            self._put_function(name, function, self._decorated_step if qualname else self._step, qualname)
 
     def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
         if not self.patches.around(name, function, around, qualname):
@@ -184,19 +171,3 @@ class TorchPatches:
 
 def _pair(told: Any, event: str, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     return told(event, enter=pair[0], leave=pair[1])  # type: ignore[no-any-return]
-
-
-def _function(method: Any) -> Any:
-    """A function that calls a method; see ``steps_compute.py``."""
-
-    def call(*arguments: Any) -> Any:
-        return method(*arguments)
-
-    return call
-
-
-def _innermost(function: Any) -> Any:
-    """The function that decorators stand around, such as the one that keeps torch.compile off."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
