@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Ran:
 
 
 Run = Callable[..., Ran]
+Watched = Callable[[Script], Ran]
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +76,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     process.stdout.close()
 
 
+@pytest.fixture(scope="module")
+def watched(run: Run) -> Watched:
+    """A script under ``--checks``, run once for all that is asked of it."""
+    return cache(lambda script: run(script, "--checks", "--parameters"))
+
+
 def _cases(scripts: list[Script], quick: bool = True) -> list[Any]:
     return [pytest.param(s, id=s.name, marks=() if quick and s.name in QUICK else pytest.mark.slow) for s in scripts]
 
 
 @pytest.mark.parametrize("script", _cases(PLANTED))
-def test_a_planted_bug_is_found_where_it_is(run: Run, script: Script) -> None:
-    ran = run(script, "--checks")
+def test_a_planted_bug_is_found_where_it_is(watched: Watched, script: Script) -> None:
+    ran = watched(script)
     assert ran.codes == [0] * script.ranks, ran.err
     said = next(check for check in ran.checks if check["name"] == script.planted)
     assert said["found"] is True, said
@@ -90,15 +98,15 @@ def test_a_planted_bug_is_found_where_it_is(run: Run, script: Script) -> None:
 
 
 @pytest.mark.parametrize("script", _cases(HEALTHY))
-def test_nothing_is_found_in_a_healthy_script(run: Run, script: Script) -> None:
-    ran = run(script, "--checks")
+def test_nothing_is_found_in_a_healthy_script(watched: Watched, script: Script) -> None:
+    ran = watched(script)
     assert ran.codes == [0] * script.ranks, ran.err
     assert ran.checks
     assert [check for check in ran.checks if check["found"]] == []
 
 
 @pytest.mark.parametrize("script", _cases(HEALTHY + PLANTED, quick=False))
-def test_a_script_prints_what_it_prints_without(run: Run, script: Script) -> None:
-    plain, watched = run(script), run(script, "--checks", "--parameters")
+def test_a_script_prints_what_it_prints_without(run: Run, watched: Watched, script: Script) -> None:
+    plain, ran = run(script), watched(script)
     assert plain.codes == [0] * script.ranks, plain.err
-    assert (watched.codes, watched.out) == (plain.codes, plain.out)
+    assert (ran.codes, ran.out) == (plain.codes, plain.out)
