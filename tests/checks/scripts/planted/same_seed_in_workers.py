@@ -15,7 +15,7 @@ class Noisy(Dataset):
         return len(self.x)
 
     def __getitem__(self, i):
-        return self.x[i] + np.random.normal(0, 0.3, 8).astype(np.float32), i % 2  # here
+        return self.x[i] + np.random.normal(0, 0.3, 8).astype(np.float32), i % 2
 
 
 def seed(worker):
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     model = nn.Linear(8, 2)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     for epoch in range(2):
-        for x, y in loader:
+        for x, y in loader:  # here
             loss = nn.functional.cross_entropy(model(x), y)
             opt.zero_grad()
             loss.backward()
