@@ -5,7 +5,6 @@ Also of runs that were killed, if what their profiler recorded can be read here.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from voirkit.analysis.native_spans import OPERATION, Recorded
 from voirkit.analysis.perf_samples import Reading, printed
 from voirkit.analysis.spy_stacks import EVENT, counted
 from voirkit.runs.alive import is_alive, is_here
-from voirkit.runs.directory import NATIVE, NATIVE_FOLDER, write_json
+from voirkit.runs.directory import NATIVE, NATIVE_FOLDER, read_json, write_json
 from voirkit.runs.ranks import rank_and_world_size
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def native_of(run: Run) -> dict[str, Any] | None:
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     ranks = []
     for stem in [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith(".counts.json")]:
-        counts = _read(os.path.join(folder, f"{stem}.counts.json")) or _count(run, folder, stem)
+        counts = read_json(os.path.join(folder, f"{stem}.counts.json"), SCHEMA) or _count(run, folder, stem)
         if counts is not None:
             ranks.append(counts)
     if not ranks:
@@ -47,18 +46,9 @@ def native_of(run: Run) -> dict[str, Any] | None:
     return short(document)
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
-
-
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """Read what a profiler recorded, and keep the counts."""
-    taken = _read(os.path.join(folder, f"{stem}.json"))
+    taken = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
     if taken is None or _samples_still(taken):
         return None
     data = os.path.join(folder, f"{stem}.data")

@@ -194,6 +194,16 @@ def read_summary(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def read_json(path: str, schema: int) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is none, or none of this schema."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("schema") == schema else None
+
+
 def write_json(path: str, document: Any) -> None:
     """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON lacks (nan, inf) become null.
 

@@ -5,7 +5,6 @@ The counts of each rank are kept beside the log; a log that only was there to be
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from voirkit.analysis.syscalls.operations import operations_of
 from voirkit.analysis.syscalls.read import SyscallLogError, read_strace
 from voirkit.analysis.syscalls.ring import RingError, RingLog
 from voirkit.runs.alive import is_alive, is_here
-from voirkit.runs.directory import SYSCALLS_FOLDER, write_json
+from voirkit.runs.directory import SYSCALLS_FOLDER, read_json, write_json
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -36,24 +35,15 @@ def syscalls_of(run: Run) -> dict[str, Any] | None:
     for stem in [
         name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith((".counts.json", ".ring.json"))
     ]:
-        counts = _read(os.path.join(folder, f"{stem}.counts.json")) or _count(run, folder, stem)
+        counts = read_json(os.path.join(folder, f"{stem}.counts.json"), SCHEMA) or _count(run, folder, stem)
         if counts is not None:
             found.append(counts)
     return merged(found) if found else None
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
-
-
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """Count what a tracer wrote, and keep the counts."""
-    taken = _read(os.path.join(folder, f"{stem}.json"))
+    taken = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
     if taken is None or not _is_whole(taken):
         return None
     try:
