@@ -49,3 +49,29 @@ def test_spans_at_the_recursion_limit_are_recorded_and_the_exception_is_the_prog
     assert found + dropped <= entered + not_begun
     assert (dropped, done.stderr) == (0, "")  # the C recorder goes deeper for a moment; that in Python writes when it can again
     assert found >= entered
+
+
+FIRST_RECORDS = """
+import os
+from voirkit.ai import ai
+def deeper(levels, function):
+    return deeper(levels - 1, function) if levels else function()
+def context():
+    with ai.compute.forward:
+        context()
+for level in range(40):
+    child = os.fork()
+    if not child:
+        try:
+            deeper(level, context)
+        except RecursionError:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("extension", ["", "1"])
+def test_the_first_record_may_come_at_any_distance_from_the_limit(tmp_path, extension):
+    env = {**os.environ, "VOIRKIT_RUN_DIR": str(tmp_path / "run"), "VOIRKIT_NO_EXTENSION": extension}
+    done = subprocess.run([sys.executable, "-c", FIRST_RECORDS], capture_output=True, text=True, timeout=300, env=env)
+    assert (done.returncode, done.stderr) == (0, "")

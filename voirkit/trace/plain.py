@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OFF, ON, REFUSING = 0, 1, 2
 NAME = "python"
 DEEPEST = 32  # records within records within ... that have to open files
+DEPTH = 40  # calls within calls within ... of a record that has to
 
 _pack = struct.Struct(layout.RECORD).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -112,6 +113,7 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
     while tries and not stored and _mode == ON:
         tries -= 1
         try:
+            _go_down(DEPTH)
             room = _make_room()
             # With the room at hand: if the recording ends and another begins meanwhile, this room is no more, and all is tried again.
             if args and args <= _inherited and room is not None:
@@ -135,6 +137,12 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
     # What comes of half empty modules is voirkit's own, and so is that python can go no deeper.
     if raised is not None and not is_finalizing() and not isinstance(raised, RecursionError):
         raise raised
+
+
+def _go_down(levels: int) -> None:
+    """Raise RecursionError where python can go no deeper by so many calls: before a thing is half made whose destructor could not run."""
+    if levels:
+        _go_down(levels - 1)
 
 
 _USED_UP = None, iter(()).__next__  # who gets this tries again
