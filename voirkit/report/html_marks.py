@@ -163,6 +163,17 @@ def stacked(
     return Html(legend(colours) + _rows(made, caption))
 
 
+def differences(rows: Sequence[tuple[object, float, object]], caption: str = "") -> Html:
+    """A bar a row from the middle, to the right for more and to the left for less: (label, difference, what is said at its end)."""
+    most = max((abs(value) for _, value, _ in rows), default=0) or 1
+    made = []
+    for label, value, said in rows:
+        place = f"margin-left:{50 if value > 0 else 50 - 50 * abs(value) / most:.2f}%;width:{50 * abs(value) / most:.2f}%"
+        filled = f'<i class="k-{1 if value > 0 else 2}" style="{place}"></i>'
+        made.append(_row(label, filled, said, f"{_plain(label)}: {_plain(said)}"))
+    return Html(_rows(made, caption).replace('<figure class="bars">', '<figure class="bars apart">', 1))
+
+
 def legend(colours: Mapping[str, str]) -> Html:
     """Names beside their colours; classes by name."""
     return Html(
