@@ -113,6 +113,8 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
         help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
     yield ov.phases.parse_args
+    if getattr(ov.options, "--what-if", None) is not None or getattr(ov.options, "--what-if-setting", None) is not None:
+        return  # which counts steps: runs that are cut by time can not be compared by their time
     if ov.options.stop is not None or ov.options.stop_after is not None:
         from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
 
@@ -337,6 +339,50 @@ def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority
         ov.require(torch_profile(given))
 
 
+def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--what-if``, ``--pairs``, and what they run the script with."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--what-if",
+        type=_what_if,
+        dest="--what-if",
+        metavar="NAME[=ARG]",
+        help="run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
+        "(--what-if list names them all); with --stop N each run ends after N optimizer steps",
+    )
+    ov.argparser.add_argument("--pairs", type=_pairs, dest="--pairs", metavar="N", help="with --what-if: how many pairs of runs (5)")
+    ov.argparser.add_argument("--what-if-setting", dest="--what-if-setting", help=_HIDDEN)
+    yield ov.phases.parse_args(priority=-1000)  # after the steps instrument, so that its changes stand around what that has put in place
+    asked, setting, pairs = (getattr(ov.options, f"--{name}") for name in ("what-if", "what-if-setting", "pairs"))
+    if setting is not None:
+        from voirkit_instruments.what_if_child import what_if_child
+
+        name, equals, argument = setting.partition("=")
+        ov.require(what_if_child(name, argument if equals else None, ov.options.stop))
+    elif asked is not None:
+        from voirkit_instruments.what_if import what_if
+
+        ov.require(what_if(*asked, pairs or 5, ov.options.stop))
+    elif pairs is not None:
+        from voirkit.errors import CommandLineError
+
+        raise CommandLineError("--pairs is about --what-if, which is not asked for.", next=f"voirkit --what-if NAME --pairs {pairs} SCRIPT")
+
+
+def _what_if(text: str) -> tuple[str, str | None]:
+    from voirkit_instruments.what_if_changes import read
+
+    return read(text)
+
+
+def _pairs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 5 <= int(text) <= 1000):
+        raise ValueError(
+            f"{text!r} is no number of pairs; give a whole number of at least 5: with fewer, chance alone is on one side too often."
+        )
+    return int(text)
+
+
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
@@ -422,4 +468,5 @@ INSTRUMENTS = [
     instrument_syscalls,
     instrument_torch_profile,
     instrument_verify,
+    instrument_what_if,
 ]

@@ -56,7 +56,7 @@ class Kineto:
         cuda = self._torch.cuda
         if cuda.is_initialized() and self._activity.CUDA in self._torch._C._autograd._supported_activities():
             activities.add(self._activity.CUDA)
-        # Kineto says on stderr that it begins and ends. It looks for this once, when it is prepared; the program's environment is as it was.
+        # Kineto says on stderr that it begins and ends. It looks for this once, when prepared; the program's environment is as it was.
         said = "KINETO_LOG_LEVEL" in os.environ
         if not said:
             os.putenv("KINETO_LOG_LEVEL", "99")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from voirkit.analysis.syscalls.calls import ACCESSES, FORKS, OPENS, TRANSFERS, URING, Begun, Call, Ended, Event, Named
 from voirkit.analysis.syscalls.files import USED, Files, follow
+from voirkit.analysis.syscalls.over_time import OverTime
 from voirkit.analysis.syscalls.tasks import BEFORE, Task, Tasks, Thread
 from voirkit.runs.markers import OWN, said_by_text
 
@@ -32,6 +33,7 @@ class Known:
         own: Threads of voirkit, found at the end.
         own_folder: The run directory: calls about files in it are voirkit's.
         operation: Tells, of a thread and a time of the log, the operation of a loader that it was in, or None.
+        origin: The time of the log at which the run began.
     """
 
     pid: int | None = None
@@ -40,6 +42,7 @@ class Known:
     own: frozenset[int] = frozenset()
     own_folder: str | None = None
     operation: Callable[[int, float], str | None] | None = None
+    origin: float | None = None
 
 
 class Attribution:
@@ -53,6 +56,7 @@ class Attribution:
         times: By phase: how often it was entered, and how long it lasted in all.
         operations: By operation of the loaders: as ``rows``.
         files: Files and folders.
+        over_time: When.
         own: Calls of voirkit itself and their seconds.
         markers: How many markers there were.
         uring: Calls that hide others.
@@ -69,6 +73,7 @@ class Attribution:
         self.times: dict[tuple[str, str], list[float]] = {}
         self.operations: dict[str, Rows] = {}
         self.files = Files()
+        self.over_time = OverTime(self._known.origin)
         self.own = [0, 0.0]
         self.markers = self.uring = self.calls = 0
         self._held: dict[int, list[Event]] = {}
@@ -88,6 +93,9 @@ class Attribution:
                 self._other(thread, event)
         for tid in list(self._held):
             self._release(self._tasks.unknown(tid))
+        main = self._tasks.main
+        if main is not None:
+            self.over_time.in_phase(main.phase(), main.since, self.over_time.end)
         return self
 
     # threads
@@ -182,6 +190,8 @@ class Attribution:
         for other, part in (split or {}).items():
             self._row(thread.task, kind, other, name)[_SECONDS] += part
         self.calls += 1
+        if began == began:
+            self.over_time.add(name, began, seconds)
         if name == URING:
             self.uring += 1
         if path and result is not None and (moved or (result >= 0 and name in OPENS)):
@@ -212,6 +222,7 @@ class Attribution:
     def _marked(self, thread: Thread, said: str, at: float) -> None:
         """A marker: a phase begins or ends, or a process tells what it is."""
         phase, edge = said[:-1], said[-1:]
+        since, inside = thread.since, thread.phase()
         if phase == OWN:
             thread.own = max(thread.own + (1 if edge == "+" else -1), 0)
         elif edge == "+":
@@ -225,3 +236,5 @@ class Attribution:
         else:
             thread.task.kind = said
             thread.task.marked = True
+        if thread.since != since and thread is self._tasks.main:
+            self.over_time.in_phase(inside, since, thread.since)

@@ -41,7 +41,7 @@ def document(folder: str, stem: str) -> dict[str, Any]:
                 known["bytes"] += call["bytes"]
     return {
         "entered": {"main": {phase: int(row["entered"]) for phase, row in usage.items()}},
-        "phases": phases_, "threads": threads, "usage": usage, "waits": [], "operations": {}, "files": [], "folders": [],
+        "phases": phases_, "threads": threads, "usage": usage, "waits": [], "operations": {}, "files": [], "folders": [], "over_time": None,
         "totals": {phase: _total(phases_.get(phase, {}), row) for phase, row in usage.items()},
         "calls": sum(call["calls"] for calls in phases_.values() for call in calls.values()), "markers": 0, "uring": 0,
         "own": {"calls": 0, "seconds": None},

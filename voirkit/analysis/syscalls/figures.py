@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from voirkit.analysis.syscalls import over_time
 from voirkit.analysis.syscalls.attribute import Attribution, Rows
 from voirkit.analysis.syscalls.calls import WAITS
 
@@ -22,7 +23,7 @@ def figures(found: Attribution, timed: bool) -> dict[str, Any]:
         ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a log without markers);
         ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``totals``: {phase: {entered, lasted_s,
         working, waiting}}; ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
-        ``calls``; ``markers``; ``own``; ``uring``.
+        ``over_time``: as ``OverTime.document``, None of a log without times; ``calls``; ``markers``; ``own``; ``uring``.
     """
     phases: dict[str, Rows] = {}
     threads: dict[str, dict[str, Rows]] = {}
@@ -48,6 +49,7 @@ def figures(found: Attribution, timed: bool) -> dict[str, Any]:
         "operations": {name: calls(rows, timed) for name, rows in _ordered(found.operations)},
         "files": found.files.files.top(_TOP),
         "folders": found.files.folders.top(_TOP),
+        "over_time": found.over_time.document(timed),
         "calls": found.calls, "markers": found.markers, "uring": found.uring,
         "own": {"calls": found.own[0], "seconds": found.own[1] if timed else None},
     }  # fmt: skip
@@ -95,8 +97,8 @@ def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of several logs as those of one, such as those of a run's ranks."""
     if len(documents) == 1:
         return documents[0]
-    found: dict[str, Any] = _merge(documents)
-    return found
+    found: dict[str, Any] = _merge([{key: value for key, value in one.items() if key != "over_time"} for one in documents])
+    return {**found, "over_time": over_time.merged([one.get("over_time") for one in documents])}
 
 
 def _merge(values: list[Any]) -> Any:

@@ -107,7 +107,15 @@ def _known(run: Run, taken: Mapping[str, Any]) -> Known:
         own=frozenset(taken.get("own") or ()),
         own_folder=taken["run_dir"],
         operation=operations_of(run, taken["rank"], taken["host"], _clock(taken)),
+        origin=_origin(run, taken),
     )
+
+
+def _origin(run: Run, taken: Mapping[str, Any]) -> float:
+    """The beginning of the run, the same for all its ranks, on the clock of a rank's log: the wall clock of strace, the kernel's own."""
+    began_ns = (run.manifest.get("clocks") or {}).get("time_ns") or taken["began_time_ns"]
+    run_0, wall_0 = taken["clocks"][0]
+    return float(began_ns if taken["tool"] == "strace" else began_ns - wall_0 + run_0) * 1e-9
 
 
 def _clock(taken: Mapping[str, Any]) -> Callable[[float], int]:

@@ -28,6 +28,7 @@ _RESULT = r"\) *= (-?\d+|0x[0-9a-f]+|\?)(?:<[^\n]*?>)?(?: (E[A-Z0-9_]+))?(?: \([
 _BEGINS = re.compile(r"(\w+)\((.*?),? *<unfinished \.\.\.>$")
 _RESUMES = re.compile(r"<\.\.\. (\w+) resumed>(.*)" + _RESULT)
 _UNFINISHED = "<unfinished ...>\n"
+_DAY = 86400.0
 _SHOWN = 3  # lines that are not understood
 
 
@@ -91,7 +92,7 @@ class StraceLog:
     def _look(self, line: str) -> bool:
         """See, from the first line that has a form, how all of them begin."""
         for thread in _THREADS:
-            for time, read in ((_SECONDS, float), (_OF_DAY, _of_day), (_UNTOLD, float)):
+            for time, read in ((_SECONDS, float), (_OF_DAY, _OfDay()), (_UNTOLD, float)):
                 prefix = re.compile(thread + time)
                 found = re.match(thread + time + _WORDS, line)
                 if found is not None:
@@ -174,7 +175,17 @@ class _SinceTheLast:
         return self._now
 
 
-def _of_day(text: str) -> float:
-    """Seconds since midnight."""
-    hours, minutes, seconds = text.split(":")
-    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+class _OfDay:
+    """Times of ``strace -t`` and ``-tt``: seconds since the midnight before the first of them."""
+
+    def __init__(self) -> None:
+        self._last = self._midnight = 0.0
+
+    def __call__(self, text: str) -> float:
+        hours, minutes, seconds = text.split(":")
+        now = self._midnight + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        if now < self._last - _DAY / 2:  # threads' lines may stand a little out of order
+            self._midnight += _DAY
+            now += _DAY
+        self._last = max(now, self._last)
+        return now

@@ -115,11 +115,17 @@ class Tasks:
         pid: The process that the run is; the first one of the log if it is not known.
         tids: Its threads when the log began.
         files: The paths of its descriptors then.
+
+    Attributes:
+        threads: By number.
+        making: Those that are about to make another one.
+        main: The first thread of the run.
     """
 
     def __init__(self, pid: int | None = None, tids: Iterable[int] = (), files: dict[int, str] | None = None) -> None:
         self.threads: dict[int, Thread] = {}
-        self.making: dict[int, Thread] = {}  # threads that are about to make another one
+        self.making: dict[int, Thread] = {}
+        self.main: Thread | None = None
         if pid is not None:
             task = self._process(pid, "main", dict(files or {}))
             for tid in tids:
@@ -128,6 +134,8 @@ class Tasks:
     def _process(self, pid: int, kind: str, files: dict[int, str]) -> Task:
         task = Task(pid, kind, files)
         self.threads[pid] = task.main
+        if kind == "main":
+            self.main = task.main
         return task
 
     def unknown(self, tid: int) -> Thread:
