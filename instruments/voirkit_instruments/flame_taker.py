@@ -101,7 +101,8 @@ class Taker:
         if self._beside is None:
             return
         if self._beside.ended(0):
-            why = (self._beside.words().splitlines() or ["it said nothing"])[-1]
+            said = [line for line in self._beside.words().splitlines() if line != "ready"]
+            why = said[-1] if said else "what runs py-spy was killed"
             self._taken["cut"] = why
             self._warn(f"--flame: no stacks were taken from some time on, before the run ended ({why}).")
         self._beside.interrupt()

@@ -126,13 +126,13 @@ def _add(joined: Joined, path: str, note: Mapping[str, Any], by_clock: bool, sta
 
 
 def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
-    """Looks that were not taken between a chunk of a process and the next."""
+    """Looks at a process that were not taken between a chunk and the next, as the last was started anew, or was killed."""
     lost = 0
     for pid in {note["pid"] for note in notes}:
         own = sorted((note for note in notes if note["pid"] == pid and note["file"]), key=lambda note: note["began_ns"])
         for before, after in pairwise(own):
             lost += max(after["ready_ns"] - before["ended_ns"], 0) // period_ns
-    return lost
+    return int(lost)
 
 
 def _workers(run: Run, taken: Mapping[str, Any]) -> dict[int, int]:
