@@ -124,6 +124,36 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
             ov.require(stop_after_time(ov.options.stop_after))
 
 
+# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
+FLAME_HZ = 97
+
+
+def instrument_flame(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--flame`` and ``--gil``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--flame",
+        nargs="?",
+        type=_stacks,
+        const=FLAME_HZ,
+        dest="--flame",
+        metavar="HERTZ",
+        help=f"take the stacks of all threads and workers with py-spy, {FLAME_HZ} times a second or HERTZ, for a flame graph of each "
+        "phase; with --native those of C too",
+    )
+    ov.argparser.add_argument("--gil", action="store_true", dest="--gil", help="with --flame: only of threads that hold the GIL")
+    yield ov.phases.parse_args
+    rate_hz, gil = getattr(ov.options, "--flame"), getattr(ov.options, "--gil")
+    if gil and rate_hz is None:
+        from voirkit.errors import CommandLineError
+
+        raise CommandLineError("--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT")
+    if rate_hz is not None:
+        from voirkit_instruments.flame import flame
+
+        ov.require(flame(rate_hz, gil))
+
+
 def instrument_loader(ov: Overseer) -> Iterator[Phase]:
     """Adds ``--loader`` and ``--loader-ops``, which implies it."""
     yield ov.phases.init
@@ -438,6 +468,12 @@ def _hertz(text: str) -> int:
     return int(text)
 
 
+def _stacks(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
+        raise ValueError(f"{text!r} is no rate; give a whole number of stacks a second, at most 1000.")
+    return int(text)
+
+
 def _duration(text: str) -> float:
     from voirkit_instruments.durations import seconds
 
@@ -457,6 +493,7 @@ INSTRUMENTS = [
     instrument_dash,
     instrument_display,
     instrument_early_stop,
+    instrument_flame,
     instrument_loader,
     instrument_loader_sweep,
     instrument_log,

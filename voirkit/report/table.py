@@ -15,6 +15,7 @@ from voirkit.report import operations
 from voirkit.report.call_rows import calls_part
 from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
+from voirkit.report.flame_rows import flame_part
 from voirkit.report.native_part import native_part
 from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.syscall_rows import syscall_part
@@ -92,6 +93,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     native = summary.get("native")
     if native:
         yield 5, native_part(native, width)
+    flame = summary.get("flame")
+    if flame:
+        yield 6, flame_part(flame, width)
     calls = summary.get("calls")
     if calls and calls.get("by_function"):
         yield 6, calls_part(calls, width)
