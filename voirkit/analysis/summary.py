@@ -24,7 +24,7 @@ SCHEMA = 1
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
     "parameters": None, "native": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None, "alerts": [], "memory": None,
-    "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
+    "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [], "what_if": None,
 }  # fmt: skip
 
 
