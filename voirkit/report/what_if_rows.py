@@ -6,19 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from voirkit.report.figure import duration
 
 Document = Mapping[str, Any]
 HEAD = f"{'pair':>7}{'plain':>12}{'changed':>12}{'ratio':>9}{'first':>10}"
+_INDENT = (0, 0, 0, 2)
 _MOST = 12  # pairs that are shown
 _STYLES = {"win": "bold green", "loss": "bold red"}
 
 
 def what_if_part(found: Document) -> RenderableType:
     """All of the key ``what_if`` of a summary."""
-    lines = [Text(f"what if {name_of(found)}", style="bold"), Text(f"  {ceiling(found)}")]
+    lines: list[RenderableType] = [Text(f"what if {name_of(found)}", style="bold"), Padding(Text(ceiling(found)), _INDENT)]
     pairs = found["pairs"]
     if pairs:
         lines += [Text(HEAD, style="dim"), *(Text(row(at, pair)) for at, pair in enumerate(pairs[:_MOST], 1))]
@@ -26,7 +28,7 @@ def what_if_part(found: Document) -> RenderableType:
             lines.append(Text(f"{len(pairs) - _MOST} more pairs: voirkit report --json", style="dim"))
     said = list(sentences(found))
     lines.append(Text(said[0], style=_STYLES.get(str(found.get("verdict")), "bold")))
-    return Group(*lines, *(Text(f"  {line}") for line in said[1:]))
+    return Group(*lines, *(Padding(Text(line), _INDENT) for line in said[1:]))
 
 
 def name_of(found: Document) -> str:
