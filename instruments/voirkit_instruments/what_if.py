@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.what_if_statistics import NONE, judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Experiment:
             code, self.found["because"], self.found["verdict"] = exc.code, str(exc), None
             print(exc.err, end="", file=sys.stderr, flush=True)
         except NothingToChange as exc:
-            self.found["because"] = f"Nothing to change: {exc}"
+            self.found.update(verdict=NONE, because=f"there is nothing to change: {exc}")
         except (KeyboardInterrupt, Terminated) as exc:
             code = 130 if isinstance(exc, KeyboardInterrupt) else 143
             self.found["because"] = f"Interrupted after {len(self.found['pairs'])} of {pairs} pairs."
@@ -156,7 +157,8 @@ class Experiment:
         print(f"what if {name_of(self.found)}\n  {ceiling(self.found)}")
         share = self.found["ceiling"]["share"]
         if share == 0:
-            self.found["because"] = "Nothing was run for it."
+            because = f"there is nothing to change, and nothing was run for it: {self.found['ceiling']['because']}"
+            self.found.update(verdict=NONE, because=because)
             return
         if share is not None and share < _SMALL:
             print("  That is less than runs differ by, as a rule: Ctrl-C, if that is not worth the time.")
@@ -206,8 +208,6 @@ class Experiment:
 
     def _judge(self) -> None:
         """What the pairs tell up to now."""
-        from voirkit_instruments.what_if_statistics import judged
-
         known = [share for share in self._shares if share is not None]
         told = judged([(pair["plain_s"], pair["changed_s"]) for pair in self.found["pairs"]], max(known) if known else None)
         self.found.update(told._asdict())

@@ -149,8 +149,8 @@ def _settled(paths: list[str]) -> list[str]:
 
 
 def _renamed(folder: str, file: tuple[int, ...]) -> str | None:
-    with suppress(OSError):
-        for entry in os.scandir(folder):
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
             if entry.is_file(follow_symlinks=False) and (entry.stat().st_dev, entry.inode()) == file:
                 return entry.path
     return None

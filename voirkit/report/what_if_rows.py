@@ -42,7 +42,7 @@ def ceiling(found: Document) -> str:
     if share is None:
         return f"What it could win at most can not be told: {because}"
     if share == 0:
-        return f"Nothing to change: {because}"
+        return f"It can win nothing: {because}"
     return f"It could win at most {_percent(share)} of the run's time: {because}"
 
 
@@ -56,7 +56,7 @@ def sentences(found: Document) -> Iterator[str]:
     """What came out: first the verdict, then what belongs to it."""
     n, verdict = len(found["pairs"]), found.get("verdict")
     if not n:
-        yield found.get("because") or "not measured"
+        yield f"{verdict or 'not told'}: {found.get('because') or 'nothing was measured.'}"
     elif verdict is None:
         yield f"not told: {found.get('because')} So far {_times(found)}."
     else:
