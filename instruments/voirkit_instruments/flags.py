@@ -113,7 +113,7 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
         help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
     yield ov.phases.parse_args
-    if getattr(ov.options, "--what-if", None) is not None or getattr(ov.options, "--what-if-setting", None) is not None:
+    if getattr(ov.options, "--what-if", None) or getattr(ov.options, "--what-if-setting", None) is not None:
         return  # which counts steps: runs that are cut by time can not be compared by their time
     if ov.options.stop is not None or ov.options.stop_after is not None:
         from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
@@ -374,6 +374,7 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     yield ov.phases.init
     ov.argparser.add_argument(
         "--what-if",
+        action="append",
         type=_what_if,
         dest="--what-if",
         metavar="NAME[=ARG]",
@@ -389,10 +390,14 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
         name, equals, argument = setting.partition("=")
         ov.require(what_if_child(name, argument if equals else None, ov.options.stop))
-    elif asked is not None:
+    elif asked:
         from voirkit_instruments.what_if import what_if
 
-        ov.require(what_if(*asked, pairs or 5, ov.options.stop))
+        if len(asked) > 1:
+            from voirkit.errors import CommandLineError
+
+            raise CommandLineError("one change at a time can be held against the script as it is.", where="--what-if, given twice")
+        ov.require(what_if(*asked[0], pairs or 5, ov.options.stop))
     elif pairs is not None:
         from voirkit.errors import CommandLineError
 

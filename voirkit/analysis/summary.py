@@ -25,6 +25,7 @@ _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
     "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
     "verdict": None, "alerts": [], "memory": None, "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
+    "what_if": None,
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def empty(version: str) -> dict[str, Any]:
         "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
         "ended": "running",
         "verdict": dict(NO_STEPS), "alerts": [], "memory": None, "processors": None, "monitor": None,
-        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0}, "dropped": {}, "warnings": [],
+        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0}, "dropped": {}, "warnings": [], "what_if": None,
     }  # fmt: skip
 
 
