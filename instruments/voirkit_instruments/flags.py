@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit_instruments.torch_profile_steps import Window
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
@@ -317,6 +318,27 @@ def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
         ov.require(syscalls(mode))
 
 
+def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--torch-profile``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--torch-profile",
+        nargs="?",
+        type=_window,
+        const="5:0:3",
+        dest="--torch-profile",
+        metavar="SKIP:WAIT:ACTIVE",
+        help="record torch's operators and kernels with torch's own profiler in a window of steps, by default 5:0:3: "
+        "5 steps are left out, 3 are recorded",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
+    given = getattr(ov.options, "--torch-profile")
+    if given is not None:
+        from voirkit_instruments.torch_profile import torch_profile
+
+        ov.require(torch_profile(given))
+
+
 def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     """Adds ``--what-if``, ``--pairs``, and what they run the script with."""
     yield ov.phases.init
@@ -404,6 +426,12 @@ def _syscalls(text: str) -> str:
     return text
 
 
+def _window(text: str) -> Window:
+    from voirkit_instruments.torch_profile_steps import read
+
+    return read(text)
+
+
 def _hertz(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
         raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
@@ -438,6 +466,7 @@ INSTRUMENTS = [
     instrument_parameters,
     instrument_rates,
     instrument_syscalls,
+    instrument_torch_profile,
     instrument_verify,
     instrument_what_if,
 ]

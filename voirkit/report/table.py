@@ -18,6 +18,7 @@ from voirkit.report.figure import duration, figure, size
 from voirkit.report.native_part import native_part
 from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.syscall_rows import syscall_part
+from voirkit.report.torch_profile_rows import torch_profile_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
@@ -97,6 +98,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     syscalls = summary.get("syscalls")
     if syscalls:
         yield 8, syscall_part(syscalls, width)
+    profile = summary.get("torch_profile")
+    if profile:
+        yield 8, torch_profile_part(profile, width)
     parameters = summary.get("parameters")
     if parameters and parameters.get("layers"):
         yield 6, parameter_part(parameters, width)
