@@ -43,10 +43,58 @@ def test_two_logs_are_compared_with_the_sign_of_what_the_second_has_more(place: 
     (place.folder / "a.strace").write_text(LOG)
     (place.folder / "b.strace").write_text(LOG.replace("read(3", "pread64(3") + "7 2.0 getpid() = 7 <0.000001>\n" * 3)
     rows = [line.split() for line in syscalls(place, "a.strace", "b.strace").out.splitlines()]
-    assert ["forward", "read", "1", "0", "-1", "-20", "µs", "-2", "bytes"] in rows
-    assert ["forward", "pread64", "0", "1", "+1", "+20", "µs", "+2", "bytes"] in rows
-    assert ["other", "getpid", "0", "3", "+3", "+3", "µs"] in rows
-    assert ["all", "3", "6", "+3"] in rows
+    assert ["forward", "read", "1", "0", "-1", "-20", "µs", "-2", "bytes", "in", "A", "alone"] in rows
+    assert ["forward", "pread64", "0", "1", "+1", "+20", "µs", "+2", "bytes", "in", "B", "alone"] in rows
+    assert ["other", "getpid", "0", "3", "+3", "+3", "µs", "in", "B", "alone"] in rows
+    assert ["all", "3", "6", "+3", "+3", "µs"] in rows
+
+
+def test_errors_are_compared_too(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    (place.folder / "b.strace").write_text(LOG.replace("O_RDONLY) = 3 <", "O_RDONLY) = -1 ENOENT (No such file or directory) <"))
+    rows = [line.split() for line in syscalls(place, "a.strace", "b.strace").out.splitlines()]
+    assert ["forward", "openat", "1", "1", "+0", "+1"] in rows
+    (row,) = (row for row in json.loads(syscalls(place, "--json", "b.strace", "a.strace").out) if row["more_errors"])
+    assert (row["name"], row["errors"], row["more_errors"]) == ("openat", [1, 0], -1)
+
+
+def test_a_log_without_phases_is_compared_as_a_whole(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    (place.folder / "b.strace").write_text("".join(line for line in LOG.splitlines(keepends=True) if "/vk!" not in line))
+    shown = syscalls(place, "a.strace", "b.strace").out
+    assert "3 rows are alike" in shown
+
+
+def test_a_log_without_durations_has_no_times_to_compare(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    (place.folder / "b.strace").write_text(
+        LOG.replace(" <0.000020>", "").replace(" <0.000010>", "").replace(" <0.500000>", "").replace(" <0.000001>", "")
+    )
+    shown = syscalls(place, "a.strace", "b.strace").out
+    assert "times are not compared" in shown
+    assert "µs" not in shown
+
+
+def test_the_most_frequent_and_the_longest_calls_have_their_share(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    rows = [line.split() for line in syscalls(place, "a.strace").out.splitlines()]
+    assert ["futex", "1", "33.3%", "read", "20", "µs", "66.7%"] in rows
+    assert ["futex", "500", "ms", "100.0%"] in rows
+
+
+def test_a_map_shows_when_calls_were_made(place: Place) -> None:
+    (place.folder / "a.strace").write_text(LOG)
+    lines = syscalls(place, "--over-time", "a.strace").out.splitlines()
+    phases = next(line for line in lines if line.startswith("phase   "))
+    assert set(phases.split()[1]) == {"f"}
+    futex = next(line for line in lines if line.startswith("futex ") and "█" in line)
+    assert futex.count("█") == 1
+    assert any("f forward" in line for line in lines)
+
+
+def test_when_they_were_made_is_not_known_of_a_log_without_times(place: Place) -> None:
+    (place.folder / "a.strace").write_text("7 getpid() = 7\n")
+    assert "When they were made is not known" in syscalls(place, "--over-time", "a.strace").out
 
 
 def test_a_log_that_is_cut_is_read_as_far_as_it_goes(place: Place) -> None:

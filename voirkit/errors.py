@@ -79,7 +79,7 @@ def say_as_it_is(text: str) -> None:
 
 
 PLAIN = "voirkit.plain"  # of characters that an encoding lacks: those that voirkit draws with as what is like them, others as "?"
-_LIKE = {"█": "#", "·": "-", "µ": "u", "→": "->", "…": "..."}
+_LIKE = {"█": "#", "▓": "%", "▒": "+", "░": ".", "·": "-", "µ": "u", "→": "->", "…": "..."}
 
 
 def _plain(exc: UnicodeError) -> tuple[str, int]:

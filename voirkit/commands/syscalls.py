@@ -64,10 +64,11 @@ def _document(path: str) -> dict[str, Any]:
 def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
     from voirkit.analysis.syscalls.read import difference
     from voirkit.report.syscall_rows import differences, said, whole
+    from voirkit.report.syscall_shares import over_time
 
     rows = difference(*documents) if len(documents) == 2 else []
     if options.json:
-        print(json.dumps([row._asdict() | {"more_calls": row.more_calls, "more_seconds": row.more_seconds} for row in rows]
+        print(json.dumps([row._asdict() | {key: getattr(row, key) for key in ("more_calls", "more_errors", "more_seconds")} for row in rows]
                          if rows else documents[0], indent=1))  # fmt: skip
         return
     from rich.console import Console
@@ -77,12 +78,17 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
     console = Console(file=sys.stdout, highlight=False)
     if len(documents) == 2:
         console.print(differences(rows, options.top))
+        if all(row.more_seconds is None for row in rows):
+            console.print("times are not compared: not both logs have them of the same tracer", style="dim")
         for path, document in zip(options.LOG, documents, strict=True):
             for line in said(document):
                 console.print(f"{path}: {line}", markup=False)
         return
     for part in whole(documents[0], console.width, options.top):
         console.print(part)
+    if options.over_time:
+        console.print()
+        console.print(over_time(documents[0], console.width))
 
 
 def _number(text: str) -> int:
@@ -94,11 +100,12 @@ def _number(text: str) -> int:
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit syscalls",
-        "voirkit syscalls [--top N] [--json] LOG [LOG_B]",
+        "voirkit syscalls [--top N] [--over-time] [--json] LOG [LOG_B]",
         description="Shows the system calls of a log that strace wrote, or of a run directory, by phase, kind of thread and call: "
         "how many, errors, time, bytes; of two of them what they differ in, + for what the second has more.",
     )
     parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it tell more), or a run directory")
     parser.add_argument("--top", type=_number, default=_MOST, metavar="N", help=f"rows of each phase, or of differences (default: {_MOST})")
+    parser.add_argument("--over-time", action="store_true", help="show when they were made as well, of one log")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

@@ -7,6 +7,7 @@ function ``part(run, summary) -> str | None`` in a module of its own, which is i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,19 @@ Summary = Mapping[str, Any]
 # From top to bottom. A part whose run has nothing of it gives None.
 PARTS = [
     "voirkit.report.html_first:first",
+    "voirkit.report.html_steps:steps",
+    "voirkit.report.html_ranks:ranks",
+    "voirkit.report.html_loader:loader",
+    "voirkit.report.html_native:native",
+    "voirkit.report.html_syscalls:syscalls",
+    "voirkit.report.html_calls:calls",
+    "voirkit.report.html_parameters:parameters",
+    "voirkit.report.html_checks:checks",
+    "voirkit.report.html_monitor:monitor",
+    "voirkit.report.html_facts:facts",
 ]
 
+_HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
 _HERE = os.path.dirname(os.path.abspath(__file__))
 MARK = "<!-- made by voirkit -->"  # by which a page is known as one that may be replaced
 
@@ -36,6 +48,12 @@ def page(run: Run, summary: Summary) -> str:
     """
     command = " ".join(map(str, summary.get("command") or [])) or run.name
     return document(f"{command} · voirkit", list(_parts(run, summary)))
+
+
+def _contents(parts: Sequence[str]) -> Html:
+    """Links to the parts that have a heading."""
+    heads = [found.groups() for found in map(_HEAD.match, parts) if found]
+    return Html("<nav>" + " ".join(f'<a href="#{id}">{title}</a>' for id, title in heads) + "</nav>") if len(heads) > 1 else Html("")
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
@@ -58,7 +76,9 @@ def document(title: str, parts: Sequence[Html]) -> str:
         f'<!doctype html>\n{MARK}\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">\n'
-        f"<style>\n{style}</style></head>\n<body><main>\n" + "\n".join(parts) + f"\n</main>\n<script>\n{script}</script></body></html>\n"
+        f"<style>\n{style}</style></head>\n<body><main>\n"
+        + "\n".join([*parts[:1], _contents(parts), *parts[1:]])
+        + f"\n</main>\n<script>\n{script}</script></body></html>\n"
     )
 
 

@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from voirkit.report.figure import figure
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rich.text import Text
+
 LONGEST = 400  # characters of a text; of a longer one the middle is left out
 
 # Those that have a colour of their own, the same as in the terminal; page.css says which.
@@ -60,6 +64,17 @@ def section(id: str, title: str, *parts: object, note: str = "") -> Html:
 def paragraph(*parts: object, kind: str = "") -> Html:
     """A paragraph; ``kind`` is ``note`` (small), ``warning``, or nothing."""
     return Html(f'<p class="{kind}">{join(parts)}</p>' if kind else f"<p>{join(parts)}</p>")
+
+
+def said(line: Text) -> Html:
+    """A line that the terminal shows, as a paragraph: what is dim there is small here, what is bold is bold."""
+    made, at = [], 0
+    for span in line.spans:
+        style = str(span.style)
+        tag, end = ('<span class="note">', "</span>") if "dim" in style else ("<b>", "</b>") if "bold" in style else ("", "")
+        made.append(f"{text(line.plain[at : span.start])}{tag}{text(line.plain[span.start : span.end])}{end}")
+        at = span.end
+    return Html(f"<p>{''.join(made)}{text(line.plain[at:], 4000)}</p>")
 
 
 def strong(value: object) -> Html:
@@ -157,25 +172,23 @@ def legend(colours: Mapping[str, str]) -> Html:
 
 def heat(
     rows: Sequence[tuple[object, Sequence[float]]],
-    begin: float,
-    width: float,
+    begin_s: float,
+    bin_s: float,
     shown: Callable[[float], str] = figure,
-    axis: Callable[[float], str] = figure,
     caption: str = "",
 ) -> Html:
-    """A row of cells for each name, along an axis; the more the darker, by the logarithm, over all rows.
+    """A row of cells for each name, over the seconds since the run began; the more the darker, by the logarithm, over all rows.
 
     Args:
         rows: (label, values), all equally many.
-        begin: Where the first cell begins on the axis.
-        width: Of a cell.
+        begin_s: Where the first cell begins.
+        bin_s: How long a cell lasts.
         shown: How a value is written.
-        axis: How a place on the axis is written.
         caption: What it shows.
     """
     from voirkit.report.html_plots import heat_map
 
-    return heat_map(rows, begin, width, shown, axis, caption)
+    return heat_map(rows, begin_s, bin_s, shown, caption=caption)
 
 
 def _plain(value: object) -> str:

@@ -10,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.report.figure import duration, figure, size
+from voirkit.report.syscall_shares import top_calls
 
 _MOST = 16  # rows of the short table
 _FILES = 3
 _MANY_FILES = 20
+_NAMES = 16  # the least columns for names of calls
 URING = "io_uring_enter was called {n:,} times: what is read and written through a ring is seen by no tracer of calls."
 
 Document = Mapping[str, Any]
@@ -33,20 +35,45 @@ def syscall_part(found: Document, width: int) -> RenderableType:
     rows = [row for row in rows if any(call["calls"] for call in row[2].values())]  # without those that others' calls only reach into
     rows.sort(key=lambda row: -sum(call["calls"] for call in row[2].values()))
     cells = [_cells(kind, phase, calls, found) for kind, phase, calls in rows[:_MOST]]
-    at_least = (0, 0, 0, 40, 100, 76, 52, 60, 92)
+    at_least = (0, 0, 0, 40, 100, 76, 52, 60)
     shown = [at for at, least in enumerate(at_least) if width >= least and any(row[at] for row in cells)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    last = len(heads) - 1
+    room = width - 2
     for at in shown:
-        justify: Any = "left" if at in (0, 1, last) else "right"
-        wide = None if at == last else max(len(row[at]) for row in [heads, *cells])
-        table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify=justify, min_width=wide)
-    for row in cells:
-        table.add_row(*(Text(row[at]) for at in shown))
+        justify: Any = "left" if at in (0, 1) else "right"
+        wide = max(len(row[at]) for row in [heads, *cells])
+        room -= wide + 2
+        table.add_column(heads[at], no_wrap=True, justify=justify, min_width=wide)
+    if room >= _NAMES:
+        table.add_column(heads[-1], no_wrap=True)
+    for row, (_, _, calls) in zip(cells, rows, strict=False):
+        table.add_row(*(Text(row[at]) for at in shown), *([Text(_most_calls(calls, room))] if room >= _NAMES else []))
     lines = [*_a_file(found), *said(found), *_most_used(found, width - 1)]
     if len(rows) > _MOST:
         lines.insert(0, f"{len(rows) - _MOST} more rows: voirkit report --json")
-    return Group(table, *(Text(f" {line}", style="dim") for line in lines))
+    return Group(*(Text(f" {line}", style="dim") for line in _doubted(found)), table, *(Text(f" {line}", style="dim") for line in lines))
+
+
+def _doubted(found: Document) -> Iterator[str]:
+    """What must be known before the figures are read: it stands above them, since what is below is cut at the end of a run."""
+    if found.get("tool") == "strace":
+        yield "system calls, seen by strace: counts are exact, times far too long, since each call stops for strace"
+    if found.get("cut"):
+        yield f"the tracer ended before the run did: {found['cut']}"
+    if found.get("lost"):
+        yield f"the kernel had no room for {found['lost']:,} events: there were more calls than these"
+
+
+def _most_calls(calls: Mapping[str, Any], room: int) -> str:
+    """As many of the calls that are made most as there is room for."""
+    words: list[str] = []
+    made = [f"{call['calls']:,} {name}" for name, call in calls.items() if call["calls"]]
+    for i, word in enumerate(made):
+        more = 3 if i + 1 < len(made) else 0
+        if len(", ".join([*words, word])) + more > room:
+            return ", ".join([*words, "…"]) if words else ""
+        words.append(word)
+    return ", ".join(words)
 
 
 def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> tuple[str, ...]:
@@ -55,7 +82,6 @@ def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> 
     working = [call for name, call in calls.items() if name not in waits]
     waiting = [call for name, call in calls.items() if name in waits]
     errors, moved = (sum(call[key] or 0 for call in calls.values()) for key in ("errors", "bytes"))
-    most = ", ".join(f"{call['calls']:,} {name}" for name, call in list(calls.items())[:6] if call["calls"])
     count = sum(call["calls"] for call in calls.values())
     each = figure(count / entered) if entered else ""
     return (
@@ -67,7 +93,6 @@ def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> 
         size(moved) if moved else "",
         _time(working),
         _time(waiting),
-        most,
     )
 
 
@@ -96,9 +121,9 @@ def _a_file(found: Document) -> Iterator[str]:
     fetch = found["phases"].get("fetch", {})
     opened = sum(fetch[name]["calls"] - (fetch[name]["errors"] or 0) for name in ("open", "openat", "openat2") if name in fetch)
     if opened >= _MANY_FILES:
-        working = sum(call["calls"] for name, call in fetch.items() if name not in found.get("waits", ()))
-        per = ", ".join(f"{figure(call['calls'] / opened)} {name}" for name, call in list(fetch.items())[:8] if call["calls"] >= opened / 2)
-        yield f"fetch: {opened:,} files opened, {figure(working / opened)} calls a file: {per}"
+        working = {name: call["calls"] for name, call in fetch.items() if name not in found.get("waits", ())}
+        per = ", ".join(f"{figure(n / opened)} {name}" for name, n in list(working.items())[:8] if n >= opened / 2)
+        yield f"fetch: {opened:,} files opened, {figure(sum(working.values()) / opened)} calls a file: {per}"
 
 
 def said(found: Document) -> Iterator[str]:
@@ -120,8 +145,6 @@ def said(found: Document) -> Iterator[str]:
         yield f"{log['unread']:,} lines were not understood, the first is line {example['line']}: {example['text'][:60]}"
     if log.get("torn"):
         yield "the log is cut in its last line, which is left out"
-    if found.get("lost"):
-        yield f"{found['lost']:,} events were lost"
 
 
 def _cost(tool: object, cost: Mapping[str, Any]) -> str:
@@ -150,7 +173,10 @@ def whole(found: Document, console_width: int, most: int) -> Iterator[Renderable
         for phase, calls in phases.items():
             _add_calls(table, kind, phase, calls, found["waits"], most)
     yield table
-    for line in [*_a_file(found), *said(found), *_most_used(found, console_width)]:
+    yield Text()
+    yield top_calls(found)
+    yield Text()
+    for line in [*_doubted(found), *_a_file(found), *said(found), *_most_used(found, console_width)]:
         yield Text(line, style="dim")
 
 
@@ -176,29 +202,40 @@ def _add_calls(table: Table, kind: str, phase: str, calls: Mapping[str, Any], wa
 
 
 def differences(rows: Sequence[Any], most: int) -> RenderableType:
-    """What two logs differ in: ``+`` is more in the second.
+    """What two logs differ in: ``+`` is more in the second, ``-`` less.
 
     Args:
         rows: Of ``voirkit.analysis.syscalls.read.difference``.
         most: Rows that are shown.
     """
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name, justify in (("phase", "left"), ("syscall", "left"), ("A", "right"), ("B", "right"), ("B - A", "right"), ("time", "right"),
-                          ("bytes", "right")):  # fmt: skip
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    changed = [row for row in rows if row.more_calls or row.bytes[0] != row.bytes[1]]
+    for name in ("phase", "syscall"):
+        table.add_column(name, no_wrap=True)
+    for name in ("A", "B", "B - A", "errors", "time", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    changed = [row for row in rows if row.more_calls or row.more_errors or row.bytes[0] != row.bytes[1]]
     for row in changed[:most]:
-        seconds = row.more_seconds
-        table.add_row(
-            row.phase, row.name, f"{row.calls[0]:,}", f"{row.calls[1]:,}", f"{row.more_calls:+,}",
-            "" if seconds is None else _signed(seconds, duration), _signed(row.bytes[1] - row.bytes[0], size),
-        )  # fmt: skip
-    sums = [sum(row.calls[at] for row in rows) for at in (0, 1)]
-    table.add_row("", Text("all", style="bold"), f"{sums[0]:,}", f"{sums[1]:,}", f"{sums[1] - sums[0]:+,}", "", "")
+        alone = "in A alone" if not row.calls[1] else "in B alone" if not row.calls[0] else ""
+        table.add_row(row.phase, row.name, *_difference(row.calls, row.more_errors, row.more_seconds, row.bytes), Text(alone, style="dim"))
+    sums = [tuple(sum(getattr(row, column)[at] for row in rows) for at in (0, 1)) for column in ("calls", "bytes")]
+    errors, times = (_sum([getattr(row, f"more_{column}") for row in rows]) for column in ("errors", "seconds"))
+    table.add_row("", Text("all", style="bold"), *_difference(sums[0], errors, times, sums[1]), "")
     same = len(rows) - len(changed)
     note = [f"{len(changed) - most} more differ"] if len(changed) > most else []
     note += [f"{same} rows are alike"] if same else []
     return Group(table, *([Text(f" {', '.join(note)}", style="dim")] if note else []))
+
+
+def _difference(calls: Sequence[int], errors: float | None, seconds: float | None, moved: Sequence[int]) -> tuple[str, ...]:
+    return (
+        f"{calls[0]:,}", f"{calls[1]:,}", f"{calls[1] - calls[0]:+,}", _signed(errors or 0, "{:,}".format),
+        _signed(seconds or 0, duration), _signed(moved[1] - moved[0], size),
+    )  # fmt: skip
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def _signed(value: float, shown: Any) -> str:

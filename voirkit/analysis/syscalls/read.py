@@ -54,6 +54,7 @@ class Difference(NamedTuple):
         phase: The phase.
         name: Of the call.
         calls: How many in the first and in the second.
+        errors: How many of them failed; None where that was not seen.
         seconds: How long in the first and in the second; None where a log has no durations.
         bytes: How many in the first and in the second.
     """
@@ -61,6 +62,7 @@ class Difference(NamedTuple):
     phase: str
     name: str
     calls: tuple[int, int]
+    errors: tuple[int | None, int | None]
     seconds: tuple[float | None, float | None]
     bytes: tuple[int, int]
 
@@ -70,19 +72,53 @@ class Difference(NamedTuple):
         return self.calls[1] - self.calls[0]
 
     @property
+    def more_errors(self) -> int | None:
+        """The second's errors less the first's; None if one is not known."""
+        first, second = self.errors
+        return None if first is None or second is None else second - first
+
+    @property
     def more_seconds(self) -> float | None:
         """The second's seconds less the first's; None if one is not known."""
         first, second = self.seconds
         return None if first is None or second is None else second - first
 
 
+_COLUMNS = ("calls", "errors", "seconds", "bytes")
+_ALL = "all"
+
+
 def difference(first: dict[str, Any], second: dict[str, Any]) -> list[Difference]:
-    """What two documents differ in, by phase and call, the largest difference of calls first; calls that are alike too."""
+    """What two documents differ in, by phase and call, the largest difference of calls first; calls that are alike too.
+
+    If one of them has no phases, all are compared as one; of two tracers the seconds are not compared, since they measure different things.
+    """
+    one, two = first["phases"], second["phases"]
+    if (_ALL in one) is not (_ALL in two):
+        one, two = _as_one(one), _as_one(two)
+    nothings = [{column: None if column in unseen else 0 for column in _COLUMNS} for unseen in map(_unseen, (one, two))]
+    alike = first.get("tool", "strace") == second.get("tool", "strace")  # a log of one's own is strace's
     found = []
-    for phase in dict.fromkeys([*first["phases"], *second["phases"]]):
-        one, two = first["phases"].get(phase, {}), second["phases"].get(phase, {})
-        for name in dict.fromkeys([*one, *two]):
-            nothing: dict[str, Any] = {"calls": 0, "seconds": 0.0, "bytes": 0}
-            a, b = one.get(name, nothing), two.get(name, nothing)
-            found.append(Difference(phase, name, (a["calls"], b["calls"]), (a["seconds"], b["seconds"]), (a["bytes"], b["bytes"])))
+    for phase in dict.fromkeys([*one, *two]):
+        ours, theirs = one.get(phase, {}), two.get(phase, {})
+        for name in dict.fromkeys([*ours, *theirs]):
+            a, b = ours.get(name, nothings[0]), theirs.get(name, nothings[1])
+            calls, errors, seconds, moved = ((a[column], b[column]) for column in _COLUMNS)
+            found.append(Difference(phase, name, calls, errors, seconds if alike else (None, None), moved))
     return sorted(found, key=lambda row: (-abs(row.more_calls), -abs(row.more_seconds or 0), row.phase, row.name))
+
+
+def _as_one(phases: dict[str, Any]) -> dict[str, Any]:
+    sums: dict[str, Any] = {}
+    for calls in phases.values():
+        for name, call in calls.items():
+            row = sums.setdefault(name, dict.fromkeys(_COLUMNS, 0))
+            for column in _COLUMNS:
+                row[column] = None if call[column] is None or row[column] is None else row[column] + call[column]
+    return {_ALL: sums}
+
+
+def _unseen(phases: dict[str, Any]) -> set[str]:
+    """The columns that no call of a document has: of what a log lacks it is not known that it is zero."""
+    rows = [call for calls in phases.values() for call in calls.values()]
+    return {column for column in _COLUMNS if rows and all(call[column] is None for call in rows)}
