@@ -219,6 +219,27 @@ def instrument_log(ov: Overseer) -> Iterator[Phase]:
         ov.require(log(*([patterns] if isinstance(patterns, str) else patterns)))
 
 
+def instrument_memory_snapshot(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--memory-snapshot``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--memory-snapshot",
+        nargs="?",
+        type=_memory,
+        const="rss",
+        dest="--memory-snapshot",
+        metavar="tracemalloc",
+        help="tell how much memory each phase takes, also by operator with --torch-profile, and keep CUDA's history of allocations; "
+        "=tracemalloc tells of python's own objects too, and makes the program slow",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the phases through
+    given = getattr(ov.options, "--memory-snapshot")
+    if given is not None:
+        from voirkit_instruments.memory_snapshot import memory_snapshot
+
+        ov.require(memory_snapshot(given == "tracemalloc"))
+
+
 def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
     """Adds ``--monitor`` and ``--prometheus``."""
     yield ov.phases.init
@@ -366,7 +387,7 @@ def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority
     if given is not None:
         from voirkit_instruments.torch_profile import torch_profile
 
-        ov.require(torch_profile(given))
+        ov.require(torch_profile(given, getattr(ov.options, "--memory-snapshot") is not None))
 
 
 def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
@@ -467,6 +488,12 @@ def _window(text: str) -> Window:
     return read(text)
 
 
+def _memory(text: str) -> str:
+    if text not in ("rss", "tracemalloc"):
+        raise ValueError(f"{text!r} is not known; give tracemalloc, or nothing.")
+    return text
+
+
 def _hertz(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
         raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
@@ -502,6 +529,7 @@ INSTRUMENTS = [
     instrument_loader,
     instrument_loader_sweep,
     instrument_log,
+    instrument_memory_snapshot,
     instrument_monitor,
     instrument_native,
     instrument_argparse,
