@@ -17,7 +17,7 @@ from live_training import TRAINING
 from page import Page
 
 TRAINED = TRAINING + "Training().epoch()\n"
-SEVERAL = TRAINING + "training = Training(length={n}, step_ms={ms})\nfor _ in range(3):\n    training.epoch()\n"
+SEVERAL = TRAINING + "training = Training(length=LENGTH, step_ms=STEP)\nfor _ in range(3):\n    training.epoch()\n"
 
 
 def report(place: Place, *words: str, **options: Any) -> Ended:
@@ -235,7 +235,7 @@ def test_a_page_that_can_not_be_written_is_told_and_changes_nothing_else(place: 
 
 def test_the_page_of_two_runs_says_what_the_second_has_more(place: Place) -> None:
     for name, n, ms in (("a", 10, 10), ("b", 20, 5)):
-        place.write(main=SEVERAL.format(n=n, ms=ms))
+        place.write(main=SEVERAL.replace("LENGTH", str(n)).replace("STEP", str(ms)))
         place.run(sys.executable, "-m", "voirkit", "--run-dir", name, "main.py")
     calls = {"a": {"read": 10, "write": 5, "futex": 1}, "b": {"read": 4, "write": 9, "futex": 1}}
     for name, found in calls.items():
