@@ -48,6 +48,7 @@ def test_planted_calls_are_counted_exactly_in_their_phases(place: Place, tracer:
         }
         assert found["threads"]["main"]["fetch"]["read"]["calls"] == 80
         assert found["threads"]["main"]["fetch"]["read"]["bytes"] == 240
+        assert "40 files opened in fetch, 4 calls a file: 2 read, 1 close, 1 openat" in " ".join(ended.err.split())
     assert found["own"]["calls"] > 0
     assert found["cost"]["events"] > 0
 
