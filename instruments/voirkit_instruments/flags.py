@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit_instruments.torch_profile_steps import Window
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
@@ -112,6 +113,8 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
         help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
     yield ov.phases.parse_args
+    if getattr(ov.options, "--what-if", None) or getattr(ov.options, "--what-if-setting", None) is not None:
+        return  # which counts steps: runs that are cut by time can not be compared by their time
     if ov.options.stop is not None or ov.options.stop_after is not None:
         from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
 
@@ -119,6 +122,36 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
             ov.require(stop_after_rates(ov.options.stop))
         if ov.options.stop_after is not None:
             ov.require(stop_after_time(ov.options.stop_after))
+
+
+# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
+FLAME_HZ = 97
+
+
+def instrument_flame(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--flame`` and ``--gil``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--flame",
+        nargs="?",
+        type=_stacks,
+        const=FLAME_HZ,
+        dest="--flame",
+        metavar="HERTZ",
+        help=f"take the stacks of all threads and workers with py-spy, {FLAME_HZ} times a second or HERTZ, for a flame graph of each "
+        "phase; with --native those of C too",
+    )
+    ov.argparser.add_argument("--gil", action="store_true", dest="--gil", help="with --flame: only of threads that hold the GIL")
+    yield ov.phases.parse_args
+    rate_hz, gil = getattr(ov.options, "--flame"), getattr(ov.options, "--gil")
+    if gil and rate_hz is None:
+        from voirkit.errors import CommandLineError
+
+        raise CommandLineError("--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT")
+    if rate_hz is not None:
+        from voirkit_instruments.flame import flame
+
+        ov.require(flame(rate_hz, gil))
 
 
 def instrument_loader(ov: Overseer) -> Iterator[Phase]:
@@ -184,6 +217,27 @@ def instrument_log(ov: Overseer) -> Iterator[Phase]:
         from voirkit_instruments.log import log
 
         ov.require(log(*([patterns] if isinstance(patterns, str) else patterns)))
+
+
+def instrument_memory_snapshot(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--memory-snapshot``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--memory-snapshot",
+        nargs="?",
+        type=_memory,
+        const="rss",
+        dest="--memory-snapshot",
+        metavar="tracemalloc",
+        help="tell how much memory each phase takes, also by operator with --torch-profile, and keep CUDA's history of allocations; "
+        "=tracemalloc tells of python's own objects too, and makes the program slow",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the phases through
+    given = getattr(ov.options, "--memory-snapshot")
+    if given is not None:
+        from voirkit_instruments.memory_snapshot import memory_snapshot
+
+        ov.require(memory_snapshot(given == "tracemalloc"))
 
 
 def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
@@ -315,6 +369,76 @@ def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
         ov.require(syscalls(mode))
 
 
+def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--torch-profile``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--torch-profile",
+        nargs="?",
+        type=_window,
+        const="5:0:3",
+        dest="--torch-profile",
+        metavar="SKIP:WAIT:ACTIVE",
+        help="record torch's operators and kernels with torch's own profiler in a window of steps, by default 5:0:3: "
+        "5 steps are left out, 3 are recorded",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
+    given = getattr(ov.options, "--torch-profile")
+    if given is not None:
+        from voirkit_instruments.torch_profile import torch_profile
+
+        ov.require(torch_profile(given, getattr(ov.options, "--memory-snapshot") is not None))
+
+
+def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--what-if``, ``--pairs``, and what they run the script with."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--what-if",
+        action="append",
+        type=_what_if,
+        dest="--what-if",
+        metavar="NAME[=ARG]",
+        help="run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
+        "(--what-if list names them all); with --stop N each run ends after N optimizer steps",
+    )
+    ov.argparser.add_argument("--pairs", type=_pairs, dest="--pairs", metavar="N", help="with --what-if: how many pairs of runs (5)")
+    ov.argparser.add_argument("--what-if-setting", dest="--what-if-setting", help=_HIDDEN)
+    yield ov.phases.parse_args(priority=-1000)  # after the steps instrument, so that its changes stand around what that has put in place
+    asked, setting, pairs = (getattr(ov.options, f"--{name}") for name in ("what-if", "what-if-setting", "pairs"))
+    if setting is not None:
+        from voirkit_instruments.what_if_child import what_if_child
+
+        name, equals, argument = setting.partition("=")
+        ov.require(what_if_child(name, argument if equals else None, ov.options.stop))
+    elif asked:
+        from voirkit_instruments.what_if import what_if
+
+        if len(asked) > 1:
+            from voirkit.errors import CommandLineError
+
+            raise CommandLineError("one change at a time can be held against the script as it is.", where="--what-if, given twice")
+        ov.require(what_if(*asked[0], pairs or 5, ov.options.stop))
+    elif pairs is not None:
+        from voirkit.errors import CommandLineError
+
+        raise CommandLineError("--pairs is about --what-if, which is not asked for.", next=f"voirkit --what-if NAME --pairs {pairs} SCRIPT")
+
+
+def _what_if(text: str) -> tuple[str, str | None]:
+    from voirkit_instruments.what_if_changes import read
+
+    return read(text)
+
+
+def _pairs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 5 <= int(text) <= 1000):
+        raise ValueError(
+            f"{text!r} is no number of pairs; give a whole number of at least 5: with fewer, chance alone is on one side too often."
+        )
+    return int(text)
+
+
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
@@ -358,9 +482,27 @@ def _syscalls(text: str) -> str:
     return text
 
 
+def _window(text: str) -> Window:
+    from voirkit_instruments.torch_profile_steps import read
+
+    return read(text)
+
+
+def _memory(text: str) -> str:
+    if text not in ("rss", "tracemalloc"):
+        raise ValueError(f"{text!r} is not known; give tracemalloc, or nothing.")
+    return text
+
+
 def _hertz(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
         raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
+    return int(text)
+
+
+def _stacks(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
+        raise ValueError(f"{text!r} is no rate; give a whole number of stacks a second, at most 1000.")
     return int(text)
 
 
@@ -383,14 +525,18 @@ INSTRUMENTS = [
     instrument_dash,
     instrument_display,
     instrument_early_stop,
+    instrument_flame,
     instrument_loader,
     instrument_loader_sweep,
     instrument_log,
+    instrument_memory_snapshot,
     instrument_monitor,
     instrument_native,
     instrument_argparse,
     instrument_parameters,
     instrument_rates,
     instrument_syscalls,
+    instrument_torch_profile,
     instrument_verify,
+    instrument_what_if,
 ]

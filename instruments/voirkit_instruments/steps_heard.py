@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
     Told = Callable[..., None]
 
-STEPPED, ZEROED, CALLED, WALKED = "step", "zero_grad", "forward", "backward"
+STEPPED, ZEROED, CALLED, WALKED, ASKED = "step", "zero_grad", "forward", "backward", "next"
 
 
 class Heard:
     """Who is told of what in one run.
 
     Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer), ``forward`` (the
-    outermost module call, and what is called in an optimizer's step; the module) and ``backward`` (nothing is passed).
+    outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed) and ``next`` (a loader
+    is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``).
     """
 
     def __init__(self) -> None:

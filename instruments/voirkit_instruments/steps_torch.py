@@ -19,7 +19,7 @@ from voirkit_instruments.steps_compute import (
     around_step,
     around_zero_grad,
 )  # fmt: skip
-from voirkit_instruments.steps_heard import CALLED, STEPPED, WALKED, ZEROED, Heard
+from voirkit_instruments.steps_heard import ASKED, CALLED, STEPPED, WALKED, ZEROED, Heard
 from voirkit_instruments.steps_loaders import LoaderRecording
 from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, NOTHING, STEP
 from voirkit_instruments.steps_record import Recording
@@ -64,7 +64,8 @@ class TorchPatches:
         self._zero_grads = self._around(BACKWARD, *_pair(told, ZEROED, zero_grad), ("self",), phase="zero_grad")
         self._made = self._around(DEAF, made, made, ("self",))
         self._iter = self._around(BACKWARD, deaf, loaders.after_iter(), ("self",), value=True, phase="wait")
-        self._next = self._around(BACKWARD, deaf, loaders.after_next(), ("self",), value=True, phase="wait")
+        asked = _pair(told, ASKED, (deaf, loaders.after_next()))
+        self._next = self._around(BACKWARD, *asked, ("self",), value=True, phase="wait")
         # Of everybody's queues, in no graph of torch.compile.
         self._get = Around(recording.hot.here, NOTHING, deaf, loaders.after_get(), (), True)
         self._save = self._around(BACKWARD, deaf, after_checkpoint(recording, "capture"), ("f",), phase="checkpoint")

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from voirkit.commands.target import read_words
-from voirkit.errors import PLAIN, tell
+from voirkit.errors import PLAIN, CommandLineError, tell
 from voirkit.options import ExtendedArgumentParser
+from voirkit.report.html_file import NAME, may_write, printable, with_file, write
+from voirkit.report.output import STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +33,9 @@ def main(argv: Sequence[str]) -> int:
         CommandLineError: The command line is wrong.
         RunDirectoryError: There is no run, or it can not be read.
     """
-    options = read_words(_parser(), argv)
+    options = read_words(_parser(), with_file(argv))
+    if options.html is not None and (options.json or options.check):
+        raise CommandLineError(f"--html and {'--json' if options.json else '--check'} are two answers; ask for one of them.")
     from voirkit.analysis.summary import check_stream, summary_of
     from voirkit.runs.find import LATEST, check_manifest
     from voirkit.runs.opened import open_run
@@ -46,13 +50,36 @@ def main(argv: Sequence[str]) -> int:
             for run in group:
                 check_stream(run)
             summaries.append((group[0], summary_of(*group)))
+        if options.html is not None:
+            _pages(summaries, options.html)
+        for group in groups:
             for warning in dict.fromkeys(warning for run in group for warning in (*check_manifest(run.path), *run.warnings)):
                 tell(warning)
+        if options.html is not None:
+            return 0
     try:
         _show(summaries, options)
     except BrokenPipeError:  # `voirkit report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
+    """Write a page for each run, and print their names."""
+    from voirkit.report.html import page
+
+    if file and len(summaries) > 1:
+        hint = "Leave FILE out, and each run gets its report.html; two beside each other: voirkit compare RUN RUN --html FILE."
+        raise CommandLineError(f"{len(summaries)} runs do not go into one file.", where=f"--html={file}", next=hint)
+    for run, summary in summaries:
+        target = may_write(file or os.path.join(run.path, NAME))
+        try:
+            write(page(run, summary), target)
+        except BrokenPipeError:  # `voirkit report --html - | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+        if target != STDOUT:
+            print(printable(os.path.relpath(target) if not file else target))
 
 
 def _check(runs: Sequence[Run]) -> int:
@@ -124,13 +151,16 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
-        "voirkit report [--json] [--check] [RUN ...]",
+        "voirkit report [--html[=FILE]] [--json] [--check] [RUN ...]",
         description="Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running and killed runs. "
         "Several directories that hold the ranks of one run are put together; several runs are shown one after the other.",
     )
     parser.add_argument("RUN", nargs="*", help="run directories (default: voirkit-runs/latest)")
     parser.add_argument(
         "--check", action="store_true", help="hold what --loader recorded against what must be true of it; 3 if something is not"
+    )
+    parser.add_argument(
+        "--html", nargs="?", const="", metavar="FILE", help="write all of it as one HTML page (default: report.html in RUN); - is stdout"
     )
     parser.add_argument("--json", action="store_true", help="print the whole summary as JSON; of several runs a list")
     return parser

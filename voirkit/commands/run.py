@@ -91,6 +91,10 @@ def closing_words(overseer: Overseer) -> None:
     if not overseer.table and os.path.isdir(overseer.run_dir):
         here = current_folder() + os.sep
         overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
+    if overseer.page and overseer.table:
+        say_as_it_is(f"see it as a page  {overseer.page}\n")
+    elif overseer.page:
+        overseer.say(f"see it as a page: {overseer.page}")
 
 
 def _say_words(overseer: Overseer) -> None:

@@ -41,8 +41,8 @@ def calls_part(calls: Calls, width: int) -> RenderableType:
     more = [Text(f" {calls['functions'] - len(cells)} more functions: voirkit report --json", style="dim")] * (
         calls["functions"] > len(cells)
     )
-    first, *facts = _facts(calls)
-    return Group(first, table, *more, *facts)
+    first, *rest = facts(calls)
+    return Group(first, table, *more, *rest)
 
 
 def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -66,7 +66,8 @@ def short(name: str) -> str:
     return name
 
 
-def _facts(calls: Calls) -> Iterator[Text]:
+def facts(calls: Calls) -> Iterator[Text]:
+    """How many, of how many functions; their time by phase; what is not called equally often in all steps; ranks; a line each."""
     said = [f"{calls['events']:,} calls of {calls['functions']:,} functions"]
     if calls["errors"]:
         said.append(f"{calls['errors']:,} raised an exception")

@@ -42,7 +42,7 @@ def parameter_part(parameters: Mapping[str, Any], width: int) -> RenderableType:
         table.add_column(heads[at][0], no_wrap=True, overflow="ellipsis", justify=justify, max_width=room)
     for row in cells:
         table.add_row(*(Text(row[at]) for at in shown))
-    return Group(*_facts(parameters), table, *_more(layers))
+    return Group(*facts(parameters), table, *_more(layers))
 
 
 def _cells(layer: Mapping[str, Any]) -> tuple[str, ...]:
@@ -50,15 +50,16 @@ def _cells(layer: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         layer["name"],
         "x".join(map(str, layer["shape"])) or "1",
-        "" if norm is None else f"{_number(norm['first'])} -> {_number(norm['last'])}",
-        "none" if layer["ever_gradient"] is False else "" if gradient is None else _number(gradient["median"]),
-        "" if ratio is None else _number(ratio["median"]),
+        "" if norm is None else f"{number(norm['first'])} -> {number(norm['last'])}",
+        "none" if layer["ever_gradient"] is False else "" if gradient is None else number(gradient["median"]),
+        "" if ratio is None else number(ratio["median"]),
         sparkline([value for _, value in layer["curves"]["update_ratio"]]),
         f"{layer['changed_steps'] / layer['steps']:.0%}" if layer["steps"] else "",
     )
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A figure of which JSON has null if it was not finite."""
     if value is None:
         return "not finite"
     return f"{value:.2g}" if 0 < abs(value) < 0.01 else figure(value)
@@ -74,7 +75,8 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join("!" if value is None else _BARS[round((value - low) / step)] for value in values)
 
 
-def _facts(parameters: Mapping[str, Any]) -> Iterator[Text]:
+def facts(parameters: Mapping[str, Any]) -> Iterator[Text]:
+    """How many there are and who steps them; what is not as it should be; a line each."""
     steps = ", ".join(f"{one['class']} {one['steps']:,} steps" for one in parameters["optimizers"])
     said = f"{len(parameters['layers']):,} parameters   {steps}   each looked at every {parameters['every']} steps"
     yield Text.assemble(("parameters  ", "dim"), said)

@@ -70,6 +70,11 @@ def export(path: str, target: str) -> str:
     return _run("voirkit.cli", "export", path, "--format", "pfw", "--output", target)[0]
 
 
+def page(path: str) -> str:
+    """Write a run's HTML report into its directory; returns why that failed, or nothing."""
+    return _run("voirkit.cli", "report", "--html=", path)[0]
+
+
 def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
     """Run the main function of one of voirkit's modules in another process; why it failed, or nothing, and what it printed."""
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}

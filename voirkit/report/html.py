@@ -1,0 +1,88 @@
+"""A run as one HTML page that asks nothing of anybody: what ``voirkit report --html`` and ``voirkit --html`` write. It measures nothing.
+
+Styles, script and pictures are in the page; it works without its script but for zooming and quick tooltips. Each part of ``PARTS`` is a
+function ``part(run, summary) -> str | None`` in a module of its own, which is imported when a page is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from voirkit.report.html_marks import Html, section, text
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+Summary = Mapping[str, Any]
+
+# From top to bottom. A part whose run has nothing of it gives None.
+PARTS = [
+    "voirkit.report.html_first:first",
+    "voirkit.report.html_what_if:what_if",
+    "voirkit.report.html_steps:steps",
+    "voirkit.report.html_ranks:ranks",
+    "voirkit.report.html_loader:loader",
+    "voirkit.report.html_native:native",
+    "voirkit.report.html_syscalls:syscalls",
+    "voirkit.report.html_calls:calls",
+    "voirkit.report.html_parameters:parameters",
+    "voirkit.report.html_checks:checks",
+    "voirkit.report.html_monitor:monitor",
+    "voirkit.report.html_facts:facts",
+]
+
+_HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
+_HERE = os.path.dirname(os.path.abspath(__file__))
+MARK = "<!-- made by voirkit -->"  # by which a page is known as one that may be replaced
+
+
+def page(run: Run, summary: Summary) -> str:
+    """The page of a run.
+
+    Args:
+        run: The opened run; what of it can not be read is said on the page.
+        summary: Of DESIGN 3.8, as ``voirkit.analysis.summary.summary_of`` gives it.
+    """
+    command = " ".join(map(str, summary.get("command") or [])) or run.name
+    return document(f"{command} · voirkit", list(_parts(run, summary)))
+
+
+def _contents(parts: Sequence[str]) -> Html:
+    """Links to the parts that have a heading."""
+    heads = [found.groups() for found in map(_HEAD.match, parts) if found]
+    return Html("<nav>" + " ".join(f'<a href="#{id}">{title}</a>' for id, title in heads) + "</nav>") if len(heads) > 1 else Html("")
+
+
+def _parts(run: Run, summary: Summary) -> Iterator[Html]:
+    for named in PARTS:
+        module, _, function = named.partition(":")
+        try:
+            made = getattr(import_module(module), function)(run, summary)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+            # A summary of another version, or records that are like no known ones: all else is still shown.
+            made = section(f"failed-{function}", function, f"This part can not be drawn ({type(exc).__name__}: {exc}).")
+        if made:
+            yield Html(made)
+
+
+def document(title: str, parts: Sequence[Html]) -> str:
+    """A whole page: head, styles, parts, script."""
+    style, script = (_file(name) for name in ("page.css", "page.js"))
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    return (
+        f'<!doctype html>\n{MARK}\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">\n'
+        f"<style>\n{style}</style></head>\n<body><main>\n"
+        + "\n".join([*parts[:1], _contents(parts), *parts[1:]])
+        + f"\n</main>\n<script>\n{script}</script></body></html>\n"
+    )
+
+
+def _file(name: str) -> str:
+    with open(os.path.join(_HERE, name), encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,153 @@
+"""The first screen of a report: what ran and how it ended, the verdict, where the time of a step goes, rates, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from voirkit.report.figure import duration, figure, size
+from voirkit.report.html_marks import Html, folded, join, paragraph, stacked, strong, table, text
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
+_HOW = {
+    "running": "still runs",
+    "killed": "was killed: it did not end by itself",
+    "signal": "was ended by a signal",
+    "exception": "ended by an exception",
+}
+_WARNINGS = 12
+
+Summary = Mapping[str, Any]
+
+
+def first(run: Run, summary: Summary) -> Html:
+    """Always there."""
+    parts = [
+        Html(f"<h1>{text(' '.join(map(str, summary.get('command') or [])) or run.name, 600)}</h1>"),
+        Html(f'<p class="how">{text(" · ".join(_how(run, summary)))}</p>'),
+        *_verdict(summary.get("verdict")),
+        *(_said("alert", alert["kind"], alert["because"], alert.get("next")) for alert in summary.get("alerts") or ()),
+        *(_check(check) for check in summary.get("checks") or () if check.get("found")),
+        *_breakdown(summary.get("steps")),
+        tiles(_figures(summary)),
+        *_warnings(summary),
+    ]
+    return Html(f'<section id="first">{join(parts, chr(10))}</section>')
+
+
+def _how(run: Run, summary: Summary) -> Iterator[str]:
+    if summary.get("duration_s") is not None:
+        yield duration(summary["duration_s"])
+    if summary.get("exit_code") is not None:
+        yield f"exit code {summary['exit_code']}"
+    if summary.get("ended") in _HOW:
+        yield _HOW[summary["ended"]]
+    if (summary.get("world_size") or 1) > 1:
+        yield f"{summary['world_size']} ranks"
+    for key, word in (("started", ""), ("host", "on ")):
+        if run.manifest.get(key):
+            yield f"{word}{run.manifest[key]}"
+
+
+def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[Html]:
+    if verdict:
+        calm = " calm" if verdict["kind"] in ("balanced", "unknown") else ""
+        yield _said(f"verdict{calm}", verdict["kind"], verdict["because"], verdict.get("next"))
+
+
+def _said(kind: str, name: str, because: str, following: str | None) -> Html:
+    after = paragraph(strong("next "), text(following, 1200)) if following else ""
+    return Html(f'<div class="{kind}"><span class="kind">{text(name)}</span>{paragraph(text(because, 1200))}{after}</div>')
+
+
+def _check(check: Mapping[str, Any]) -> Html:
+    at = [f"step {check['step']:,}"] if check.get("step") is not None else []
+    at += [str(check["where"])] if check.get("where") else []
+    return _said("verdict", check["name"], f"{', '.join(at)}{': ' if at else ''}{check['because']}", check.get("next"))
+
+
+def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
+    if not steps or not steps.get("n"):
+        yield paragraph("No step of a training was seen.", kind="note")
+        return
+    phases, known = steps["phases"], steps.get("wait_known", True)
+    device = " on the device" if steps.get("time_of") == "device" else ""
+    shares = {phase: phases[phase]["share"] for phase in PHASES if phase != "wait" or known}
+    figures = {phase: f"{share:.1%}" for phase, share in shares.items()}
+    bar = stacked([(f"a step{device}", shares, duration(steps["time_s"]["median"]))], _percent, 1.0, figures=figures)
+    yield Html(f'<div class="big">{bar}</div>')
+    rows = []
+    for phase in PHASES:
+        row = phases[phase]
+        if phase == "wait" and not known:
+            rows.append(("wait", "unknown", "", "no loader was seen", ""))
+            continue
+        rows.append((phase, f"{row['share']:.1%}", duration(row["total_s"]), *spread(row.get("step_s"))))
+        for part, one in (row.get("parts") or {}).items():
+            if one["share"] >= 0.005:
+                rows.append(
+                    (Html(f'<span class="note">&nbsp;&nbsp;{text(part)}</span>'), f"{one['share']:.1%}", duration(one["total_s"]), "", "")
+                )
+    total = sum(phases[phase]["total_s"] for phase in PHASES)
+    rows.append((strong(f"step{device}"), "", duration(total), *spread(steps["time_s"])))
+    yield folded("the same as a table", table(("phase", "share", "total", "a step", "p10 .. p90"), rows))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
+    """Median, and p10 .. p90."""
+    return (duration(of["median"]), f"{duration(of['p10'])} .. {duration(of['p90'])}") if of else ("", "")
+
+
+def tiles(figures: Iterator[tuple[str, str]]) -> Html:
+    """Figures, each with its name: (name, figure)."""
+    made = "".join(f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span></div>' for name, value in figures)
+    return Html(f'<div class="tiles">{made}</div>' if made else "")
+
+
+def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
+    steps, memory, monitor = (summary.get(key) or {} for key in ("steps", "memory", "monitor"))
+    for name, rate in (summary.get("rates") or {}).items():
+        around = f", {figure(rate['p10'])} .. {figure(rate['p90'])}" if rate["n"] > 1 else ""
+        yield f"{name}{around}", f"{figure(rate['median'])} {rate['units']}"
+    if steps.get("n"):
+        yield f"steps{', {:,} items'.format(steps['items']) if steps.get('items') else ''}", f"{steps['n']:,}"
+    if summary.get("evaluation"):
+        yield "evaluation batches", f"{summary['evaluation']['n']:,}"
+    loss = summary.get("loss")
+    if loss:
+        yield f"loss, {loss['n']:,} values", f"{number(loss['first'])} → {number(loss['last'])}"
+    workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
+    if workers is not None:
+        yield "loader workers", f"{workers}"
+    if memory.get("peak"):
+        yield "peak memory", size(memory["peak"])
+    for name, device in (memory.get("devices") or {}).items():
+        yield f"peak memory of {name}", size(device["peak"])
+    if "cpu" in monitor:
+        yield "processor cores used", figure(monitor["cpu"]["mean"])
+    if summary.get("overhead"):
+        yield f"voirkit's own cost, {summary['overhead']['events']:,} records", f"{summary['overhead']['share']:.2%}"
+
+
+def number(value: float | None) -> str:
+    """A number of which JSON has null if it was not finite."""
+    return "nan" if value is None else f"{value:.4g}"
+
+
+def _warnings(summary: Summary) -> Iterator[Html]:
+    dropped = summary.get("dropped") or {}
+    if dropped:
+        most = ", ".join(f"{name} ({n:,})" for name, n in list(dropped.items())[:4])
+        yield paragraph(strong("warning "), f"{sum(dropped.values()):,} records were dropped: {most}", kind="warning")
+    warnings = [str(one) for one in summary.get("warnings") or ()]
+    for said in warnings[:_WARNINGS]:
+        yield paragraph(strong("warning "), text(said, 1200), kind="warning")
+    if len(warnings) > _WARNINGS:
+        yield folded(f"{len(warnings) - _WARNINGS} more warnings", *(paragraph(text(said, 1200)) for said in warnings[_WARNINGS:200]))
