@@ -94,6 +94,18 @@ def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(pl
     assert sum(found["phases"][phase].get("read", {"bytes": 0})["bytes"] for phase in ("wait", "fetch")) == wanted["read"][1]
 
 
+def test_what_is_read_agrees_with_an_independent_strace_where_processes_count_for_themselves(place: Place) -> None:
+    if why_not("strace"):
+        pytest.skip(why_not("strace"))
+    place.write(main=PLANTED)
+    assert place.run("strace", "-f", "-o", "plain.strace", sys.executable, "main.py", "0").code == 7
+    wanted = between_marks((place.folder / "plain.strace").read_text())
+    assert place.voirkit("--syscalls=counters", "main.py", "0").code == 7
+    found = document(place)
+    read = [found["phases"].get(phase, {}).get("read", {"calls": 0, "bytes": 0}) for phase in ("wait", "fetch", "forward", "optimizer")]
+    assert (sum(row["calls"] for row in read), sum(row["bytes"] for row in read)) == wanted["read"]
+
+
 def test_the_program_is_as_without_it(place: Place, tracer: str) -> None:
     plain = place.python("main.py", "2", stdin=subprocess.PIPE)
     traced = place.voirkit("main.py", "2", stdin=subprocess.PIPE)
