@@ -134,8 +134,10 @@ def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Pl
 def test_workers_count_for_themselves(place: Place) -> None:
     place.write(main=PLANTED)
     assert place.voirkit("--syscalls=counters", "main.py", "2").code == 7
-    threads = document(place)["threads"]
+    found = document(place)
+    threads = found["threads"]
     for worker in ("worker 0", "worker 1"):
+        assert found["entered"][worker]["fetch"] == 5
         assert threads[worker]["fetch"]["read"] == {"calls": 40, "errors": None, "seconds": None, "bytes": 120}
 
 

@@ -59,7 +59,8 @@ def _first(found: Document) -> Iterator[str]:
     yield from _a_step(found)
     yield from _a_file(found)
     if found.get("tool") == "strace":
-        yield "system calls, seen by strace: counts are exact, times far too long, since each call stops for strace"
+        which = "calls on files alone, " if found.get("mode") == "files" else ""
+        yield f"{which}seen by strace: counts are exact, times far too long, since each call stops for it"
     if found.get("cut"):
         yield f"the tracer ended before the run did: {found['cut']}"
     if found.get("lost"):
@@ -124,7 +125,7 @@ def _a_step(found: Document) -> Iterator[str]:
     waits = found.get("waits", ())
     words = []
     for phase, word in (("forward", "a forward"), ("backward", "a backward"), ("optimizer", "a step of the optimizer")):
-        if entered.get(phase) and found.get("tool") != "counters":
+        if entered.get(phase) and found.get("tool") != "counters" and found.get("mode") != "files":
             phases = [phases.get(phase, {}) for kind, phases in found["threads"].items() if not kind.startswith(("worker", "child"))]
             working = sum(call["calls"] for calls in phases for name, call in calls.items() if name not in waits)
             words.append(f"{figure(working / entered[phase])} in {word}")
