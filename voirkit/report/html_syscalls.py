@@ -140,16 +140,21 @@ def _over_time(found: Document) -> Iterator[Html]:
 
 
 def _most(found: Document) -> Iterator[Html]:
-    """The ten calls with the largest shares: of all calls, and of the time in those that work."""
+    """The ten calls with the largest shares: of all calls, of the time in those that work, and in those that wait."""
     waits = set(found.get("waits") or ())
     calls: dict[str, float] = {}
     working: dict[str, float] = {}
+    waiting: dict[str, float] = {}
     for phase in (found.get("phases") or {}).values():
         for name, call in phase.items():
             calls[name] = calls.get(name, 0) + call["calls"]
-            if name not in waits:
-                working[name] = working.get(name, 0.0) + (call["seconds"] or 0.0)
-    made = [_top(calls, lambda n: f"{n:,.0f}", "of all calls"), _top(working, duration, "of the time in calls that work")]
+            timed = waiting if name in waits else working
+            timed[name] = timed.get(name, 0.0) + (call["seconds"] or 0.0)
+    made = [
+        _top(calls, lambda n: f"{n:,.0f}", "of all calls"),
+        _top(working, duration, "of the time in calls that work"),
+        _top(waiting, duration, "of the time in calls that wait"),
+    ]
     made = [one for one in made if one]
     if made:
         yield heading("The ten most")
@@ -167,11 +172,12 @@ def _top(of: Mapping[str, float], shown: Callable[[float], str], what: str) -> H
 
 def _files(found: Document) -> Iterator[Html]:
     for key, word in (("folders", "Folders"), ("files", "Files")):
+        counts = ("files", "opens") if key == "folders" else ("opens",)
         rows = sorted(found.get(key) or (), key=lambda row: -(row["read"] + row["written"]))[:_FILES]
+        cells = [
+            (row["path"], *(f"{row[name]:,}" if row.get(name) else "" for name in counts),
+             *(size(row[name]) if row[name] else "" for name in ("read", "written")))
+            for row in rows
+        ]  # fmt: skip
         if rows:
-            cells = [
-                (row["path"], *(f"{row[name]:,}" if row.get(name) else "" for name in ("files", "opens")),
-                 *(size(row[name]) if row[name] else "" for name in ("read", "written")))
-                for row in rows
-            ]  # fmt: skip
-            yield folded(f"{word} with the most bytes", table((word[:-1].lower(), "files", "opens", "read", "written"), cells))
+            yield folded(f"{word} with the most bytes", table((word[:-1].lower(), *counts, "read", "written"), cells))
