@@ -28,6 +28,7 @@ PARTS = [
     "voirkit.report.html_loader:loader",
     "voirkit.report.html_native:native",
     "voirkit.report.html_syscalls:syscalls",
+    "voirkit.report.html_torch_profile:torch_profile",
     "voirkit.report.html_calls:calls",
     "voirkit.report.html_parameters:parameters",
     "voirkit.report.html_checks:checks",
