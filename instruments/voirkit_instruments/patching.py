@@ -78,8 +78,8 @@ class Patches:
         self.table[name] = ""
         return True
 
-    def put(self, owner: type, name: str, replacement: object) -> bool:
-        """Put something into a class's own namespace; what a class above it has there comes to light again when it is removed.
+    def put(self, owner: type | ModuleType, name: str, replacement: object) -> bool:
+        """Put something into the namespace of a class or module itself; what a class above it has there comes to light when it is removed.
 
         Returns:
             Whether it is there now; if not, the table says why.
@@ -155,7 +155,7 @@ def when_there(module: str, put: Callable[[ModuleType], None], off: Callable[[st
 
 
 def _name(owner: Any, name: str) -> str:
-    return f"{owner.__module__}.{owner.__qualname__}.{name}"
+    return f"{owner.__module__}.{owner.__qualname__}.{name}" if isinstance(owner, type) else f"{owner.__name__}.{name}"
 
 
 def without_this_frame(exc: BaseException) -> None:
