@@ -113,7 +113,7 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
         help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
     yield ov.phases.parse_args
-    if getattr(ov.options, "--what-if", None) is not None or getattr(ov.options, "--what-if-setting", None) is not None:
+    if getattr(ov.options, "--what-if", None) or getattr(ov.options, "--what-if-setting", None) is not None:
         return  # which counts steps: runs that are cut by time can not be compared by their time
     if ov.options.stop is not None or ov.options.stop_after is not None:
         from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
@@ -122,6 +122,36 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
             ov.require(stop_after_rates(ov.options.stop))
         if ov.options.stop_after is not None:
             ov.require(stop_after_time(ov.options.stop_after))
+
+
+# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
+FLAME_HZ = 97
+
+
+def instrument_flame(ov: Overseer) -> Iterator[Phase]:
+    """Adds ``--flame`` and ``--gil``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--flame",
+        nargs="?",
+        type=_stacks,
+        const=FLAME_HZ,
+        dest="--flame",
+        metavar="HERTZ",
+        help=f"take the stacks of all threads and workers with py-spy, {FLAME_HZ} times a second or HERTZ, for a flame graph of each "
+        "phase; with --native those of C too",
+    )
+    ov.argparser.add_argument("--gil", action="store_true", dest="--gil", help="with --flame: only of threads that hold the GIL")
+    yield ov.phases.parse_args
+    rate_hz, gil = getattr(ov.options, "--flame"), getattr(ov.options, "--gil")
+    if gil and rate_hz is None:
+        from voirkit.errors import CommandLineError
+
+        raise CommandLineError("--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT")
+    if rate_hz is not None:
+        from voirkit_instruments.flame import flame
+
+        ov.require(flame(rate_hz, gil))
 
 
 def instrument_loader(ov: Overseer) -> Iterator[Phase]:
@@ -187,6 +217,27 @@ def instrument_log(ov: Overseer) -> Iterator[Phase]:
         from voirkit_instruments.log import log
 
         ov.require(log(*([patterns] if isinstance(patterns, str) else patterns)))
+
+
+def instrument_memory_snapshot(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Adds ``--memory-snapshot``."""
+    yield ov.phases.init
+    ov.argparser.add_argument(
+        "--memory-snapshot",
+        nargs="?",
+        type=_memory,
+        const="rss",
+        dest="--memory-snapshot",
+        metavar="tracemalloc",
+        help="tell how much memory each phase takes, also by operator with --torch-profile, and keep CUDA's history of allocations; "
+        "=tracemalloc tells of python's own objects too, and makes the program slow",
+    )
+    yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the phases through
+    given = getattr(ov.options, "--memory-snapshot")
+    if given is not None:
+        from voirkit_instruments.memory_snapshot import memory_snapshot
+
+        ov.require(memory_snapshot(given == "tracemalloc"))
 
 
 def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
@@ -336,7 +387,7 @@ def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority
     if given is not None:
         from voirkit_instruments.torch_profile import torch_profile
 
-        ov.require(torch_profile(given))
+        ov.require(torch_profile(given, getattr(ov.options, "--memory-snapshot") is not None))
 
 
 def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
@@ -344,6 +395,7 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     yield ov.phases.init
     ov.argparser.add_argument(
         "--what-if",
+        action="append",
         type=_what_if,
         dest="--what-if",
         metavar="NAME[=ARG]",
@@ -359,10 +411,14 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
         name, equals, argument = setting.partition("=")
         ov.require(what_if_child(name, argument if equals else None, ov.options.stop))
-    elif asked is not None:
+    elif asked:
         from voirkit_instruments.what_if import what_if
 
-        ov.require(what_if(*asked, pairs or 5, ov.options.stop))
+        if len(asked) > 1:
+            from voirkit.errors import CommandLineError
+
+            raise CommandLineError("one change at a time can be held against the script as it is.", where="--what-if, given twice")
+        ov.require(what_if(*asked[0], pairs or 5, ov.options.stop))
     elif pairs is not None:
         from voirkit.errors import CommandLineError
 
@@ -432,9 +488,21 @@ def _window(text: str) -> Window:
     return read(text)
 
 
+def _memory(text: str) -> str:
+    if text not in ("rss", "tracemalloc"):
+        raise ValueError(f"{text!r} is not known; give tracemalloc, or nothing.")
+    return text
+
+
 def _hertz(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
         raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
+    return int(text)
+
+
+def _stacks(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
+        raise ValueError(f"{text!r} is no rate; give a whole number of stacks a second, at most 1000.")
     return int(text)
 
 
@@ -457,9 +525,11 @@ INSTRUMENTS = [
     instrument_dash,
     instrument_display,
     instrument_early_stop,
+    instrument_flame,
     instrument_loader,
     instrument_loader_sweep,
     instrument_log,
+    instrument_memory_snapshot,
     instrument_monitor,
     instrument_native,
     instrument_argparse,

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+_ENDS_S = 10.0
 # A shell that leaves the program behind and ends; who began it waits for the shell alone.
 _LEAVE = 'said=$1; shift; "$@" >"$said" 2>&1 </dev/null & echo $!'
 
@@ -39,12 +40,12 @@ class Beside(NamedTuple):
         finally:
             os.close(handle)
 
-    def interrupt(self) -> None:
+    def interrupt(self, by: signal.Signals = signal.SIGINT) -> None:
         """Ask it to end, as Ctrl-C does."""
         handle = self._handle()
         if handle is not None:
             try:
-                signal.pidfd_send_signal(handle, signal.SIGINT)
+                signal.pidfd_send_signal(handle, by)
             except ProcessLookupError:
                 pass  # it has ended
             finally:
@@ -118,9 +119,14 @@ def run_beside(command: Sequence[str], said: str, environment: Mapping[str, str]
     begun = _stat(pid)
     beside = Beside(pid, begun.began, said)
     if begun.parent == os.getpid():
-        beside.interrupt()
+        beside.interrupt(signal.SIGTERM)  # the shell has it ignore SIGINT until it sets a handler of its own
+        if not beside.ended(_ENDS_S):
+            beside.interrupt(signal.SIGKILL)
         os.waitpid(pid, 0)
-        raise OSError("orphaned processes come to this one (it is process 1, or a subreaper), so that the script would see it as a child")
+        raise OSError(
+            "orphaned processes come to this one (it is process 1, or a subreaper), so that the script would see it as a child.\n"
+            "In a container, have another process be the first: docker run --init"
+        )
     return beside
 
 

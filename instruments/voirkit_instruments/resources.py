@@ -123,5 +123,5 @@ def instrument_resources(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.load_script
     processors = Processors()
     yield ov.phases.finalize
-    ov.summary["memory"] = memory() if sys.platform != "win32" else None
+    ov.summary["memory"] = {**(ov.summary.get("memory") or {}), **memory()} if sys.platform != "win32" else None
     ov.summary["processors"] = processors.figures()

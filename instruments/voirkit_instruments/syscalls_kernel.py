@@ -66,6 +66,16 @@ def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Tracing:
     return Tracing("kernel", beside, f"{stem}.ring.json", TRUSTED)
 
 
+def clean(pid: int) -> None:
+    """The reader of a process was killed: remove what it has left behind."""
+    from voirkit_instruments.syscalls_reader import name_of, remove_left
+
+    try:
+        remove_left(tracefs(), name_of(pid))
+    except (OSError, CanNotTrace):
+        pass  # the next run does
+
+
 def _wait(beside: Beside) -> None:
     until = time.monotonic() + _READY_S
     while "ready" not in beside.words():

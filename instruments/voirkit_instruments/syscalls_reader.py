@@ -4,7 +4,8 @@
 
 It makes a tracing instance of its own, so that no other tracing on the machine is touched, and removes it when it is told to end (SIGINT,
 SIGTERM) or when the process has ended, however that was. It says ``ready`` when it traces. For each processor there is a file
-``STEM.<n>.ring`` with the kernel's pages without what is empty in them, and then ``STEM.ring.json`` with their layout.
+``STEM.<n>.ring`` with the kernel's pages without what is empty in them, and ``STEM.ring.json`` with their layout. If this program is
+killed, what it has copied can be read, and the instance is removed by the run that it was for, or by the next one on this machine.
 """
 
 from __future__ import annotations
@@ -38,18 +39,37 @@ def read(path: str) -> str:
         return file.read()
 
 
-class Instance:
-    """The kernel's tracing of one process and all that it starts."""
+def name_of(pid: int) -> str | None:
+    """What the instance of a process is called: by its number and when it began, since numbers are given again; None if it is gone."""
+    try:
+        return f"voirkit-{pid}-{read(f'/proc/{pid}/stat').rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):
+        return None
 
-    def __init__(self, tracefs: str, pid: int) -> None:
-        folder = os.path.join(tracefs, "instances")
-        for name in os.listdir(folder):  # one whose reader was killed
-            old = re.fullmatch(r"voirkit-(\d+)", name)
-            if old and not os.path.exists(f"/proc/{old[1]}"):
-                self.path = os.path.join(folder, name)
-                self.remove()
-        self.path = os.path.join(folder, f"voirkit-{pid}")
-        os.mkdir(self.path)
+
+def remove_left(tracefs: str, mine: str | None = None) -> None:
+    """Remove the instances of voirkit's whose readers were killed and whose processes are gone. Nobody else's.
+
+    Args:
+        tracefs: Where the kernel's tracing is.
+        mine: The name of one whose process is there still.
+    """
+    folder = os.path.join(tracefs, "instances")
+    for name in os.listdir(folder):
+        old = re.fullmatch(r"voirkit-(\d+)-\d+", name)
+        if old and (name == mine or name_of(int(old[1])) != name):
+            Instance(os.path.join(folder, name)).remove()
+
+
+class Instance:
+    """The kernel's tracing of one process and all that it starts.
+
+    Args:
+        path: Its folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     def at(self, *names: str) -> str:
         """The path of a file of it."""
@@ -94,12 +114,17 @@ class Instance:
 
     def remove(self) -> None:
         """Leave nothing behind."""
-        write(self.at("tracing_on"), "0")
-        for event in EVENTS:
-            write(self.at("events", event, "enable"), "0")
+        try:
+            write(self.at("tracing_on"), "0")
+            for event in EVENTS:
+                write(self.at("events", event, "enable"), "0")
+        except FileNotFoundError:
+            pass  # another run has removed it meanwhile
         for _ in range(100):
             try:
                 os.rmdir(self.path)
+                return
+            except FileNotFoundError:
                 return
             except OSError:  # a file of it is open still
                 time.sleep(0.01)
@@ -133,6 +158,10 @@ class Copy:
             size = PAGE_HEAD + (int.from_bytes(page[8:12], sys.byteorder) & 0xFFFFF)
             copied += self.target.write(page[: min(size, len(page))])
 
+    def flush(self) -> None:
+        """What has been copied is in the file."""
+        self.target.flush()
+
     def close(self) -> None:
         """No more is copied."""
         os.close(self.source)
@@ -146,6 +175,9 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
     cpus = sorted(int(name[3:]) for name in os.listdir(instance.at("per_cpu")))
     copies = [Copy(instance.at("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page) for cpu in cpus]
     copied, full = 0, False
+    known = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": 0, "full": False, "machine": os.uname().machine,
+             "byteorder": sys.byteorder}  # fmt: skip
+    tell(stem, known)
     print("ready", flush=True)
     try:
         new = 0
@@ -153,31 +185,39 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
             new = sum(copy.all() for copy in copies)
             copied += new
             full = copied > most
+            for copy in copies:
+                copy.flush()
     finally:
         write(instance.at("tracing_on"), "0")
         for copy in copies:
             copied += copy.all()
             copy.close()
-    known = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": instance.lost(), "full": full, "machine": os.uname().machine,
-             "byteorder": sys.byteorder}  # fmt: skip
-    write(f"{stem}.ring.json.tmp", json.dumps(known))
-    os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
+    tell(stem, {**known, "lost": instance.lost(), "full": full})
     if full:
         print(f"limit: {copied} bytes", flush=True)
 
 
+def tell(stem: str, known: dict[str, Any]) -> None:
+    """Write down what is known of the files."""
+    write(f"{stem}.ring.json.tmp", json.dumps(known))
+    os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
+
+
 def main(tracefs: str, pid: str, stem: str, most: str, *numbers: str) -> None:
     """Trace a process until it ends, or this is told to."""
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell)
+    told, telling = os.pipe()
+    os.set_blocking(telling, False)
+    signal.set_wakeup_fd(telling)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     process = os.pidfd_open(int(pid))
     ended = select.epoll()
     ended.register(told, select.EPOLLIN)
     ended.register(process, select.EPOLLIN)
-    instance = Instance(tracefs, int(pid))
+    name = name_of(int(pid)) or ""
+    remove_left(tracefs)
+    instance = Instance(os.path.join(tracefs, "instances", name))
+    os.mkdir(instance.path)
     try:
         instance.begin(int(pid), numbers)
         trace(instance, stem, int(most), ended)

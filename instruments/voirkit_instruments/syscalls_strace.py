@@ -55,14 +55,14 @@ def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Tracing:
     chosen = ["-e", "trace=" + ",".join(_ON_FILES)] if mode == "files" else []
     command = [program, "-f", "-ttt", "-T", "-s", "32" if mode == "full" else "0", *chosen, "-o", f"{stem}.strace", "-p", str(pid)]
     limited = ["/bin/sh", "-c", f'ulimit -f {max(most_bytes // _BLOCK, 1)}; exec "$@"', "sh", *command]
-    _let_trace(_ANYBODY)
+    let_trace(_ANYBODY)
     try:
         beside = run_beside(limited, f"{stem}.log", {**os.environ, "LC_ALL": "C"})
         _wait(beside, pid)
     except OSError as exc:
         raise CanNotTrace(f"{exc}.") from None
     finally:
-        _let_trace(0)
+        let_trace(0)
     return Tracing("strace", beside, f"{stem}.strace", TRUSTED)
 
 
@@ -77,7 +77,7 @@ def _wait(beside: Beside, pid: int) -> None:
             raise CanNotTrace(_why(beside.words()))
 
 
-def _let_trace(pid: int) -> None:
+def let_trace(pid: int) -> None:
     """Let another process than an ancestor trace this one, where the kernel (Yama) asks for that."""
     if not os.path.exists(_YAMA):
         return

@@ -161,6 +161,8 @@ class Tracer:
             if beside.ended(0):
                 why = syscalls_strace.why_ended(beside, self._tracing.log, self._most_bytes)
                 self._taken["cut"] = why
+                if self._tracing.tool == "kernel":
+                    syscalls_kernel.clean(self._pid)
                 self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
             self._taken["took_s"] = beside.took_s()
             recorder.timed(0, int(self._taken["took_s"] * 1e9))

@@ -95,3 +95,7 @@ class Kineto:
         if cuda.is_initialized():
             cuda.synchronize()  # as torch.profiler does: kernels that were started in the window belong to it
         return self._disable()
+
+    def drop(self) -> None:
+        """Take away from this thread what is left of a recording that torch has cancelled: what it has of it must not be touched."""
+        self._dropped = self._disable()

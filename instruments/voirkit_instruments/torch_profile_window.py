@@ -69,6 +69,7 @@ class Recorded:
         self._began = (0, 0, 0)  # the step, and bytes held and the time then
         self._edges: list[int] = []  # when steps were over, in this recording
         self._steps = 0  # recorded in earlier recordings
+        self._cancelled: int | None = None  # a thread whose recording torch has cancelled
         self._is_over = False
         self._forking = False
         self._guard = Guard(torch, self._give_way)
@@ -77,6 +78,8 @@ class Recorded:
     def edge(self, n: int) -> None:
         """A step begins, or may, in the thread that trains; ``n`` were before it."""
         if self._is_over:
+            if self._cancelled is not None:
+                self._drop()
             return
         if self._thread is not None:
             if n == self._began[0] + len(self._edges):
@@ -107,7 +110,7 @@ class Recorded:
 
     def forget(self) -> None:
         """This process has been forked."""
-        self._is_over, self._thread = True, None
+        self._is_over, self._thread, self._cancelled = True, None, None
 
     def _give_way(self) -> None:
         """The program begins a profiler of its own."""
@@ -116,13 +119,23 @@ class Recorded:
         here = self._thread is None or self._thread == threading.get_ident()
         if self._thread is not None and here:
             self._end("the script began a profiler of its own")
-        self._thread = None  # of another thread torch cancels what it recorded
+        else:
+            self._cancelled = self._thread  # torch cancels what is recorded of another thread
         self._taken["why"] = "the script uses torch's profiler itself"
         self._warn(
             "--torch-profile: the script uses torch's profiler itself, and there can be only one: "
             f"{self._steps} of {self._window.total} steps were recorded.\n  The run goes on without it."
         )
         self._over()
+
+    def _drop(self) -> None:
+        """Record no more in this thread: the program's profiler, for which torch has cancelled voirkit's, is over."""
+        if self._cancelled == threading.get_ident() and not self._guard.runs:
+            self._cancelled = None
+            try:
+                self._kineto.drop()
+            except Exception as exc:
+                self._failed("can not be ended", exc)
 
     # one recording
 
@@ -199,9 +212,11 @@ class Recorded:
     def finish(self, n: int) -> None:
         """The program has ended, after so many steps."""
         _recorded.discard(self)
-        self._guard.remove()
         if self._taken["pid"] != os.getpid():
             return
+        if self._cancelled is not None:
+            self._drop()
+        self._guard.remove()
         if self._thread == threading.get_ident():
             self._end("the run ended")
         elif self._thread is not None:

@@ -125,6 +125,14 @@ class Recorded:
                     found[group][thread] = Spans(start[part][chosen], end[part][chosen], code[part][chosen])
         return found
 
+    def reach(self, pid: int, tid: int) -> tuple[int, int]:
+        """From when to when a thread had phases."""
+        found = self._connection.execute(
+            f"SELECT min(start_ns), max(start_ns + duration_ns) FROM {_NAMED} WHERE {self._where} AND pid = {pid} AND tid = {tid} "
+            "AND s.kind = 'phase'"
+        ).fetchall()[0]
+        return int(found[0] or 0), int(found[1] or 0)
+
 
 def _parts(pid: Array, tid: Array) -> Iterator[tuple[Thread, slice]]:
     """By thread, the rows that are its own; they lie together."""

@@ -14,7 +14,7 @@ from voirkit.analysis.of_run import of_run
 from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import verdict
 from voirkit.runs.alerts import alerts
-from voirkit.runs.directory import NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER
+from voirkit.runs.directory import FLAME_FOLDER, NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -23,8 +23,9 @@ SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [], "verdict": None,
-    "alerts": [], "memory": None, "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
+    "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
+    "verdict": None, "alerts": [], "memory": None, "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
+    "what_if": None,
 }  # fmt: skip
 
 
@@ -67,6 +68,10 @@ def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
         from voirkit.analysis.syscalls.of_run import syscalls_of
 
         found["syscalls"] = syscalls_of(run) or found["syscalls"]
+    if os.path.isdir(os.path.join(run.path, FLAME_FOLDER)):
+        from voirkit.analysis.flame.of_run import flame_of
+
+        found["flame"] = flame_of(run) or found["flame"]
     if os.path.isdir(os.path.join(run.path, TORCH_PROFILE_FOLDER)):
         from voirkit.analysis.torch_profile.of_run import torch_profile_of
 

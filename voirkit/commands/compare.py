@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from voirkit.commands.target import read_words
 from voirkit.errors import PLAIN, CommandLineError, tell
 from voirkit.options import ExtendedArgumentParser
+from voirkit.report.html_file import may_write, printable, with_file, write
+from voirkit.report.output import STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,10 +33,13 @@ def main(argv: Sequence[str]) -> int:
         CommandLineError: The command line is wrong.
         RunDirectoryError: One is no run, or can not be read, or has no calls.
     """
-    options = read_words(_parser(), argv)
+    options = read_words(_parser(), with_file(argv))
     if len(options.RUN) != 2:
         given = "no RUN is given" if not options.RUN else f"only {options.RUN[0]!r} is given" if len(options.RUN) == 1 else "there are more"
         raise CommandLineError(f"two RUNs are compared, {given}.", next="voirkit compare RUN RUN")
+    if options.html is not None and (options.json or options.calls or not options.html):
+        what = "FILE is missing" if not options.html else f"it is asked for beside {'--json' if options.json else '--calls'}"
+        raise CommandLineError(f"a page is written to a file of its own, and {what}.", next="voirkit compare RUN RUN --html FILE.html")
     from voirkit.runs.find import check_manifest
     from voirkit.runs.opened import open_run
 
@@ -76,6 +81,15 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
     from voirkit.analysis.summary import summary_of
 
     summaries = [summary_of(run) for run in (first, second)]
+    if options.html is not None:
+        from voirkit.report.html_comparison import comparison_page
+
+        target = may_write(options.html)
+        write(comparison_page((first, second), (options.RUN[0], options.RUN[1]), (summaries[0], summaries[1])), target)
+        if target != STDOUT:
+            print(printable(target))
+        sys.stdout.flush()
+        return 0
     rows = figures(summaries[0], summaries[1])
     different = said(summaries[0], summaries[1])
     environment = environments(first.manifest, second.manifest)
@@ -107,11 +121,12 @@ def _plain() -> None:
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit compare",
-        "voirkit compare [--calls] [--json] RUN RUN",
+        "voirkit compare [--calls] [--json] [--html FILE] RUN RUN",
         description="Shows two runs beside each other: steps, phases, rates, verdicts, and what is not the same around them. With --calls: "
         "the first step and call at which they do different things; exit code 1 if there is one.",
     )
     parser.add_argument("RUN", nargs="*", help="two run directories")
     parser.add_argument("--calls", action="store_true", help="find the first call (of --calls) that differs")
+    parser.add_argument("--html", nargs="?", const="", metavar="FILE", help="write the comparison as an HTML page; - is stdout")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     return parser

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from voirkit.commands.target import read_words
 from voirkit.errors import PLAIN, CommandLineError, tell
 from voirkit.options import ExtendedArgumentParser
-from voirkit.report.html_file import NAME, may_write, with_file, write
+from voirkit.report.html_file import NAME, may_write, printable, with_file, write
 from voirkit.report.output import STDOUT
 
 TYPE_CHECKING = False
@@ -80,15 +80,6 @@ def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
             return
         if target != STDOUT:
             print(printable(os.path.relpath(target) if not file else target))
-
-
-def printable(path: str) -> str:
-    """A path as this terminal can show it."""
-    try:
-        path.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # a name that is no text, or none in this encoding
-        return ascii(path)[1:-1]
-    return path
 
 
 def _check(runs: Sequence[Run]) -> int:

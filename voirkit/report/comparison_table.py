@@ -31,7 +31,7 @@ def comparison_table(names: tuple[str, str], figures: Sequence[Figure], differen
     for one in figures:
         beyond = {True: "beyond", False: "within", None: ""}[one.beyond]
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}x" + ("" if wide or not one.beyond else " !")
-        table.add_row(one.name, *(_shown(value, one.units) for value in (one.first, one.second)), ratio, *([beyond] if wide else []))
+        table.add_row(one.name, *(value_of(value, one.units) for value in (one.first, one.second)), ratio, *([beyond] if wide else []))
     return Group(*_heads(names), table, *_spread(figures, wide), *_different(different))
 
 
@@ -40,7 +40,8 @@ def _heads(names: tuple[str, str]) -> Iterator[Text]:
         yield Text.assemble((f"{head:8}", "dim"), name, overflow="fold")
 
 
-def _shown(value: float | None, units: str) -> str:
+def value_of(value: float | None, units: str) -> str:
+    """A figure with its units."""
     if value is None:
         return "unknown"
     if units == "s":
@@ -61,10 +62,11 @@ def _spread(figures: Sequence[Figure], wide: bool) -> Iterator[Text]:
 
 def _different(different: Pairs) -> Iterator[Text]:
     for name, (first, second) in different.items():
-        yield Text.assemble((f"{name}  ", "dim"), f"{_text(first)}  |  {_text(second)}", overflow="fold")
+        yield Text.assemble((f"{name}  ", "dim"), f"{in_words(first)}  |  {in_words(second)}", overflow="fold")
 
 
-def _text(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """What a manifest or a summary holds, in a line."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or "none"
     if isinstance(value, Mapping):

@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _says_something(summary: Mapping[str, Any]) -> bool:
     """Whether there is more to be seen than that a script ran."""
-    parts = ("native", "checks", "parameters", "syscalls", "torch_profile")
+    parts = ("native", "checks", "parameters", "syscalls", "torch_profile", "flame")
     return bool(summary["steps"]["n"] or any(summary.get(part) for part in parts) or (summary.get("calls") or {}).get("by_function"))
 
 

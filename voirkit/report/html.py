@@ -22,6 +22,7 @@ Summary = Mapping[str, Any]
 # From top to bottom. A part whose run has nothing of it gives None.
 PARTS = [
     "voirkit.report.html_first:first",
+    "voirkit.report.html_what_if:what_if",
     "voirkit.report.html_steps:steps",
     "voirkit.report.html_ranks:ranks",
     "voirkit.report.html_loader:loader",

@@ -80,3 +80,12 @@ def write(page: str, target: str) -> None:
         raise
     except OSError as exc:
         raise VoirkitError(f"it can not be written: {exc.strerror or exc}.", where="stdout" if target == STDOUT else target) from None
+
+
+def printable(path: str) -> str:
+    """A path as this terminal can show it."""
+    try:
+        path.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a name that is no text, or none in this encoding
+        return ascii(path)[1:-1]
+    return path

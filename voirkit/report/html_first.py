@@ -76,7 +76,8 @@ def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
     phases, known = steps["phases"], steps.get("wait_known", True)
     device = " on the device" if steps.get("time_of") == "device" else ""
     shares = {phase: phases[phase]["share"] for phase in PHASES if phase != "wait" or known}
-    bar = stacked([(f"a step{device}", shares, duration(steps["time_s"]["median"]))], lambda share: f"{share:.1%}", 1.0)
+    figures = {phase: f"{share:.1%}" for phase, share in shares.items()}
+    bar = stacked([(f"a step{device}", shares, duration(steps["time_s"]["median"]))], _percent, 1.0, figures=figures)
     yield Html(f'<div class="big">{bar}</div>')
     rows = []
     for phase in PHASES:
@@ -93,6 +94,10 @@ def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
     total = sum(phases[phase]["total_s"] for phase in PHASES)
     rows.append((strong(f"step{device}"), "", duration(total), *spread(steps["time_s"])))
     yield folded("the same as a table", table(("phase", "share", "total", "a step", "p10 .. p90"), rows))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
 
 
 def spread(of: Mapping[str, float] | None) -> tuple[str, str]:

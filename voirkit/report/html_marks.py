@@ -19,9 +19,23 @@ LONGEST = 400  # characters of a text; of a longer one the middle is left out
 
 # Those that have a colour of their own, the same as in the terminal; page.css says which.
 COLOURS = frozenset(
-    ("wait", "transfer", "forward", "backward", "optimizer", "other", "fetch", "worker", "zero_grad", "checkpoint", "communication", "loss")
+    (
+        "wait",
+        "transfer",
+        "forward",
+        "backward",
+        "optimizer",
+        "other",
+        "fetch",
+        "worker",
+        "zero_grad",
+        "checkpoint",
+        "communication",
+        "loss",
+        "others",
+    )
 )
-PALETTE = 10
+PALETTE = 14
 
 # What a browser would not show, or show as something else: controls, halves of surrogate pairs, marks that turn the direction of writing.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
@@ -134,6 +148,8 @@ def stacked(
     whole: float | None = None,
     caption: str = "",
     order: Sequence[str] = (),
+    figures: Mapping[str, str] | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> Html:
     """A bar a row, of parts one behind the other, with a legend above.
 
@@ -143,10 +159,14 @@ def stacked(
         whole: What fills a row; if left out, the largest sum. With 0 each row fills its own, so that shares are compared.
         caption: What it shows.
         order: The parts in the order of their colours; if left out, as they first appear.
+        figures: What the legend says of a part.
+        colours: Classes by part, where several pictures are to have the same ones; only these parts are drawn.
     """
     parts = list(dict.fromkeys([*order, *(part for _, values, _ in rows for part in values)]))
     used = {part for _, values, _ in rows for part, value in values.items() if value > 0}
-    colours = {part: colour(part, at) for at, part in enumerate(part for part in parts if part in used)}
+    if colours is None:
+        colours = {part: colour(part, at) for at, part in enumerate(part for part in parts if part in used)}
+    colours = {part: colours[part] for part in parts if part in used and part in colours}
     most = max((sum(values.values()) for _, values, _ in rows), default=0) if whole is None else whole
     made = []
     for label, values, said in rows:
@@ -160,14 +180,25 @@ def stacked(
                 cells.append(f'<i class="{colours[part]}" style="width:{value / room:.3%}" title="{text(title)}"></i>')
         described = ", ".join(f"{part} {shown(values[part])}" for part in colours if values.get(part))
         made.append(_row(label, "".join(cells), said, f"{_plain(label)}: {described}"))
-    return Html(legend(colours) + _rows(made, caption))
+    return Html(_rows([legend(colours, figures), *made], caption))
 
 
-def legend(colours: Mapping[str, str]) -> Html:
-    """Names beside their colours; classes by name."""
-    return Html(
-        '<p class="legend">' + " ".join(f'<span><i class="{kind}"></i>{text(name)}</span>' for name, kind in colours.items()) + "</p>"
-    )
+def differences(rows: Sequence[tuple[object, float, object]], caption: str = "") -> Html:
+    """A bar a row from the middle, to the right for more and to the left for less: (label, difference, what is said at its end)."""
+    most = max((abs(value) for _, value, _ in rows), default=0) or 1
+    made = []
+    for label, value, said in rows:
+        place = f"margin-left:{50 if value > 0 else 50 - 50 * abs(value) / most:.2f}%;width:{50 * abs(value) / most:.2f}%"
+        filled = f'<i class="k-{1 if value > 0 else 2}" style="{place}"></i>'
+        made.append(_row(label, filled, said, f"{_plain(label)}: {_plain(said)}"))
+    return Html(_rows(made, caption).replace('<figure class="bars">', '<figure class="bars apart">', 1))
+
+
+def legend(colours: Mapping[str, str], figures: Mapping[str, str] | None = None) -> Html:
+    """Names beside their colours, and figures beside these; classes and figures by name."""
+    figures = figures or {}
+    made = (f'<span><i class="{kind}"></i>{text(name)} <b>{text(figures.get(name, ""))}</b></span>' for name, kind in colours.items())
+    return Html(f'<p class="legend">{" ".join(made)}</p>')
 
 
 def heat(

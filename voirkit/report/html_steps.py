@@ -12,7 +12,7 @@ from voirkit.analysis.steps import PHASES, Table
 from voirkit.report.figure import duration, figure
 from voirkit.report.html_first import number, spread
 from voirkit.report.html_marks import Html, section, table
-from voirkit.report.html_plots import columns, lines, seconds
+from voirkit.report.html_plots import TIME, columns, lines, seconds
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
@@ -55,7 +55,7 @@ def begin_ns(run: Run, otherwise: int) -> int:
     return found if isinstance(found, int) else otherwise
 
 
-def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a step") -> Html:
+def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a step", group: str = TIME) -> Html:
     """The steps of a rank as columns over the time since the run began."""
     made = _shown(rank)
     zero = _zero(run, rank, made)
@@ -70,7 +70,7 @@ def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a st
         said = "\n".join([f"{which} {duration(float(time[a:b].max()))}", f"at {seconds(float(start[a]))}", *_in_words(means)])
         boxes.append((float(start[a]), float(start[b - 1] + time[b - 1]), means, said))
         peaks.append(float(time[a:b].max()))
-    return columns(boxes, peaks, _bands(rank.steps.evaluation, zero), _edges(run, rank, zero), caption=caption, order=PHASES)
+    return columns(boxes, peaks, _bands(rank.steps.evaluation, zero), _edges(run, rank, zero), caption=caption, group=group, order=PHASES)
 
 
 def _zero(run: Run, rank: Rank, made: Table) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import Html, bars, folded, heading, heat, join, paragraph, section, stacked, table
+from voirkit.report.html_marks import Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
 from voirkit.report.syscall_rows import said
 
@@ -15,10 +14,17 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _ROWS = 18  # kinds of thread and phases
-_NAMED = 9  # calls that have a colour
+_NAMED = 9  # calls in a picture that are told apart
+_MANY_WORKERS = 6
 _TOP = 10
 _FILES = 20
 _PHASES = ("wait", "fetch", "transfer", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "communication", "other", "worker")
+
+_ELSEWHERE = ("other", "worker")
+_WITHIN = "Within phases of training and loading, by kind of thread"
+_BESIDE = "Elsewhere: start-up, between phases, workers that wait for work"
+
+_WAITING = "time in calls that wait: they last as long as somebody else takes"
 
 Document = Mapping[str, Any]
 Rows = Sequence[tuple[str, str, Mapping[str, Any]]]
@@ -44,32 +50,49 @@ def _note(found: Document) -> Iterator[str]:
 
 def _by_phase(found: Document) -> Iterator[Html]:
     waits = set(found.get("waits") or ())
-    rows = [(kind, phase, calls) for kind, phases in (found.get("threads") or {}).items() for phase, calls in phases.items()]
-    rows = [row for row in rows if any(call["calls"] for call in row[2].values())]
-    rows.sort(key=lambda row: (_PHASES.index(row[1]) if row[1] in _PHASES else len(_PHASES), row[0]))
-    if len(rows) > _ROWS:
-        kept = {id(row) for row in sorted(rows, key=lambda row: -sum(call["calls"] for call in row[2].values()))[:_ROWS]}
-        rows = [row for row in rows if id(row) in kept]
-    if not rows:
-        return
-    yield heading("By phase and kind of thread")
+    rows = sorted(_rows(found), key=lambda row: (_PHASES.index(row[1]) if row[1] in _PHASES else len(_PHASES), row[0]))
+    kept = sorted(rows, key=lambda row: -sum(call["calls"] for call in row[2].values()))[:_ROWS]
     entered = found.get("entered") or {}
+    colours = {"others": "k-others"}
 
     def each(kind: str, phase: str, total: float) -> str:
         n = entered.get(kind, {}).get(phase, 0)
-        return f"{total:,.0f}" + (f", {figure(total / n)} each" if n else "")
+        return f"{total:,.0f}" + (f", {figure(total / n)} each" if n and phase not in _ELSEWHERE else "")
 
-    yield _stacked(rows, lambda name, call: call["calls"], lambda n: f"{n:,.0f}", each, "calls")
-    yield folded(
-        "the same with each row as long as the others",
-        _stacked(rows, lambda name, call: call["calls"], lambda n: f"{n:,.0f}", each, "calls", 0),
-    )
-    for caption, wanted in (("time in calls that work", False), ("time in calls that wait: as long as somebody else takes", True)):
+    def last(kind: str, phase: str, total: float) -> str:
+        return duration(total)
 
-        def taken(name: str, call: Mapping[str, Any], wanted: bool = wanted) -> float:
-            return (call["seconds"] or 0.0) if (name in waits) is wanted else 0.0
+    for title, is_within in ((_WITHIN, True), (_BESIDE, False)):
+        chosen = [row for row in rows if row in kept and (row[1] not in _ELSEWHERE) is is_within]
+        if chosen:
+            yield heading(title)
+            yield _stacked(chosen, lambda name, call: call["calls"], lambda n: f"{n:,.0f}", each, "calls", colours)
+            yield _stacked(chosen, _seconds(waits, False), duration, last, "time in calls that work", colours)
+            yield _stacked(chosen, _seconds(waits, True), duration, last, _WAITING, colours)
+    if len(rows) > len(kept):
+        yield paragraph(f"{len(rows) - len(kept)} rows with fewer calls are left out; voirkit report --json has all.", kind="note")
 
-        yield _stacked(rows, taken, duration, lambda kind, phase, total: duration(total), caption)
+
+def _rows(found: Document) -> Rows:
+    """Kind of thread, phase, calls; many workers as one kind."""
+    threads = dict(found.get("threads") or {})
+    workers = [kind for kind in threads if kind.startswith("worker ")]
+    if len(workers) > _MANY_WORKERS:
+        summed: dict[str, dict[str, dict[str, Any]]] = {}
+        for kind in workers:
+            for phase, calls in threads.pop(kind).items():
+                for name, call in calls.items():
+                    row = summed.setdefault(phase, {}).setdefault(name, {"calls": 0, "seconds": None})
+                    row["calls"] += call["calls"]
+                    row["seconds"] = call["seconds"] if row["seconds"] is None else row["seconds"] + (call["seconds"] or 0.0)
+        threads[f"{len(workers)} workers"] = summed
+    rows = [(kind, phase, calls) for kind, phases in threads.items() for phase, calls in phases.items()]
+    return [row for row in rows if any(call["calls"] for call in row[2].values())]
+
+
+def _seconds(waits: set[str], wanted: bool) -> Callable[[str, Mapping[str, Any]], float]:
+    """Of a call, the time of those that wait, or of those that work."""
+    return lambda name, call: (call["seconds"] or 0.0) if (name in waits) is wanted else 0.0
 
 
 def _stacked(
@@ -78,13 +101,16 @@ def _stacked(
     shown: Callable[[float], str],
     at_end: Callable[[str, str, float], str],
     caption: str,
-    whole: float | None = None,
+    colours: dict[str, str],
 ) -> Html:
-    totals: Counter[str] = Counter()
+    """Bars of calls; a call that has no colour yet is given one."""
+    totals: dict[str, float] = {}
     for _, _, calls in rows:
         for name, call in calls.items():
-            totals[name] += value(name, call)  # type: ignore[assignment]  # seconds count as well
-    named = [name for name, total in totals.most_common(_NAMED) if total > 0]
+            totals[name] = totals.get(name, 0.0) + value(name, call)
+    named = [name for name in sorted(totals, key=lambda name: -totals[name])[:_NAMED] if totals[name] > 0]
+    for name in named:
+        colours.setdefault(name, colour("", len(colours) - 1))
     made = []
     for kind, phase, calls in rows:
         values = {name: value(name, calls[name]) for name in named if name in calls}
@@ -92,7 +118,7 @@ def _stacked(
         total = sum(values.values())
         if total > 0:
             made.append((f"{phase} · {kind}", values, at_end(kind, phase, total)))
-    return stacked(made, shown, whole, caption, order=(*named, "others")) if made else Html("")
+    return stacked(made, shown, caption=caption, order=(*named, "others"), colours=colours) if made else Html("")
 
 
 def _over_time(found: Document) -> Iterator[Html]:

@@ -15,10 +15,13 @@ from voirkit.report import operations
 from voirkit.report.call_rows import calls_part
 from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
+from voirkit.report.flame_rows import flame_part
+from voirkit.report.memory_rows import memory_part
 from voirkit.report.native_part import native_part
 from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.syscall_rows import syscall_part
 from voirkit.report.torch_profile_rows import torch_profile_part
+from voirkit.report.what_if_rows import what_if_part
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
@@ -78,6 +81,8 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     yield 1, _title(summary)
     if summary.get("verdict"):
         yield 7, _verdict(summary["verdict"])
+    if summary.get("what_if"):
+        yield 20, what_if_part(summary["what_if"])
     for at, alert in enumerate(summary.get("alerts") or ()):
         yield 2 if at < 3 else 1, _alert(alert)
     if summary.get("checks"):
@@ -92,6 +97,9 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     native = summary.get("native")
     if native:
         yield 5, native_part(native, width)
+    flame = summary.get("flame")
+    if flame:
+        yield 6, flame_part(flame, width)
     calls = summary.get("calls")
     if calls and calls.get("by_function"):
         yield 6, calls_part(calls, width)
@@ -101,6 +109,8 @@ def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[
     profile = summary.get("torch_profile")
     if profile:
         yield 8, torch_profile_part(profile, width)
+    if (summary.get("memory") or {}).get("phases"):
+        yield 7, memory_part(summary["memory"])
     parameters = summary.get("parameters")
     if parameters and parameters.get("layers"):
         yield 6, parameter_part(parameters, width)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from voirkit.report.figure import duration, figure, size
 
+_NAME = 1  # the column
 _MOST = 4  # operators of a phase
 _LITTLE = 0.02  # of all time: an operator below it has no row
 
@@ -32,14 +33,20 @@ def torch_profile_part(found: Document, width: int) -> RenderableType:
     cells = list(_rows(found))
     at_least = (0, 0, 40, 30, 64, 52, 80)
     shown = [at for at, least in enumerate(at_least) if width >= least and any(row[at] for row in cells)]
+    widths = {at: max(len(row[at]) for row in [heads, *cells]) for at in shown}
+    room = max(width - sum(widths[at] + 2 for at in shown if at != _NAME) - 2, 12)
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for at in shown:
-        left = at < 2
-        wide = None if at == 1 else max(len(row[at]) for row in [heads, *cells])
-        table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify="left" if left else "right", min_width=wide)
+        table.add_column(
+            heads[at], no_wrap=True, justify="left" if at <= _NAME else "right", width=min(widths[at], room) if at == _NAME else widths[at]
+        )
     for row in cells:
-        table.add_row(*(Text(row[at]) for at in shown))
+        table.add_row(*(Text(_within(row[at], room)) for at in shown))
     return Group(table, *lines)
+
+
+def _within(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 def _rows(found: Document) -> Iterator[tuple[str, ...]]:
@@ -66,7 +73,9 @@ def said(found: Document) -> Iterator[str]:
     steps = found["steps"]
     if steps:
         which = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
-        slower = f"; in them a step takes {found['slower']:.2g} times as long as without the profiler" if found.get("slower") else ""
+        slower = (
+            f"; their forward, backward and optimizer take {found['slower']:.2g} times as long as others'" if found.get("slower") else ""
+        )
         yield f"operators a step, by torch {found['torch']}'s profiler, of {which}{slower}"
     if found.get("why"):
         yield f"{found['why']}"

@@ -20,8 +20,9 @@ MANIFEST, SUMMARY, NATIVE = "run.json", "summary.json", "native.json"
 NATIVE_FOLDER = "native"  # what a profiler recorded
 SYSCALLS_FOLDER = "syscalls"  # what a tracer of system calls did
 TORCH_PROFILE_FOLDER = "torch_profile"  # what torch's profiler recorded
+FLAME_FOLDER = "flame"  # stacks
 _FILES = (MANIFEST, SUMMARY, NATIVE, "report.html")
-_FOLDERS = ("stream", "trace", "steps", NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER)
+_FOLDERS = ("stream", "trace", "steps", NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER, FLAME_FOLDER)
 PARENT = "voirkit-runs"
 
 

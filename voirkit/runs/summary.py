@@ -22,9 +22,10 @@ def empty(version: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
         "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-        "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [], "ended": "running",
+        "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
+        "ended": "running",
         "verdict": dict(NO_STEPS), "alerts": [], "memory": None, "processors": None, "monitor": None,
-        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0}, "dropped": {}, "warnings": [],
+        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0}, "dropped": {}, "warnings": [], "what_if": None,
     }  # fmt: skip
 
 

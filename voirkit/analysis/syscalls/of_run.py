@@ -18,6 +18,7 @@ from voirkit.analysis.syscalls.read import SyscallLogError, read_strace
 from voirkit.analysis.syscalls.ring import RingError, RingLog
 from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import SYSCALLS_FOLDER, read_json, write_json
+from voirkit.runs.lock import locked
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -35,10 +36,23 @@ def syscalls_of(run: Run) -> dict[str, Any] | None:
     for stem in [
         name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith((".counts.json", ".ring.json"))
     ]:
-        counts = read_json(os.path.join(folder, f"{stem}.counts.json"), SCHEMA) or _count(run, folder, stem)
+        counts = _counted(run, folder, stem)
         if counts is not None:
             found.append(counts)
     return merged(found) if found else None
+
+
+def _counted(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
+    """The counts of a rank, which the first that asks for them makes: others of the same moment wait for it."""
+    counts = os.path.join(folder, f"{stem}.counts.json")
+    known = read_json(counts, SCHEMA)
+    if known is not None:
+        return known
+    try:
+        with locked(os.path.join(folder, f"{stem}.lock")):
+            return read_json(counts, SCHEMA) or _count(run, folder, stem)
+    except OSError:  # the folder can not be written to: nobody keeps or removes anything there
+        return _count(run, folder, stem)
 
 
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:

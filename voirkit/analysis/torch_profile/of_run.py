@@ -24,6 +24,7 @@ from voirkit.analysis.torch_profile.figures import figures, merged, shortened
 from voirkit.analysis.torch_profile.spans import put_into_trace
 from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import TORCH_PROFILE_FOLDER, read_json, write_json
+from voirkit.runs.lock import locked
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -56,7 +57,11 @@ def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
         counts = read_json(stem + _COUNTS, SCHEMA)
         if counts is None and _has_ended(run, one):
             phases = phases if phases is not None else records(run)
-            counts = _count(run, stem, one, phases, ranks)
+            try:
+                with locked(os.path.join(folder, "count.lock")):  # another rank may be about to do the same
+                    counts = read_json(stem + _COUNTS, SCHEMA) or _count(run, stem, one, phases, ranks)
+            except OSError:  # the folder can not be written to
+                counts = _count(run, stem, one, phases, ranks)
         if counts is not None:
             found.append(counts)
     if not taken:
@@ -72,22 +77,22 @@ def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
         "files": [file for one in found for file in one["files"]],
         "clock_error_s": max((one["clock_error_s"] for one in found), default=None),
         "slower": next((one["slower"] for one in found if one["slower"]), None),
-        "left_out": sum(one["left_out"] for one in found), "why": next((one["why"] for one in taken if one["why"]), None),
+        "left_out": sum(one["left_out"] for one in found), "why": next(filter(None, map(_why, taken)), None),
     }  # fmt: skip
 
 
 def _has_ended(run: Run, taken: Mapping[str, Any]) -> bool:
     """Whether the process records no more."""
-    if taken["state"] == "ended":
-        return True
-    clocks = (run.manifest.get("clocks") or {}).get("perf_counter_ns", 0), (run.manifest.get("clocks") or {}).get("time_ns", 0)
-    if is_here(taken["host"]) and is_alive(taken["pid"], *clocks):
-        return False
-    if taken["state"] == "recording":
-        run.warnings.append(
-            "--torch-profile: the run was killed in the window: torch's profiler keeps what it records in memory, and it is lost."
-        )
-    return True
+    clocks = run.manifest.get("clocks") or {}
+    return taken["state"] == "ended" or not (
+        is_here(taken["host"]) and is_alive(taken["pid"], clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0))
+    )
+
+
+def _why(taken: Mapping[str, Any]) -> str | None:
+    """Why not all was recorded that was asked for."""
+    killed = "the run was killed in the window: torch's profiler keeps in memory what it records, and it is lost"
+    return killed if taken["state"] == "recording" else taken["why"]
 
 
 def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks: Sequence[Rank]) -> dict[str, Any] | None:
@@ -134,7 +139,10 @@ def _recording(
     begin = recording["marks"][0][0]
     end = recording["edges"][-1] if recording["edges"] else recording["ended_ns"]  # what is cut off in the middle of a step does not count
     in_steps = (start_ns >= begin) & (start_ns < end) & ~is_mark
-    put_into_trace(run, taken, recording, events, found, start_ns, (events.category != MEMORY) & ~is_mark)
+    try:
+        put_into_trace(run, taken, recording, events, found, start_ns, (events.category != MEMORY) & ~is_mark)
+    except OSError as exc:
+        run.warnings.append(f"--torch-profile: operators are not in the trace ({exc}).")
     return figures(events, found, in_steps), to_run.error_ns
 
 
@@ -175,17 +183,17 @@ def _times(rank: Rank | None, taken: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _slower(rank: Rank | None, taken: Mapping[str, Any]) -> float | None:
-    """How many times longer a step lasts in the window than outside of it, at the median, without what voirkit did itself."""
+    """How many times longer forward, backward and optimizer last in the window than outside of it, at the median of the steps."""
     if rank is None:
         return None
     table = rank.steps.train
-    own = table.time_ns - table.own_ns[:, VOIRKIT]
+    work = table.phase_ns("forward") + table.phase_ns("backward") + table.phase_ns("optimizer")
     inside = _inside(table, taken)
     outside = ~inside
     outside[:2] = False  # the first steps are slow
     if not inside.any() or outside.sum() < _FEW:
         return None
-    return float(np.median(own[inside]) / max(np.median(own[outside]), 1))
+    return float(np.median(work[inside]) / max(np.median(work[outside]), 1))
 
 
 def _compressed(path: str) -> str:

@@ -1,0 +1,113 @@
+"""Scripts whose system calls are known, traced by a tracer that is chosen; and whether it can be used here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+from conftest import Place
+
+# Calls that nothing else makes here: getpgrp, setpgid's like. In each step of ten: 2 in forward, 1 in backward, 3 in the step, and for each
+# of its four samples a file is opened, 3 bytes are read twice, and it is closed.
+PLANTED = """
+import os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Files(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, i):
+        file = os.open(f"data/{i}.txt", os.O_RDONLY)
+        os.read(file, 3), os.read(file, 3)
+        os.close(file)
+        return torch.ones(4)
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+    @staticmethod
+    def backward(ctx, grad):
+        os.getpgid(0)
+        return 2 * grad
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+    def forward(self, x):
+        os.getpgid(0), os.getpgid(0)
+        return Double.apply(self.linear(x))
+
+class Sgd(torch.optim.SGD):
+    def step(self, closure=None):
+        os.getpgid(0), os.getpgid(0), os.getpgid(0)
+        return super().step(closure)
+
+def main(workers):
+    os.makedirs("data", exist_ok=True)
+    for i in range(40):
+        with open(f"data/{i}.txt", "w") as file:
+            file.write("abcdef")
+    model = Model()
+    optimizer = Sgd(model.parameters(), lr=0.1)
+    MARK("begin")
+    for batch in DataLoader(Files(), batch_size=4, num_workers=workers):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        os.getpgid(0)
+    MARK("end")
+    torch.save(model.state_dict(), "model.pt")
+    print(sys.argv, os.getppid(), sys.stdin.read())
+    sys.exit(7)
+
+MARK = lambda word: os.access(f"/mark!{word}", 0)
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+"""
+
+
+@cache
+def why_not(tool: str) -> str:
+    """Why a tracer can not be used here; empty if it can."""
+    if tool == "strace":
+        if shutil.which("strace") is None:
+            return "strace is not installed"
+        done = subprocess.run(
+            [sys.executable, "-c", "import os, subprocess; subprocess.run(['strace', '-o', os.devnull, '-p', str(os.getppid())], timeout=1)"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return "this user may not attach to a process" if "ermitted" in done.stderr else ""
+    from voirkit_instruments.syscalls_kernel import tracefs
+    from voirkit_instruments.syscalls_tool import CanNotTrace
+
+    try:
+        tracefs()
+    except CanNotTrace as exc:
+        return str(exc)
+    return ""
+
+
+def use(place: Place, tool: str, mode: str = "counts") -> None:
+    place.write(
+        voirfile=f"from voirkit_instruments.syscalls import syscalls\ninstrument_traced = syscalls({mode!r}, tool={tool!r})\n", main=PLANTED
+    )
+
+
+def document(place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place.folder / "run" / "summary.json").read_text())["syscalls"]
+    return found
+
+
+def count(rows: dict[str, Any], phase: str, name: str) -> int:
+    return int(rows.get(phase, {}).get(name, {}).get("calls", 0))
+
+
+PGID = "getpgid"

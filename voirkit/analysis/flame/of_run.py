@@ -1,0 +1,157 @@
+"""What the summary says of stacks, and the files for other tools; also of runs that were killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from voirkit.analysis.flame import chrome, figures, sampled
+from voirkit.analysis.flame.joined import Joined
+from voirkit.analysis.flame.stacks import Stacks
+from voirkit.analysis.native_spans import Recorded
+from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.directory import FLAME_FOLDER, read_json, write_json
+from voirkit.runs.parquet import quoted
+from voirkit.runs.ranks import rank_and_world_size
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+SCHEMA = 1
+_ENDS_S = 20.0
+_NEVER = 1 << 62
+COUNTS = ".counts.json"
+
+
+def flame_of(run: Run) -> dict[str, Any] | None:
+    """What the summary says of stacks, ``flame/`` brought up to date; None if none were taken."""
+    counts = counts_of(run)
+    if not counts:
+        return None
+    if rank_and_world_size()[0] == 0:  # it writes what there is one of
+        try:
+            figures.write(os.path.join(run.path, FLAME_FOLDER), counts)
+        except OSError as exc:
+            run.warnings.append(f"{FLAME_FOLDER} can not be written to ({exc.strerror}).")
+    return figures.figures(counts)
+
+
+def counts_of(run: Run) -> list[dict[str, Any]]:
+    """What was counted of each rank's stacks."""
+    folder = os.path.join(run.path, FLAME_FOLDER)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    found = []
+    for stem in [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith((COUNTS, "speedscope.json"))]:
+        counts = read_json(os.path.join(folder, f"{stem}{COUNTS}"), SCHEMA) or _count(run, folder, stem)
+        if counts is not None:
+            found.append(counts)
+    return found
+
+
+def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
+    """Count what was taken, and keep the counts."""
+    taken = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
+    if taken is None or "tool" not in taken or not _is_whole(taken):
+        return None
+    try:
+        document = _document(run, folder, stem, taken)
+    except (OSError, ValueError, LookupError, TypeError) as exc:
+        run.warnings.append(f"--flame: what {taken.get('tool')} wrote can not be counted ({type(exc).__name__}: {exc}).")
+        return None
+    try:
+        write_json(os.path.join(folder, f"{stem}{COUNTS}"), document)
+        for name in os.listdir(folder):
+            if name.startswith(f"{stem}.") and name.endswith((".spy", ".sampled")):
+                os.remove(os.path.join(folder, name))
+    except OSError:
+        pass  # who opens the run next counts again
+    return document
+
+
+def _is_whole(taken: Mapping[str, Any]) -> bool:
+    """Whether who takes stacks has ended; of a run that was killed it does soon after."""
+    clocks = taken["began_ns"], taken.get("began_time_ns", 0)
+    if not is_here(taken.get("host")):
+        return True
+    if not taken.get("ended") and is_alive(taken.get("pid", 0), *clocks):
+        return False  # the program goes on: another rank, or a run that is looked at while it lasts
+    until = time.monotonic() + _ENDS_S
+    while is_alive(taken.get("taker_pid") or 0, *clocks):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dict[str, Any]:
+    stacks, period_ns = Stacks(), round(1e9 / taken["rate_hz"])
+    within_ns = taken.get("attached_ns") or 0, taken.get("ended_ns") or _NEVER
+    recorded = Recorded(run, taken["rank"], taken["host"])
+    joined = Joined(recorded, stacks, period_ns, taken["pid"], _workers(run, taken), within_ns)
+    notes = _notes(os.path.join(folder, f"{stem}.chunks"))
+    if taken["tool"] == "sampler":
+        with open(os.path.join(folder, f"{stem}.sampled"), encoding="utf-8", errors="replace") as lines:
+            joined.add_samples(taken["pid"], sampled.samples(lines, stacks))
+    for note in notes:
+        if note["file"] is not None:
+            _add(joined, os.path.join(folder, note["file"]), note, bool(taken["by_clock"]), stacks)
+    known = {key: taken.get(key) for key in ("tool", "version", "rate_hz", "gil", "native", "rank", "host", "cut", "by_clock")}
+    processes = [(pid, kind, n) for pid, kinds in joined.processes.items() for kind, n in kinds.items()]
+    return {
+        "schema": SCHEMA,
+        **known,
+        "lost": _gaps(notes, period_ns) + (taken.get("late") or 0),
+        "own": joined.own,
+        "clock": figures.clock(joined.clocks),
+        "cost": figures.cost(taken, notes),
+        "frames": [list(frame) for frame in stacks.frames],
+        "stacks": [list(stack) for stack in stacks.stacks],
+        "rows": [[*row, n] for row, n in sorted(joined.counts.items())],
+        "processes": [{"pid": pid, "rank": taken["rank"], "kind": kind, "samples": n} for pid, kind, n in processes],
+    }
+
+
+def _add(joined: Joined, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks) -> None:
+    """Add what one file holds."""
+    if by_clock:
+        seen = {int(tid): at for tid, at in note["seen"].items()}
+        joined.add_chunk(note["pid"], chrome.threads(path, stacks), note["began_ns"], note["ready_ns"] or note["began_ns"], seen)
+        return
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        joined.add_counted(note["pid"], sampled.counted(lines, stacks))
+
+
+def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
+    """Looks at a process that were not taken between a chunk and the next, as the last was started anew, or was killed."""
+    lost = 0
+    for pid in {note["pid"] for note in notes}:
+        own = sorted((note for note in notes if note["pid"] == pid and note["file"]), key=lambda note: note["began_ns"])
+        for before, after in pairwise(own):
+            lost += max(after["ready_ns"] - before["ended_ns"], 0) // period_ns
+    return int(lost)
+
+
+def _workers(run: Run, taken: Mapping[str, Any]) -> dict[int, int]:
+    """By process, which loader worker it is."""
+    rows = run.connection().execute(
+        "SELECT value, args FROM spans WHERE category = 'flame' AND name = 'worker' "
+        f"AND rank = {int(taken['rank'])} AND host = {quoted(taken['host'])}"
+    )
+    return {int(pid): int(json.loads(args)["worker"]) for pid, args in rows.fetchall() if args}
+
+
+def _notes(path: str) -> list[dict[str, Any]]:
+    """What was noted of each chunk; a torn last line of a run that was killed is left out."""
+    found = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    found.append(json.loads(line))
+    except OSError:
+        pass  # nothing was taken
+    return found

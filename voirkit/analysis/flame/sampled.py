@@ -1,0 +1,55 @@
+"""What the sampler in the program wrote, and py-spy's stacks without times (``--gil``): lines, of which a torn one is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from voirkit.analysis.flame.stacks import Frame, Stacks
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.perf_lines import split
+
+THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")
+
+
+def samples(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array, Array]]:
+    """By thread its name, when it was seen (nanoseconds) and with which stack."""
+    frames: list[Frame] = []
+    numbers: list[int] = []
+    names: dict[int, str] = {}
+    seen: dict[int, tuple[list[int], list[int]]] = {}
+    for line in lines:
+        if not line.endswith("\n"):
+            break  # the program was killed as it was written
+        entry: dict[str, Any] = json.loads(line)
+        if "t" in entry:
+            for tid, stack in entry["seen"]:
+                times, which = seen.setdefault(tid, ([], []))
+                times.append(entry["t"])
+                which.append(numbers[stack])
+        elif "frame" in entry:
+            frames.append(Frame(*entry["frame"]))
+        elif "stack" in entry:
+            numbers.append(stacks.number([frames[at] for at in entry["stack"]]))
+        else:
+            names[entry["thread"]] = entry["name"]
+    return {
+        tid: (names.get(tid, ""), np.array(times, dtype=np.int64), np.array(which, dtype=np.int64))
+        for tid, (times, which) in seen.items()
+    }  # fmt: skip
+
+
+def counted(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, int, int]]:
+    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads --nolineno --full-filenames``."""
+    for line in lines:
+        text, _, count = line.rstrip("\n").rpartition(" ")
+        root, *rest = text.split(";")
+        thread = THREAD.fullmatch(root)
+        if thread is None or not count.isdigit():
+            continue
+        frames = [Frame(*split(part)) if part.endswith(")") else Frame(part, "") for part in rest]
+        yield int(thread["tid"], 0), thread["name"] or "", stacks.number(frames), int(count)

@@ -1,0 +1,96 @@
+"""Frames and stacks, each kept once; what a stack says of the phase and the process that it is of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from voirkit.analysis import spy_stacks
+from voirkit.analysis.native_spans import PHASE
+
+OWN = -1  # the number of what is voirkit's own
+OTHER, OUTSIDE = "other", "before and after"  # of the process that trains: in no phase, and outside all of training
+FETCH, BETWEEN, CHILD = "fetch", "between fetches", "child"  # of loader workers, and of processes that are neither
+MAIN = ""  # the thread that trains, or loads
+_RUNS_SCRIPT = "/voirkit/script.py"
+_COMMAND = "/voirkit/cli.py"
+_WORKER = "torch/utils/data/_utils/worker.py"
+_FETCH = "torch/utils/data/_utils/fetch.py"
+_PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+Stack = tuple[int, ...]
+
+
+class Frame(NamedTuple):
+    """A function.
+
+    Attributes:
+        name: With its class, if that is known.
+        file: Its source, or library.
+    """
+
+    name: str
+    file: str
+
+
+@dataclass
+class Stacks:
+    """Frames and stacks by number."""
+
+    frames: dict[Frame, int] = field(default_factory=dict)
+    stacks: dict[Stack, int] = field(default_factory=dict)
+    _by_number: list[Sequence[Frame]] = field(default_factory=list)
+
+    def number(self, frames: Sequence[Frame]) -> int:
+        """The number of a stack, without what runs the script; its frames from the outermost."""
+        of_script = of_program(frames)
+        if of_script is None:
+            return OWN
+        stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
+        number = self.stacks.setdefault(stack, len(self.stacks))
+        if number == len(self._by_number):
+            self._by_number.append(of_script)
+        return number
+
+    def of(self, number: int) -> Sequence[Frame]:
+        """The frames of a stack."""
+        return self._by_number[number] if number != OWN else ()
+
+
+def of_program(frames: Sequence[Frame]) -> Sequence[Frame] | None:
+    """A stack without what runs the script, or, of a worker that was forked, what its parent was doing; None of voirkit's own work."""
+    for at in range(len(frames) - 1, -1, -1):
+        name, file = frames[at]
+        if file.endswith(_WORKER) and name == "_worker_loop":
+            return frames[at:]
+        if file.endswith(_RUNS_SCRIPT):
+            return frames[at + 1 :]
+    return None if any(frame.file.endswith(_COMMAND) for frame in frames) else frames
+
+
+def of_worker(frames: Sequence[Frame]) -> str | None:
+    """Of a stack without what is around it: the phase of a loader worker; None if it is of none."""
+    if not frames or not frames[0].file.endswith(_WORKER):
+        return None
+    return FETCH if any(frame.file.endswith(_FETCH) for frame in frames) else BETWEEN
+
+
+def phase_by_frames(frames: Sequence[Frame]) -> str:
+    """The phase that torch's own functions on a stack say; empty if they say none."""
+    found = dict(spy_stacks.owners([spy_stacks.Frame(frame.name, frame.file, 0) for frame in frames], ()))
+    return found.get(PHASE, "")
+
+
+@lru_cache(maxsize=100_000)
+def label(frame: Frame) -> str:
+    """What a frame is called in a graph: its function and the end of its file's path."""
+    name, file = frame
+    return f"{name} ({short(file)})" if file else name
+
+
+def short(file: str) -> str:
+    """A path without the folder that packages are in; of a file that is in none, the last two parts."""
+    found = _PACKAGES.match(file)
+    return file[found.end() :] if found else "/".join(file.rsplit("/", 2)[-2:])
