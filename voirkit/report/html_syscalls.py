@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
-from voirkit.report.syscall_rows import said
+from voirkit.report.syscall_rows import doubted, said
+from voirkit.report.syscall_shares import sums
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -36,7 +37,7 @@ def syscalls(run: Run, summary: Mapping[str, Any]) -> Html | None:
     if not found:
         return None
     parts = [*_by_phase(found), *_over_time(found), *_most(found), *_files(found)]
-    about = folded("what can be trusted, and what it cost", *(paragraph(line) for line in said(found)))
+    about = folded("what can be trusted, and what it cost", *(paragraph(line) for line in (*doubted(found), *said(found))))
     return section("syscalls", "System calls", *parts, about, note="; ".join(_note(found)))
 
 
@@ -141,15 +142,7 @@ def _over_time(found: Document) -> Iterator[Html]:
 
 def _most(found: Document) -> Iterator[Html]:
     """The ten calls with the largest shares: of all calls, of the time in those that work, and in those that wait."""
-    waits = set(found.get("waits") or ())
-    calls: dict[str, float] = {}
-    working: dict[str, float] = {}
-    waiting: dict[str, float] = {}
-    for phase in (found.get("phases") or {}).values():
-        for name, call in phase.items():
-            calls[name] = calls.get(name, 0) + call["calls"]
-            timed = waiting if name in waits else working
-            timed[name] = timed.get(name, 0.0) + (call["seconds"] or 0.0)
+    calls, working, waiting = sums(found)
     made = [
         _top(calls, lambda n: f"{n:,.0f}", "of all calls"),
         _top(working, duration, "of the time in calls that work"),

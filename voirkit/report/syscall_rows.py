@@ -58,6 +58,11 @@ def _first(found: Document) -> Iterator[str]:
     """What stands above the table, since what is below is cut at the end of a run: what the figures come to, and what is to be doubted."""
     yield from _a_step(found)
     yield from _a_file(found)
+    yield from doubted(found)
+
+
+def doubted(found: Document) -> Iterator[str]:
+    """What makes the figures doubtful or less than all: strace's stops, a tracer that ended early, events without room."""
     if found.get("tool") == "strace":
         which = "calls on files alone, " if found.get("mode") == "files" else ""
         yield f"{which}seen by strace: counts are exact, times far too long, since each call stops for it"
