@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
+from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
 from voirkit.report.syscall_rows import doubted, said
 from voirkit.report.syscall_shares import sums
@@ -111,7 +111,11 @@ def _stacked(
             totals[name] = totals.get(name, 0.0) + value(name, call)
     named = [name for name in sorted(totals, key=lambda name: -totals[name])[:_NAMED] if totals[name] > 0]
     for name in named:
-        colours.setdefault(name, colour("", len(colours) - 1))
+        if name not in colours:
+            # One that no call has; else, since there are more calls than colours, one that none of this picture has.
+            taken, here = {*colours.values()}, {colours.get(other) for other in named}
+            free = [made for made in (colour("", at) for at in range(PALETTE)) if made not in here]
+            colours[name] = next((one for one in free if one not in taken), free[0])
     made = []
     for kind, phase, calls in rows:
         values = {name: value(name, calls[name]) for name in named if name in calls}
