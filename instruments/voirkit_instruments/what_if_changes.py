@@ -154,7 +154,7 @@ def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
 
 
 def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ceiling:
-    """Of what can touch nothing but some phases of the training steps.
+    """Of what can touch nothing but some phases of the training steps. Of evaluation no phases are known: it counts whole.
 
     Args:
         summary: As for ``Change.ceiling``.
@@ -164,4 +164,8 @@ def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ce
     spent = seconds_in(summary, *phases)
     if spent is None:
         return Ceiling(None, "no training step was seen.")
+    evaluation = summary.get("evaluation")
+    if evaluation:
+        spent += evaluation["n"] * evaluation["time_s"]["median"]
+        what += ", with all of the evaluation,"
     return Ceiling(part_of_work(summary, spent), f"{what} takes that much of it.")

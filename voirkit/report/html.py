@@ -26,6 +26,7 @@ PARTS = [
     "voirkit.report.html_steps:steps",
     "voirkit.report.html_ranks:ranks",
     "voirkit.report.html_loader:loader",
+    "voirkit.report.html_flame:flame",
     "voirkit.report.html_native:native",
     "voirkit.report.html_syscalls:syscalls",
     "voirkit.report.html_torch_profile:torch_profile",
