@@ -150,7 +150,9 @@ def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
     seen = summary.get("what_if_run") or {}
     if not seen.get("saves"):
         return Ceiling(0.0, "torch.save is not called in this run.")
-    return Ceiling(part_of_work(summary, seen["saving_s"]), f"the {seen['saves']:,} calls of torch.save take that much of it.")
+    n = seen["saves"]
+    calls = "one call of torch.save takes" if n == 1 else f"the {n:,} calls of torch.save take"
+    return Ceiling(part_of_work(summary, seen["saving_s"]), f"{calls} that much of it.")
 
 
 def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ceiling:
