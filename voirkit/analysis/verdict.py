@@ -211,8 +211,7 @@ def _host(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> d
     return {
         "kind": "host-bound",
         "because": f"{because}: the script's own Python.",
-        "next": "A profiler such as py-spy shows where; look for logging, metrics, .item() and .cpu() in every step."
-        + _ceiling(share, "without it"),
+        "next": "voirkit --flame shows where; look for logging, metrics, .item() and .cpu() in every step." + _ceiling(share, "without it"),
         "evidence": {"phase": "other", "share": share, "ceiling": 1 - share},
     }
 

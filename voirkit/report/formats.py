@@ -51,6 +51,8 @@ FORMATS = {
         "voirkit.report.traincheck",
         "TrainCheck's trace, for traincheck-infer and traincheck-check (of runs with --calls --parameters)",
     ),
+    "speedscope": ("voirkit.report.speedscope", "stacks by phase, for https://www.speedscope.app (of runs with --flame)"),
+    "collapsed": ("voirkit.report.collapsed", "the same as lines, for flame graph tools (of runs with --flame)"),
     "parquet": ("voirkit.report.parquet", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.report.arrow", "the same as an Arrow file; needs pyarrow"),
     "csv": ("voirkit.report.csv", "the same as text"),

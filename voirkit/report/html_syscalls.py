@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
+from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
-from voirkit.report.syscall_rows import said
+from voirkit.report.syscall_rows import doubted, said
+from voirkit.report.syscall_shares import sums
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -36,7 +37,7 @@ def syscalls(run: Run, summary: Mapping[str, Any]) -> Html | None:
     if not found:
         return None
     parts = [*_by_phase(found), *_over_time(found), *_most(found), *_files(found)]
-    about = folded("what can be trusted, and what it cost", *(paragraph(line) for line in said(found)))
+    about = folded("what can be trusted, and what it cost", *(paragraph(line) for line in (*doubted(found), *said(found))))
     return section("syscalls", "System calls", *parts, about, note="; ".join(_note(found)))
 
 
@@ -110,7 +111,11 @@ def _stacked(
             totals[name] = totals.get(name, 0.0) + value(name, call)
     named = [name for name in sorted(totals, key=lambda name: -totals[name])[:_NAMED] if totals[name] > 0]
     for name in named:
-        colours.setdefault(name, colour("", len(colours) - 1))
+        if name not in colours:
+            # One that no call has; else, since there are more calls than colours, one that none of this picture has.
+            taken, here = {*colours.values()}, {colours.get(other) for other in named}
+            free = [made for made in (colour("", at) for at in range(PALETTE)) if made not in here]
+            colours[name] = next((one for one in free if one not in taken), free[0])
     made = []
     for kind, phase, calls in rows:
         values = {name: value(name, calls[name]) for name in named if name in calls}
@@ -137,14 +142,7 @@ def _over_time(found: Document) -> Iterator[Html]:
 
 def _most(found: Document) -> Iterator[Html]:
     """The ten calls with the largest shares: of all calls, and of the time in those that work."""
-    waits = set(found.get("waits") or ())
-    calls: dict[str, float] = {}
-    working: dict[str, float] = {}
-    for phase in (found.get("phases") or {}).values():
-        for name, call in phase.items():
-            calls[name] = calls.get(name, 0) + call["calls"]
-            if name not in waits:
-                working[name] = working.get(name, 0.0) + (call["seconds"] or 0.0)
+    calls, working, _ = sums(found)
     made = [_top(calls, lambda n: f"{n:,.0f}", "of all calls"), _top(working, duration, "of the time in calls that work")]
     made = [one for one in made if one]
     if made:

@@ -15,7 +15,7 @@ from voirkit.analysis.flame.stacks import OWN, Stacks, phase_by_frames
 from voirkit.analysis.innermost import NONE
 from voirkit.analysis.native_spans import Name, Spans
 
-_KNOWN = ("wait", "forward", "backward", "optimizer")  # phases that both tell
+KNOWN = ("wait", "forward", "backward", "optimizer")  # phases that both tell
 _STEP_NS = 250_000
 _TRIES = 2000
 _STARTS_NS = 1_500_000  # where nothing keeps it from a processor
@@ -53,7 +53,7 @@ def clock(
     widest = max(ready_ns - began_ns, 0)
     if not runs or spans is None:
         return Clock(began_ns + min(_STARTS_NS, widest), widest)
-    code = {name: at for at, (_, name) in enumerate(names) if name in _KNOWN}
+    code = {name: at for at, (_, name) in enumerate(names) if name in KNOWN}
     by_stack = {number: NONE if number == OWN else code.get(phase_by_frames(stacks.of(number)), NONE) for _, _, number in runs}
     # The beginning of each run was seen then; of what lies between it is not written when it was.
     at_ns = np.array([begin for begin, _, _ in runs], dtype=np.int64) * 1000

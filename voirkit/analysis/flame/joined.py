@@ -49,8 +49,10 @@ class Joined:
         self._recorded, self._stacks, self._period_ns, self._pid = recorded, stacks, period_ns, pid
         self._workers, self._within_ns = workers, within_ns
         self.counts: Counter[Row] = Counter()
+        self._phase_of: dict[int, str] = {}
         self.processes: dict[int, Counter[str]] = {}
         self.own = 0  # looks that saw voirkit's own work
+        self.late = 0  # looks that did not come in time
         self.clocks: list[aligned.Clock] = []
 
     def add_chunk(self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, seen: Mapping[int, int]) -> None:
@@ -81,7 +83,8 @@ class Joined:
             if at:
                 stacks = np.repeat([stack for _, _, stack in runs], [len(looks) for looks in at])
                 at_ns = clock.zero_ns + (np.concatenate(at) * 1000).astype(np.int64)
-                self.add(pid, thread.tid, thread.name, at_ns, stacks, spans)
+                told = np.concatenate([np.arange(len(looks)) == 0 for looks in at])
+                self.add(pid, thread.tid, thread.name, at_ns, stacks, spans, told)
 
     def _looks(self, begin_us: int, end_us: int) -> Array:
         """The looks that saw a stack: one for each period, at least one; microseconds."""
@@ -110,7 +113,7 @@ class Joined:
             is_main = tid == (self._recorded.leading[PHASE].get(pid) or pid)
             self._count(Row(phase, self._process(pid), MAIN if is_main else name or f"thread {tid}", stack), pid, n)
 
-    def add(self, pid: int, tid: int, name: str, at_ns: Array, stacks: Array, spans: By) -> None:
+    def add(self, pid: int, tid: int, name: str, at_ns: Array, stacks: Array, spans: By, told: Array | None = None) -> None:
         """Count looks at a thread.
 
         Args:
@@ -120,6 +123,8 @@ class Joined:
             at_ns: When the looks were, on the run's clock. Shape (n,).
             stacks: What they saw. Shape (n,).
             spans: The phases around that time.
+            told: Which looks are known to have been; at the others nothing new was seen, if py-spy looked. A stack that says another phase
+                than the clock is of a look that was late, and was not taken. All, if left out.
         """
         ours = stacks == OWN
         if pid == self._pid:
@@ -128,11 +133,22 @@ class Joined:
             ours |= True
         self.own += int(np.count_nonzero(ours))
         at_ns, stacks = at_ns[~ours], stacks[~ours]
+        told = None if told is None else told[~ours]
         is_main = tid == (self._recorded.leading[PHASE].get(pid) or pid)
         thread, process = MAIN if is_main else name or f"thread {tid}", self._process(pid)
         phases = self._phases(pid, tid, at_ns, stacks, spans)
-        for (phase, stack), n in Counter(zip(phases, stacks.tolist(), strict=True)).items():
+        seen = Counter(zip(phases, stacks.tolist(), [True] * len(phases) if told is None else told.tolist(), strict=True))
+        for (phase, stack, known), n in seen.items():
+            if not known and is_main and phase in aligned.KNOWN and (self._said(stack) or phase) != phase:
+                self.late += n
+                continue
             self._count(Row(phase, process, thread, stack), pid, n)
+
+    def _said(self, stack: int) -> str:
+        """The phase that a stack says by itself."""
+        if stack not in self._phase_of:
+            self._phase_of[stack] = phase_by_frames(self._stacks.of(stack))
+        return self._phase_of[stack]
 
     def _count(self, row: Row, pid: int, n: int) -> None:
         self.counts[row] += n

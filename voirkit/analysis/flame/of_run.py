@@ -104,7 +104,7 @@ def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dic
     return {
         "schema": SCHEMA,
         **known,
-        "lost": _gaps(notes, period_ns) + (taken.get("late") or 0),
+        "lost": _gaps(notes, period_ns) + (taken.get("late") or 0) + joined.late,
         "own": joined.own,
         "clock": figures.clock(joined.clocks),
         "cost": figures.cost(taken, notes),
