@@ -1,7 +1,7 @@
 """What ``--what-if read-ahead`` and ``io-uring-read`` do to a loader that reads a file a sample: cold (dropped from memory) and warm.
 
-Each setting runs in processes of its own, the three variants in turn, five times; an epoch to learn in, then one that is timed. The files are
-made here, in a folder beside the repository's other caches or the one given, which must be on a disk.
+Each setting runs in processes of its own, the three variants in turn, five times; epochs to learn in, then one of each kind that is timed.
+The files are made below the current folder, or the one given, which must be on a disk.
 
     python benchmarks/what_if_read.py [FOLDER]
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from conftest import Ended, Place
@@ -43,7 +44,7 @@ def ran(place: Place, setting: str, *words: str, before: str = "", after: str = 
 
 
 def test_a_plain_run_keeps_losses_and_files_and_times_the_work(place: Place) -> None:
-    ended, told = ran(place, "plain", after="print('crc', torch.serialization.get_crc32_options())")
+    ended, told = ran(place, "plain", after="print('crc', getattr(torch.serialization, 'get_crc32_options', lambda: True)())")
     assert ended.code == 0, ended.err
     assert ended.out == "epoch 0\nepoch 1\nepoch 2\ncrc True\n"
     assert ended.err == ""
@@ -62,13 +63,9 @@ def test_a_run_without_checksums_ends_after_its_steps_with_the_saving_that_follo
     assert ended.code == 0, ended.err
     assert ended.out == "epoch 0\nepoch 1\n"
     assert (told["steps"], told["saves"], told["stopped"]) == (8, 2, True)
-    assert told["facts"] == {"touched": 1}
-    from zipfile import BadZipFile, ZipFile
-
-    try:
-        assert ZipFile(place.folder / "net.pt").testzip() is not None
-    except BadZipFile:
-        pass
+    assert told["facts"]["touched"] == hasattr(torch.serialization, "set_crc32_options")
+    with ZipFile(place.folder / "net.pt") as file:
+        assert (file.testzip() is not None) == hasattr(torch.serialization, "set_crc32_options"), "a strict reader sees the checksums"
     assert torch.load(place.folder / "net.pt", weights_only=True)["epoch"] == 1
 
 
@@ -98,9 +95,28 @@ def test_loaders_pin_their_batches(place: Place) -> None:
     assert ended.summary["what_if_run"]["facts"] == {"touched": 1}
 
 
+# Without an optimizer of torch, which imports the compiler: 3 s of each of eleven runs.
+BARE = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 1)
+    for epoch in range(3):
+        for x, y in DataLoader(TensorDataset(torch.randn(32, 8), torch.randn(32, 1)), 8):
+            ((net(x) - y) ** 2).mean().backward()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter -= 0.01 * parameter.grad
+                    parameter.grad = None
+        torch.save({"net": net.state_dict(), "epoch": epoch}, "net.pt")
+        print("epoch", epoch)
+"""
+
+
 @pytest.mark.slow
 def test_a_change_is_measured_on_the_unedited_script(place: Place) -> None:
-    place.write(main=SAVES.format(before="", after=""))
+    place.write(main=BARE)
     ended = place.python("-m", "voirkit", "--run-dir", "run", "--what-if", "checkpoint-no-crc", "main.py", timeout=280)
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
