@@ -2,9 +2,9 @@
 
     python benchmarks/torch_profile.py [--rounds 5] [--steps 300]
 
-A small transformer is trained on the CPU in one thread, in interleaved processes; each step tells the processor time of its thread. In the
-window: steps 100 to 109. Printed: milliseconds of a step outside and in the window (medians over all rounds), their ratio, and the processor
-time of the loop that is in no step: batches, and beginning, ending and writing.
+A small transformer is trained on the CPU in one thread, in interleaved processes; each step tells the processor time of its thread. The
+window is steps 100 to 109. Printed: milliseconds of a step outside and in the window (medians over all rounds), their ratio, and the
+processor time of the loop that is in no step: batches, and beginning, ending and writing.
 """
 
 from __future__ import annotations

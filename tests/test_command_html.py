@@ -146,6 +146,59 @@ def test_what_is_damaged_is_said_and_the_rest_is_drawn(place: Place) -> None:
     assert "input-bound" in page.text["first"]
 
 
+def test_a_silent_bug_that_was_found_stands_on_the_first_screen(place: Place) -> None:
+    ran(place)
+    path = place.folder / "run" / "summary.json"
+    summary = json.loads(path.read_text())
+    found = {"name": "missing-zero-grad", "found": True, "step": 3, "where": "main.py:12", "because": "It is <b>not</b> called."}
+    other = {
+        "name": "same-order",
+        "found": None,
+        "step": None,
+        "where": None,
+        "because": "There was one epoch.",
+        "next": "",
+        "evidence": {},
+    }
+    summary["checks"] = [{**found, "next": "Call it.", "evidence": {"steps": [1, 2], "share": 0.25}}, other]
+    path.write_text(json.dumps(summary))
+    assert report(place, "--html", "run").code == 0
+    page = read(place.folder / "run" / "report.html")
+    assert "missing-zero-grad" in page.text["first"]
+    assert "step 3, main.py:12: It is <b>not</b> called." in page.text["first"]
+    assert "2 looked for, 1 found." in page.text["checks"]
+    assert "share0.25" in page.text["checks"]
+
+
+def test_system_calls_are_drawn_by_phase_and_over_time_and_the_ten_most_have_shares(place: Place) -> None:
+    ran(place)
+    path = place.folder / "run" / "summary.json"
+    summary = json.loads(path.read_text())
+
+    def calls(**counts: int) -> dict[str, Any]:
+        return {name: {"calls": n, "errors": 0, "seconds": n / 1000, "bytes": 0} for name, n in counts.items()}
+
+    wait, other = calls(read=30, futex=10), calls(openat=60)
+    summary["syscalls"] = {
+        "phases": {"wait": wait, "other": other}, "threads": {"main": {"wait": wait, "other": other}}, "entered": {"main": {"wait": 10}},
+        "waits": ["futex"], "tool": "kernel", "calls": 100, "files": [], "folders": [],
+        "over_time": {"begin_s": 1.0, "bin_s": 0.5, "calls": {"read": [10, 20], "openat": [0, 60]}, "seconds": None, "phases": {"wait": [1.0, 0.5]}},
+    }  # fmt: skip
+    path.write_text(json.dumps(summary))
+    assert report(place, "--html", "run").code == 0
+    page = read(place.folder / "run" / "report.html")
+    said = page.text["syscalls"]
+    assert "wait · main40, 4 each" in said
+    assert "time in calls that waitwait · main" not in said
+    titles = [str(found.get("title")) for _, found in page.tags]
+    assert "read: 30, 75.0%" in titles  # of the calls in its row
+    assert "read: 30 ms, 100.0%" in titles  # of the time in calls that work
+    assert "futex: 10 ms, 100.0%" in titles
+    assert "openat60.0% 60" in " ".join(said.split()).replace("  ", " ")
+    assert "these together 100.0%" in said
+    assert "1.5 s .. 2 s: 60" in said  # of the map
+
+
 def test_ranks_in_directories_of_their_own_are_one_page(place: Place) -> None:
     place.write(main=TRAINED)
     for rank in (0, 1):

@@ -119,6 +119,29 @@ def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else
     assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
 
 
+def test_processes_that_come_and_go_are_counted_together(place: Place, tracer: str) -> None:
+    place.write(
+        main="""
+        import os, threading
+        for i in range(40):
+            pid = os.fork()
+            if not pid:
+                thread = threading.Thread(target=lambda: os.getpgid(0))
+                thread.start()
+                thread.join()
+                os.getpgid(0)
+                os._exit(0)
+            os.waitpid(pid, 0)
+            os.getpgid(0)
+    """
+    )
+    assert place.voirkit("main.py").code == 0
+    threads = document(place)["threads"]
+    assert threads["main"]["other"][PGID]["calls"] == 40
+    assert threads["child"]["other"][PGID]["calls"] == 80
+    assert threads["child"]["other"]["exit_group"]["calls"] == 40
+
+
 def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Place) -> None:
     place.write(main=PLANTED)
     ended = place.voirkit("--syscalls=counters", "main.py", "0")

@@ -6,12 +6,16 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import Ended, Place
+from small_overseer import SmallOverseer
 
 from voirkit.runs.opened import open_run
+from voirkit_instruments.memory_snapshot import MemorySnapshot
+from voirkit_instruments.steps_heard import CALLED, STEPPED, heard_of
 from voirkit_instruments.torch_profile_steps import Turns, Window, read
 
 TRAIN = """
@@ -274,3 +278,40 @@ def test_a_script_that_traces_its_memory_itself_goes_on_doing_so(place: Place) -
 
 def test_another_word_for_the_memory_is_refused(place: Place) -> None:
     assert place.write(main="").voirkit("--memory-snapshot=all", "main.py").code == 2
+
+
+class _Cuda:
+    """What of ``torch.cuda`` is used, as it is documented; no device is here."""
+
+    def __init__(self) -> None:
+        self.memory, self.done, self.held = self, [], 100
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def memory_allocated(self) -> int:
+        self.held += 50
+        return self.held
+
+    def _record_memory_history(self, enabled: str | None = "all", max_entries: int = 0) -> None:
+        self.done.append(("history", enabled))
+
+    def _dump_snapshot(self, path: str) -> None:
+        Path(path).write_bytes(b"snapshot")
+        self.done.append(("dump", Path(path).name.partition("-r0-")[2].partition(".")[2]))
+
+
+def test_on_cuda_the_history_of_allocations_is_kept_and_written(tmp_path: Path) -> None:
+    ov: Any = SmallOverseer()
+    ov.run_dir = str(tmp_path)
+    snapshot, cuda = MemorySnapshot(ov, python=False), _Cuda()
+    steps, forwards = (heard_of(ov).around(event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None) for event in (STEPPED, CALLED))
+    snapshot.begin(SimpleNamespace(cuda=cuda))
+    optimizer = object()
+    for enter, leave in (steps, forwards, forwards):
+        leave(enter(optimizer), 0, optimizer)
+    snapshot.end()
+    assert cuda.done == [("history", "all"), ("dump", "snapshot.pickle"), ("history", None)]
+    assert ov.summary["memory"]["phases"]["forward"]["device"] == {"growth": 100, "peak": 350}
+    assert (tmp_path / ov.summary["memory"]["snapshot"]).read_bytes() == b"snapshot"
+    assert ov.warned == []
