@@ -55,7 +55,9 @@ class Joined:
         self.late = 0  # looks that did not come in time
         self.clocks: list[aligned.Clock] = []
 
-    def add_chunk(self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, seen: Mapping[int, int]) -> None:
+    def add_chunk(
+        self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, until_ns: int | None, seen: Mapping[int, int]
+    ) -> None:
         """Count what one file of py-spy's holds.
 
         Args:
@@ -63,6 +65,7 @@ class Joined:
             threads: What its threads did.
             began_ns: When py-spy was started; its clock begins from here to ``ready_ns``.
             ready_ns: When it said that it looks.
+            until_ns: Until then the process executed what py-spy looked at; None if it always did.
             seen: By thread, when it was there last.
         """
         until_us = max((run[1] for thread in threads for run in thread.runs), default=0)
@@ -75,10 +78,13 @@ class Joined:
         if pid == self._pid:
             self.clocks.append(clock)
         last = max(seen.values(), default=0)
+        if until_ns is not None:
+            until_us = max((until_ns - clock.zero_ns) // 1000, 0)
         for thread in threads:
             there = seen.get(thread.tid, last)
             gone_us = (there - clock.zero_ns) // 1000 if there < last else until_us  # to the end of the file its last stack stays
-            runs = [(begin, min(end, max(gone_us, begin + 1)), stack) for begin, end, stack in thread.runs]
+            gone_us = min(gone_us, until_us)
+            runs = [(begin, min(end, max(gone_us, begin + 1)), stack) for begin, end, stack in thread.runs if begin <= until_us]
             at = [self._looks(begin, end) for begin, end, _ in runs]
             if at:
                 stacks = np.repeat([stack for _, _, stack in runs], [len(looks) for looks in at])
