@@ -69,6 +69,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/live.py
 	$(PY) benchmarks/parameters.py
 	$(PY) benchmarks/syscalls.py
+	$(PY) benchmarks/what_if_read.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

@@ -28,7 +28,13 @@ for _ in range(int(sys.argv[1])):
 print(time.process_time() - began, time.perf_counter() - wall)
 """
 VOIRKIT = [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run"]
-SAMPLER = "import sys, voirkit_instruments.flame_spy as spy; spy.program = lambda: None; from voirkit.cli import main; sys.exit(main(sys.argv[1:]))"
+SAMPLER = """
+import sys
+import voirkit_instruments.flame_spy as spy
+spy.program = lambda: None
+from voirkit.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 PY_SPY = [os.path.join(sysconfig.get_path("scripts"), "py-spy"), "record", "--format", "raw", "--output", "run.txt", "--rate", "97"]
 VARIANTS = {
     "without": VOIRKIT,

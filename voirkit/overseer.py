@@ -69,7 +69,6 @@ class Overseer(GivenOverseer):
         self.program: Program | None = None
         self.failures: list[str] = []
         self._required: list[Condition] = []  # what the summary must fulfil
-        self.page = ""  # its HTML report
         self.table = ""  # the summary of a run that trained, as text
         self._logfile = logfile
         self._recording = record
@@ -405,8 +404,6 @@ class Overseer(GivenOverseer):
                 self._complete(self._record)
             self._check()
             self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
-            if self.options.html and self._record.is_whole and self._record.manifest["rank"] == 0:
-                self._draw_page(self._record.path)
         except Exception as exc:  # an instrument may have put anything into the summary
             self.warn(f"the summary can not be written ({type(exc).__name__}: {text_of(exc)}).")
 
@@ -428,14 +425,6 @@ class Overseer(GivenOverseer):
             dropped[name] = dropped.get(name, 0) + n
         for line in traces.lost(dropped):
             self.warn(line)
-
-    def _draw_page(self, path: str) -> None:
-        """Have the run's HTML report written, when all else has been."""
-        why = traces.page(path)
-        if why:
-            self.warn(f"--html: {why.removeprefix('voirkit: ')}")
-        else:
-            self.page = os.path.join(path, "report.html").removeprefix(current_folder() + os.sep)
 
     def _check(self) -> None:
         """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""

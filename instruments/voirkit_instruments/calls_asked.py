@@ -33,14 +33,16 @@ def is_script(word: str, following: Sequence[str]) -> bool:
     return not (following and (following[0] in ("-m", "--") or is_script(following[0], ())))
 
 
-def names(given: str | None) -> list[str]:
-    """What is asked for, by full names; the default list for nothing.
+def names(given: str | bool | None) -> list[str]:
+    """What is asked for, by full names; the default list where nothing is (None, or True: the flag alone).
 
     Raises:
-        CommandLineError: It is no list of names.
+        CommandLineError: It is no list of names, or an empty one.
     """
+    if not isinstance(given, str):
+        return list(DEFAULT)
     found: list[str] = []
-    for word in (given or "").replace(" ", ",").split(","):
+    for word in given.replace(" ", ",").split(","):
         if not word:
             continue
         first, dot, rest = word.partition(".")
@@ -49,7 +51,13 @@ def names(given: str | None) -> list[str]:
             raise CommandLineError(f"{word!r} is no name of a module, class or function.", where=f"--calls={given}")
         if name not in found:
             found.append(name)
-    return found or list(DEFAULT)
+    if not found:
+        raise CommandLineError(
+            "it names nothing to record.",
+            where=f"--calls={given}",
+            next="Name modules, --calls=torch.optim,mine, or none at all for what a training calls: voirkit --calls SCRIPT",
+        )
+    return found
 
 
 def check(asked: Sequence[str], folder: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.calls_walk import Found
 
 
-def show(given: str | None, folder: str) -> NoReturn:
+def show(given: str | bool | None, folder: str) -> NoReturn:
     """Print the list.
 
     Args:

@@ -47,7 +47,7 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
     action = ov.argparser.add_argument(
         "--calls",
         nargs="?",
-        const="",
+        const=True,
         dest="--calls",
         metavar="MODULES",
         help="record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",

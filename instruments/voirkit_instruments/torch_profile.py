@@ -55,7 +55,7 @@ class TorchProfile:
         try:
             from voirkit_instruments.torch_profile_window import Recorded
 
-            self._recorded = Recorded(torch, self._ov.run_dir, self._window, self._memory, self._ov.warn)
+            self._recorded = Recorded(torch, self._ov.run_dir, self._window, self._memory, self._ov.options.trace_limit, self._ov.warn)
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"--torch-profile: this torch can not be profiled ({type(exc).__name__}: {exc}).\n  The run goes on without it.")
             self._over = True

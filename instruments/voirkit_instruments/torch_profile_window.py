@@ -51,11 +51,12 @@ class Recorded:
         run_dir: The run directory.
         window: Which steps.
         memory: Whether to record what operators allocate.
+        most_bytes: What torch's files may take in all.
         warn: Told what does not go as asked.
     """
 
-    def __init__(self, torch: ModuleType, run_dir: str, window: Window, memory: bool, warn: Callable[[str], None]) -> None:
-        self._window, self._warn = window, warn
+    def __init__(self, torch: ModuleType, run_dir: str, window: Window, memory: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
+        self._window, self._left_bytes, self._warn = window, most_bytes, warn
         self._kineto = Kineto(torch, memory)
         self._folder = os.path.join(run_dir, TORCH_PROFILE_FOLDER)
         rank, host = rank_and_world_size()[0], os.uname().nodename
@@ -89,6 +90,8 @@ class Recorded:
             if n in self._window and not self._is_large():
                 return
             self._end("")
+            if self._is_over:
+                return
         if n >= self._window.end or self._steps >= self._window.total:
             self._over()
         elif n in self._window:
@@ -121,12 +124,8 @@ class Recorded:
             self._end("the script began a profiler of its own")
         else:
             self._cancelled = self._thread  # torch cancels what is recorded of another thread
-        self._taken["why"] = "the script uses torch's profiler itself"
-        self._warn(
-            "--torch-profile: the script uses torch's profiler itself, and there can be only one: "
-            f"{self._steps} of {self._window.total} steps were recorded.\n  The run goes on without it."
-        )
-        self._over()
+        done = f"{self._steps} of {self._window.total} steps were recorded"
+        self._stop(f"the script uses torch's profiler itself, and there can be only one; {done}")
 
     def _drop(self) -> None:
         """Record no more in this thread: the program's profiler, for which torch has cancelled voirkit's, is over."""
@@ -164,15 +163,13 @@ class Recorded:
         """
         began, self._thread = recorder.now(), None
         recordings = self._taken["recordings"]
-        name = f"{self._stem}-{len(recordings)}.json"
+        name = f"{self._stem}-{len(recordings)}"
         try:
             result = self._kineto.end()
             ended = recorder.now()
             first, done = self._began[0], len(self._edges)
             self._steps += done
-            if done or why:
-                path = os.path.join(self._folder, f"{name.removesuffix('.json')}.trace.json")
-                result.save(path)
+            if (done or why) and self._is_saved(result, path := os.path.join(self._folder, f"{name}.trace.json")):
                 recordings.append(
                     {"file": os.path.basename(path), "steps": [first, first + done], "marks": self._kineto.marks, "edges": self._edges,
                      "began_ns": self._began[2], "tid": threading.get_native_id(), "ended_ns": ended, "why": why or None}
@@ -180,28 +177,35 @@ class Recorded:
             self._taken["state"] = "waiting"
             self._write()
             if len(recordings) >= MOST_RECORDINGS and not self._is_over:
-                self._taken["why"] = f"it was interrupted {MOST_RECORDINGS} times"
-                self._warn(f"--torch-profile: it was interrupted {MOST_RECORDINGS} times, and stops: {self._steps} steps were recorded.")
-                self._over()
+                self._stop(f"it was interrupted {MOST_RECORDINGS} times; {self._steps} of {self._window.total} steps were recorded")
         except Exception as exc:
             self._failed("can not be ended", exc)
         finally:
             self._looks.took(began, recorder.now())
 
+    def _is_saved(self, result: Any, path: str) -> bool:
+        """Write what was recorded, if there is room for it; else it is told, and nothing more is recorded."""
+        result.save(path)
+        self._left_bytes -= os.path.getsize(path)
+        if self._left_bytes < 0:
+            os.unlink(path)
+            self._stop("what torch recorded is larger than --trace-limit")
+        return self._left_bytes >= 0
+
     def _is_large(self) -> bool:
         if _held() - self._began[1] < _GROWN:
             return False
-        self._taken["why"] = "the process grew by 2 GiB"
-        self._warn(
-            f"--torch-profile: the process grew by 2 GiB in the window, which ends after {self._steps + len(self._edges)} "
-            f"of {self._window.total} steps: torch keeps in memory what it records."
-        )
-        self._is_over = True  # the end of this recording is the last
+        done = self._steps + len(self._edges)
+        self._stop(f"the process grew by 2 GiB in the window; {done} of {self._window.total} steps were recorded")
         return True
 
     def _failed(self, what: str, exc: Exception) -> None:
-        self._taken["why"] = f"{what} ({type(exc).__name__}: {exc})".split("\n")[0]
-        self._warn(f"--torch-profile: {self._taken['why']}.\n  The run goes on without it.")
+        self._stop(f"{what} ({type(exc).__name__}: {exc})".split("\n")[0])
+
+    def _stop(self, why: str) -> None:
+        """Record nothing more."""
+        self._taken["why"] = why
+        self._warn(f"--torch-profile: {why}.\n  The run goes on without it.")
         self._over()
 
     def _over(self) -> None:

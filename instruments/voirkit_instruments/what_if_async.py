@@ -117,6 +117,7 @@ class CheckpointAsync:
             self._here[why] = self._here.get(why, 0) + 1
             return None
         given = [option() for option in options]
+        found = path, os.fstat(file), self._looks.stat(os.path.dirname(path))
 
         def begin() -> Any:
             try:
@@ -125,12 +126,14 @@ class CheckpointAsync:
                 os.close(file)
             return torch._C.PyTorchFileWriter(path, *given)
 
-        return Held(begin, room(), self._spare)
+        return Held(begin, room(), self._spare, found)
 
     def _why_not(self, path: str) -> str:
         """Why a save is to be made here and now; empty if it need not."""
         if os.getpid() != self._pid:
             return "in a child process"
+        if self._patches is None:
+            return "after the end"
         if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
             return "in one of several ranks"
         if not path.isascii():
@@ -141,7 +144,7 @@ class CheckpointAsync:
             return ""
 
     def _left(self, opener: Any, leave: Any, error: tuple[Any, ...]) -> Any:
-        held, path = opener.file_like, os.path.abspath(opener.name)
+        held = opener.file_like
         why = held.why_through or ("that failed" if error[0] is not None else "")
         if why:
             self._here[why] = self._here.get(why, 0) + 1
@@ -150,7 +153,7 @@ class CheckpointAsync:
         self._copied += 1
         self._bytes += held.bytes
         self._copying_ns += held.copying_ns
-        found, folder = self._looks.stat(path), self._looks.stat(os.path.dirname(path))
+        path, found, folder = held.found
         self._saves.hand_over(Save(path, found, folder, lambda: _end(held, opener, leave, (None, None, None))))
         return None
 
@@ -163,10 +166,10 @@ class CheckpointAsync:
             Exception: What writing failed with, if the program has not met it.
         """
         self._patches = None
-        self._looks.end()
         if os.getpid() == self._pid:
             self._saves.settle()
             self._spare.clear()
+        self._looks.end()
         self._saves.raise_any()
 
     def facts(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
     from typing import Any
 
@@ -47,6 +48,7 @@ class Held:
         begin: Makes the writer that they are for.
         room: Bytes that new copies may take.
         spare: Where memory is taken from, and given back to.
+        found: Its path, and what ``os.stat`` says of it and of its folder.
 
     Attributes:
         bytes: Of the copies.
@@ -54,11 +56,12 @@ class Held:
         why_through: Why records now go straight to the writer; empty while they are kept.
     """
 
-    def __init__(self, begin: Callable[[], Any], room: float, spare: Spare) -> None:
+    def __init__(self, begin: Callable[[], Any], room: float, spare: Spare, found: tuple[str, os.stat_result, os.stat_result]) -> None:
         self._begin = begin
         self._writer: Any = None
         self._room = room
         self._spare = spare
+        self.found = found
         self._records: deque[tuple[str, tuple[Any, ...], Any]] = deque()  # method, arguments, what must live as long
         self.bytes, self.copying_ns = 0, 0
         self.why_through = ""

@@ -89,7 +89,7 @@ CHANGES = {
     "num-threads": _Known("voirkit_instruments.what_if_torch:NumThreads", "=N", "torch computes with N threads on the CPU"),
     "pin-memory": _Known("voirkit_instruments.what_if_torch:PinMemory", "", "DataLoader(pin_memory=True)"),
     "non-blocking": _Known("voirkit_instruments.what_if_torch:NonBlocking", "", "copies from pinned memory to a GPU are not waited for"),
-    "io-uring-read": _Known("voirkit_instruments.what_if_uring:IoUringRead", "", "the loader's files are read in batches, with io_uring"),
+    "io-uring-read": _Known("voirkit_instruments.what_if_uring:IoUringRead", "", "the same, asked for in batches with io_uring"),
 }  # fmt: skip
 
 
@@ -150,11 +150,13 @@ def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
     seen = summary.get("what_if_run") or {}
     if not seen.get("saves"):
         return Ceiling(0.0, "torch.save is not called in this run.")
-    return Ceiling(part_of_work(summary, seen["saving_s"]), f"the {seen['saves']:,} calls of torch.save take that much of it.")
+    n = seen["saves"]
+    calls = "one call of torch.save takes" if n == 1 else f"the {n:,} calls of torch.save take"
+    return Ceiling(part_of_work(summary, seen["saving_s"]), f"{calls} that much of it.")
 
 
 def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ceiling:
-    """Of what can touch nothing but some phases of the training steps.
+    """Of what can touch nothing but some phases of the training steps. Of evaluation no phases are known: it counts whole.
 
     Args:
         summary: As for ``Change.ceiling``.
@@ -164,4 +166,8 @@ def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ce
     spent = seconds_in(summary, *phases)
     if spent is None:
         return Ceiling(None, "no training step was seen.")
+    evaluation = summary.get("evaluation")
+    if evaluation:
+        spent += evaluation["n"] * evaluation["time_s"]["median"]
+        what += ", with all of the evaluation,"
     return Ceiling(part_of_work(summary, spent), f"{what} takes that much of it.")

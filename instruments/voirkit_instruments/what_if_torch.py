@@ -93,7 +93,7 @@ class NumThreads(_Switch):
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
         """The time of computing, where that is done by the CPU."""
         if (summary.get("what_if_run") or {}).get("threads") == self._n:
-            return Ceiling(0.0, f"the script computes with {self._n} threads as it is.")
+            return Ceiling(0.0, f"the script computes with {self._n} thread{'s' if self._n > 1 else ''} as it is.")
         if (summary.get("steps") or {}).get("time_of") == "device":
             return Ceiling(None, "the steps are computed by a GPU, which has nothing of it; the host's own work may.")
         return ceiling_of_phases(summary, "computing (forward, backward, optimizer)", "forward", "backward", "optimizer")

@@ -155,6 +155,20 @@ def test_a_number_that_is_given_again_is_another_process() -> None:
     assert calls(document)["worker 1", "worker", "getpid"] == 1
 
 
+def test_any_number_of_processes_that_have_ended_take_no_more_room() -> None:
+    lines = []
+    for i in range(500):
+        lines += [
+            call(7, 10 * i + 1, FORK, 100 + i),
+            call(100 + i, 10 * i + 2, "getpid()"),
+            f"{100 + i} {10 * i + 3}.000000 +++ exited with 0 +++",
+        ]
+    log = StraceLog()
+    found = Attribution().add(log.events([f"{line}\n" for line in lines]))
+    assert len(found.rows) == 2
+    assert calls(figures(found, log.timed)) == {("main", "all", "clone"): 500, ("child", "all", "getpid"): 500}
+
+
 def test_threads_that_were_there_when_tracing_began_are_known() -> None:
     known = Known(pid=7, threads={7: "python", 8: "pt_autograd_0"})
     document = made(

@@ -18,12 +18,13 @@ from voirkit.analysis.syscalls.numbers import names
 from voirkit.analysis.syscalls.ring import RingError, RingLog
 from voirkit.runs.markers import PHASES, path_and_mode, said_by_mode, said_by_text
 
-ENTER, EXIT, NEWTASK, RENAME = 443, 442, 205, 204
+ENTER, EXIT, NEWTASK, RENAME, ENDED = 443, 442, 205, 204, 301
 LAYOUT = {
     ENTER: {"event": "sys_enter", "fields": {"common_type": [0, 2], "common_pid": [4, 4], "id": [8, 8], "args": [16, 48]}},
     EXIT: {"event": "sys_exit", "fields": {"common_type": [0, 2], "common_pid": [4, 4], "id": [8, 8], "ret": [16, 8]}},
     NEWTASK: {"event": "task_newtask", "fields": {"common_pid": [4, 4], "pid": [8, 4], "comm": [12, 16], "clone_flags": [32, 8]}},
     RENAME: {"event": "task_rename", "fields": {"common_pid": [4, 4], "pid": [8, 4], "oldcomm": [12, 16], "newcomm": [28, 16]}},
+    ENDED: {"event": "sched_process_exit", "fields": {"common_pid": [4, 4], "comm": [8, 16], "pid": [24, 4], "prio": [28, 4]}},
 }
 NUMBERS = {name: number for number, name in names("x86_64").items()}
 
@@ -42,6 +43,10 @@ def newtask(parent: int, tid: int, flags: int) -> bytes:
 
 def rename(tid: int, name: bytes) -> bytes:
     return struct.pack("<HBBii16s16shxx", RENAME, 0, 0, tid, tid, b"python", name, 0)
+
+
+def ended(tid: int) -> bytes:
+    return struct.pack("<HBBi16sii", ENDED, 0, 0, tid, b"python", tid, 120)
 
 
 def page(*events: tuple[int, bytes]) -> bytes:
@@ -126,6 +131,31 @@ def test_markers_threads_and_processes_are_told_apart(tmp_path: Path) -> None:
     }  # fmt: skip
     assert document["phases"]["fetch"]["read"]["bytes"] == 6
     assert document["markers"] == 6
+
+
+def test_a_number_that_is_given_again_is_another_process(tmp_path: Path) -> None:
+    events = [
+        newtask(7, 8, 0), *marked(8, "worker 0"), enter(8, "read", 3), leave(8, "read", 4), enter(8, "exit_group", 0), ended(8),
+        newtask(7, 8, 0), *marked(8, "worker 1"), enter(8, "read", 3), leave(8, "read", 6), enter(8, "futex"), ended(8),
+    ]  # fmt: skip
+    log_ = log(tmp_path, page(*((1_000 * i, event) for i, event in enumerate(events, 1))))
+    document = figures(Attribution(Known(pid=7, threads={7: ""})).add(log_.events()), timed=True)
+    assert document["threads"]["worker 0"]["worker"]["read"]["bytes"] == 4
+    assert document["threads"]["worker 0"]["worker"]["exit_group"] == {"calls": 1, "errors": 0, "seconds": 0.0, "bytes": 0}
+    assert document["threads"]["worker 1"]["worker"]["read"]["bytes"] == 6
+    assert document["threads"]["worker 1"]["worker"]["futex"]["seconds"] == pytest.approx(1e-6)
+
+
+def test_a_process_whose_first_thread_ends_first_ends_with_its_last(tmp_path: Path) -> None:
+    events = [
+        newtask(7, 8, 0), newtask(8, 9, 0x00010000), enter(8, "exit"), ended(8), enter(9, "getpid"), leave(9, "getpid"), ended(9),
+        newtask(7, 9, 0), *marked(9, "worker 2"), enter(9, "getuid"), leave(9, "getuid"),
+    ]  # fmt: skip
+    found = Attribution(Known(pid=7, threads={7: ""}))
+    found.add(log(tmp_path, page(*((1_000 * i, event) for i, event in enumerate(events, 1)))).events())
+    threads = figures(found, timed=True)["threads"]
+    assert {name: row["calls"] for name, row in threads["child"]["other"].items()} == {"exit": 1, "getpid": 1}
+    assert threads["worker 2"]["worker"]["getuid"]["calls"] == 1
 
 
 def test_a_call_that_blocks_is_split_over_the_phases_of_the_first_thread(tmp_path: Path) -> None:

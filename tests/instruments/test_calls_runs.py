@@ -46,6 +46,14 @@ def test_a_module_that_is_not_there_is_told_before_the_script_starts(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("words", [["--calls="], ["--calls", ","], ["--calls=, "], ["--calls=", "--calls-list"]])
+def test_a_list_that_names_nothing_is_not_the_default_list(tmp_path: Path, words: list[str]) -> None:
+    ended = place(tmp_path, USER, mine=LOOK).voirkit(*words, "main.py")
+    assert (ended.code, ended.out) == (2, "")
+    assert "it names nothing to record" in ended.err
+    assert "voirkit --calls SCRIPT" in ended.err
+
+
 def test_a_name_that_a_module_does_not_have_is_told_at_the_end(tmp_path: Path) -> None:
     ended = place(tmp_path, USER, mine=LOOK).voirkit("--quiet", "--calls", "mine.lock", "main.py")
     assert ended.code == 0

@@ -48,6 +48,7 @@ def test_planted_calls_are_counted_exactly_in_their_phases(place: Place, tracer:
         }
         assert found["threads"]["main"]["fetch"]["read"]["calls"] == 80
         assert found["threads"]["main"]["fetch"]["read"]["bytes"] == 240
+        assert "40 files opened in fetch, 4 calls a file: 2 read, 1 close, 1 openat" in " ".join(ended.err.split())
     assert found["own"]["calls"] > 0
     assert found["cost"]["events"] > 0
 
@@ -93,6 +94,18 @@ def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(pl
     assert sum(found["phases"][phase].get("read", {"bytes": 0})["bytes"] for phase in ("wait", "fetch")) == wanted["read"][1]
 
 
+def test_what_is_read_agrees_with_an_independent_strace_where_processes_count_for_themselves(place: Place) -> None:
+    if why_not("strace"):
+        pytest.skip(why_not("strace"))
+    place.write(main=PLANTED)
+    assert place.run("strace", "-f", "-o", "plain.strace", sys.executable, "main.py", "0").code == 7
+    wanted = between_marks((place.folder / "plain.strace").read_text())
+    assert place.voirkit("--syscalls=counters", "main.py", "0").code == 7
+    found = document(place)
+    read = [found["phases"].get(phase, {}).get("read", {"calls": 0, "bytes": 0}) for phase in ("wait", "fetch", "forward", "optimizer")]
+    assert (sum(row["calls"] for row in read), sum(row["bytes"] for row in read)) == wanted["read"]
+
+
 def test_the_program_is_as_without_it(place: Place, tracer: str) -> None:
     plain = place.python("main.py", "2", stdin=subprocess.PIPE)
     traced = place.voirkit("main.py", "2", stdin=subprocess.PIPE)
@@ -104,6 +117,29 @@ def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else
     assert place.voirkit("main.py").code == 0
     rows = document(place)["threads"]["main"]
     assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
+
+
+def test_processes_that_come_and_go_are_counted_together(place: Place, tracer: str) -> None:
+    place.write(
+        main="""
+        import os, threading
+        for i in range(40):
+            pid = os.fork()
+            if not pid:
+                thread = threading.Thread(target=lambda: os.getpgid(0))
+                thread.start()
+                thread.join()
+                os.getpgid(0)
+                os._exit(0)
+            os.waitpid(pid, 0)
+            os.getpgid(0)
+    """
+    )
+    assert place.voirkit("main.py").code == 0
+    threads = document(place)["threads"]
+    assert threads["main"]["other"][PGID]["calls"] == 40
+    assert threads["child"]["other"][PGID]["calls"] == 80
+    assert threads["child"]["other"]["exit_group"]["calls"] == 40
 
 
 def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Place) -> None:
@@ -121,8 +157,10 @@ def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Pl
 def test_workers_count_for_themselves(place: Place) -> None:
     place.write(main=PLANTED)
     assert place.voirkit("--syscalls=counters", "main.py", "2").code == 7
-    threads = document(place)["threads"]
+    found = document(place)
+    threads = found["threads"]
     for worker in ("worker 0", "worker 1"):
+        assert found["entered"][worker]["fetch"] == 5
         assert threads[worker]["fetch"]["read"] == {"calls": 40, "errors": None, "seconds": None, "bytes": 120}
 
 

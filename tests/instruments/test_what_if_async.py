@@ -405,3 +405,33 @@ def test_however_the_program_ends_the_file_is_whole(place: Place, end: str) -> N
     ended = place.write(ending=ENDING.replace("{end}", statement)).voirkit("--what-if-setting", "checkpoint-async", "ending.py")
     assert ended.code == code
     assert torch.load(place.folder / "c.pt").sum() == 20_000_000
+
+
+TRAINING = """
+    import torch
+    torch.manual_seed(0)
+    net = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.Adam(net.parameters())
+    loader = torch.utils.data.DataLoader(torch.randn(60, 300), batch_size=10)
+    for epoch in range(4):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = net(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, f"{epoch % 2}.pt")
+        print(epoch, loss.item())
+    """
+
+
+@pytest.mark.slow
+def test_what_it_wins_is_measured_and_its_checkpoints_are_equal(place: Place) -> None:
+    ended = place.write(train=TRAINING).voirkit("--what-if", "checkpoint-async", "train.py")
+    assert ended.code == 0, ended.err
+    found = ended.summary["what_if"]
+    assert 0 < found["ceiling"]["share"] < 1
+    assert len(found["pairs"]) == 5
+    assert found["facts"]["touched"] == 4
+    assert {key: found["equal"][key] for key in ("losses", "checkpoints", "output")} == dict.fromkeys(
+        ("losses", "checkpoints", "output"), True
+    )

@@ -198,7 +198,8 @@ def _checkpoint(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]
     return {
         "kind": "checkpoint-bound",
         "because": f"{_percent(share)} of step time goes into writing checkpoints.",
-        "next": "Write them less often, or in the background (torch.distributed.checkpoint.async_save)." + _ceiling(share, "without them"),
+        "next": "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as "
+        "it is." + _ceiling(share, "without them"),
         "evidence": {"phase": "other", "part": "checkpoint", "share": share, "ceiling": 1 - share},
     }
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from voirkit import voirfile
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
 from voirkit.overseer import Overseer
+from voirkit.runs import traces
 from voirkit.runs.lines import listening
+from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import current_folder, folder_of, put_last
 
 TYPE_CHECKING = False
@@ -82,6 +84,7 @@ def closing_words(overseer: Overseer) -> None:
     """Tell, on stderr, what the run came to and where its record is."""
     if overseer.run_dir is None:
         return
+    page = _page(overseer, overseer.run_dir) if overseer.options.html else ""
     if overseer.table:
         say_as_it_is(overseer.table)
     else:
@@ -91,10 +94,21 @@ def closing_words(overseer: Overseer) -> None:
     if not overseer.table and os.path.isdir(overseer.run_dir):
         here = current_folder() + os.sep
         overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
-    if overseer.page and overseer.table:
-        say_as_it_is(f"see it as a page  {overseer.page}\n")
-    elif overseer.page:
-        overseer.say(f"see it as a page: {overseer.page}")
+    if page and overseer.table:
+        say_as_it_is(f"see it as a page  {page}\n")
+    elif page:
+        overseer.say(f"see it as a page: {page}")
+
+
+def _page(overseer: Overseer, run_dir: str) -> str:
+    """The run's HTML report, written when all else has been; empty if that is another rank's to do, or could not be done."""
+    if rank_and_world_size()[0] > 0 or not os.path.isdir(run_dir):
+        return ""
+    why = traces.page(run_dir)
+    if why:
+        overseer.warn(f"--html: {why.removeprefix('voirkit: ')}")
+        return ""
+    return os.path.join(run_dir, "report.html").removeprefix(current_folder() + os.sep)
 
 
 def _say_words(overseer: Overseer) -> None:

@@ -63,7 +63,7 @@ def _document(path: str) -> dict[str, Any]:
 
 def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
     from voirkit.analysis.syscalls.read import difference
-    from voirkit.report.syscall_rows import differences, said, whole
+    from voirkit.report.syscall_rows import differences, doubted, said, whole
     from voirkit.report.syscall_shares import over_time
 
     rows = difference(*documents) if len(documents) == 2 else []
@@ -81,7 +81,7 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
         if all(row.more_seconds is None for row in rows):
             console.print("times are not compared: not both logs have them of the same tracer", style="dim")
         for path, document in zip(options.LOG, documents, strict=True):
-            for line in said(document):
+            for line in (*doubted(document), *said(document)):
                 console.print(f"{path}: {line}", markup=False)
         return
     for part in whole(documents[0], console.width, options.top):

@@ -29,6 +29,7 @@ PARTS = [
     "voirkit.report.html_flame:flame",
     "voirkit.report.html_native:native",
     "voirkit.report.html_syscalls:syscalls",
+    "voirkit.report.html_torch_profile:torch_profile",
     "voirkit.report.html_calls:calls",
     "voirkit.report.html_parameters:parameters",
     "voirkit.report.html_checks:checks",
@@ -63,8 +64,7 @@ def _parts(run: Run, summary: Summary) -> Iterator[Html]:
         module, _, function = named.partition(":")
         try:
             made = getattr(import_module(module), function)(run, summary)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
-            # A summary of another version, or records that are like no known ones: all else is still shown.
+        except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
             made = section(f"failed-{function}", function, f"This part can not be drawn ({type(exc).__name__}: {exc}).")
         if made:
             yield Html(made)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _POINTS = 300
 _PLOTS = 48
 _COUNTED = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")  # bytes since some beginning: drawn per second
+_WITH_UNITS = ("bytes", "bytes/s", "share")
 _OWN = "kind = 'counter' AND category = 'monitor' AND rank = 0"
 _NAMES = {
     "cpu": "processor cores that the run used", "host_cpu": "the machine's processors, busy", "rss": "memory of all processes",
@@ -55,7 +56,15 @@ def monitor(run: Run, summary: Mapping[str, Any]) -> Html | None:
             caption = f"{_NAMES.get(name, name.replace('_', ' '))}: mean {mean}, at most {most}"
             points = _thinned((at - zero) / 1e9, values)
             plots.append(
-                lines({name: points}, shown, seconds, caption, TIME, kind="small", across=((first - zero) / 1e9, (last - zero) / 1e9))
+                lines(
+                    {name: points},
+                    shown if units in _WITH_UNITS else figure,
+                    seconds,
+                    caption,
+                    TIME,
+                    kind="small",
+                    across=((first - zero) / 1e9, (last - zero) / 1e9),
+                )
             )
     if not plots:
         return None

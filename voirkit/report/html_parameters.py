@@ -16,6 +16,8 @@ _OPEN = 12  # parameters whose pictures are seen at once
 _MOST = 120  # that have pictures
 _ROWS = 400  # of the table
 _RATIO = 50  # beyond it a curve is drawn by the logarithm
+_POINTS = 120  # of a curve
+_RECORDS = 2_000_000  # of which curves are made anew
 _CURVES = {"norm": "norm", "grad_norm": "gradient", "update_ratio": "update / norm"}
 
 
@@ -25,7 +27,8 @@ def parameters(run: Run, summary: Mapping[str, Any]) -> Html | None:
     if not found or not found.get("layers"):
         return None
     layers = found["layers"]
-    drawn = [made for made in map(_layer, layers[:_MOST]) if made]
+    finer = _finer(run)
+    drawn = [made for layer in layers[:_MOST] if (made := _layer(layer, finer.get(layer["name"]) or layer["curves"]))]
     parts: list[Any] = [said(line) for line in facts(found)]
     if drawn:
         parts += [join(drawn[:_OPEN]), folded(f"{len(drawn) - _OPEN} more", *drawn[_OPEN:]) if len(drawn) > _OPEN else None]
@@ -34,15 +37,27 @@ def parameters(run: Run, summary: Mapping[str, Any]) -> Html | None:
     heads = ("parameter", "shape", "norm", "grad norm", "at most", "update/norm", "at most", "changed in")
     parts.append(folded(f"the same as a table{more}", table(heads, cells)))
     note = "Over the steps of the optimizer; a scale of which one end is more than 50 times the other is logarithmic. Red: not finite."
+    note += f" Of more than {_POINTS} looks, the largest of each neighbourhood."
     if len(layers) > _MOST:
         note += f" The first {_MOST} of {len(layers)} parameters; voirkit report --json has all."
     return section("parameters", "Parameters", *parts, note=note)
 
 
-def _layer(layer: Mapping[str, Any]) -> Html | None:
+def _finer(run: Run) -> Mapping[str, Any]:
+    """Curves from the trace; none where that would take long, or it is not there."""
+    connection = run.connection()
+    (records,) = connection.execute("SELECT count(*) FROM spans WHERE kind = 'parameter'").fetchall()[0]
+    if not 0 < records <= _RECORDS:
+        return {}
+    from voirkit.analysis.parameters.summary import peaks_of
+
+    return peaks_of(run, _POINTS)
+
+
+def _layer(layer: Mapping[str, Any], curves: Mapping[str, Any]) -> Html | None:
     made = []
     for at, (key, name) in enumerate(_CURVES.items()):
-        curve = layer["curves"].get(key) or []
+        curve = curves.get(key) or []
         if len(curve) < 2:
             continue
         known = [value for _, value in curve if value]

@@ -7,10 +7,10 @@ page's script zooms them together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from voirkit.report.figure import duration, figure
-from voirkit.report.html_marks import Html, colour, legend, text
+from voirkit.report.html_marks import COLOURS, Html, colour, legend, text
 
 TIME = "time"  # the group of pictures over the seconds since the run began
 HIGH = 1000  # units of a picture's height
@@ -42,14 +42,14 @@ def heat_map(
     if not positive:
         return Html("")
     least, most = min(positive), max(positive)
-    span = math.log(most / least)
+    span = math.log(most) - math.log(least)
     made = []
     for label, values in rows:
         total = sum(values)
         cells = []
         for at, value in enumerate(values):
             if value > 0:
-                dark = min(value / whole, 1.0) if whole else 0.15 + 0.85 * (math.log(value / least) / span if span else 1.0)
+                dark = min(value / whole, 1.0) if whole else 0.15 + 0.85 * ((math.log(value) - math.log(least)) / span if span else 1.0)
                 x = begin + at * width
                 box = f'x="{_short(x)}" width="{_short(width * 1.02)}" height="1" opacity="{dark:.2f}"'  # no gap between neighbours
                 cells.append(f"<rect {box}><title>{text(f'{axis(x)} .. {axis(x + width)}: {shown(value)}')}</title></rect>")
@@ -107,7 +107,7 @@ def lines(
     colours = {name: colour(name, at) for at, name in enumerate(series)}
     drawn = "".join(f'<path class="{colours[name]}" d="{_curve(points, height)}"/>' for name, points in series.items())
     drawn += "".join(_broken(points, (end - begin) / 200) for points in series.values())
-    middle = math.sqrt(bottom * top) if logarithmic else (bottom + top) / 2
+    middle = math.sqrt(bottom) * math.sqrt(top) if logarithmic else (bottom + top) / 2
     label = f"{caption or ', '.join(series)}: {shown(bottom)} to {shown(top)}"
     return Html(
         f'<figure class="plot {kind}">{_caption(caption)}{legend(colours) if len(series) > 1 else ""}'
@@ -119,7 +119,7 @@ def lines(
 def _scale(bottom: float, top: float, logarithmic: bool) -> Callable[[float], float]:
     """From a value to a height in the picture, which is counted from above."""
     if logarithmic:
-        return lambda y: HIGH * (0.98 - 0.96 * math.log(y / bottom) / math.log(top / bottom))
+        return lambda y: HIGH * (0.98 - 0.96 * (math.log(y) - math.log(bottom)) / (math.log(top) - math.log(bottom)))
     return lambda y: HIGH * (0.98 - 0.96 * (y - bottom) / (top - bottom))
 
 
@@ -143,8 +143,8 @@ def _broken(points: Points, width: float) -> str:
 def columns(
     boxes: Sequence[tuple[float, float, Mapping[str, float], str]],
     peaks: Sequence[float] = (),
-    bands: Iterable[tuple[float, float, str]] = (),
-    edges: Iterable[tuple[float, str, str]] = (),
+    bands: Sequence[tuple[float, float, str]] = (),
+    edges: Sequence[tuple[float, str, str]] = (),
     shown: Shown = duration,
     axis: Shown = seconds,
     caption: str = "",
@@ -158,8 +158,8 @@ def columns(
     Args:
         boxes: (begin, end, {part: value}, what is said of it), ascending.
         peaks: For each column, the largest of what it is the mean of; drawn as a line.
-        bands: Shaded: (begin, end, what).
-        edges: Lines from top to bottom: (place, what, class of its colour).
+        bands: Shaded: (begin, end, what is said of it); they are evaluation.
+        edges: Lines from top to bottom: (place, what is said of it, what it is).
         shown: How a value is written.
         axis: How a place on the axis is written.
         caption: What it shows.
@@ -168,15 +168,17 @@ def columns(
     """
     if not boxes:
         return Html("")
-    begin, end = boxes[0][0], max(box[1] for box in boxes)
+    begin = min([boxes[0][0], *(band[0] for band in bands), *(edge[0] for edge in edges)])
+    end = max([*(box[1] for box in boxes), *(band[1] for band in bands), *(edge[0] for edge in edges)])
     end = end if end > begin else begin + 1
     sums = [sum(box[2].values()) for box in boxes]
     top = _top(sums)
     parts = [part for part in order if any(box[2].get(part) for box in boxes)]
     colours = {part: colour(part, at) for at, part in enumerate(parts)}
-    drawn = "".join(
-        f'<rect class="band" x="{_short(a)}" width="{_short(b - a)}" height="{HIGH}">{_title(said)}</rect>' for a, b, said in bands
-    )
+    drawn = ""
+    for a, b, said in bands:
+        colours["evaluation"] = "k-band"
+        drawn += f'<rect class="band" x="{_short(a)}" width="{_short(b - a)}" height="{HIGH}">{_title(said)}</rect>'
     drawn += "".join(f'<path class="filled {colours[part]}" d="{path}"/>' for part, path in _piled(boxes, parts, top).items())
     if any(peak > total * 1.01 for peak, total in zip(peaks, sums, strict=False)):
         ticks = (
@@ -189,10 +191,10 @@ def columns(
         box = f'x="{_short(a)}" width="{_short(b - a)}"'
         drawn += f'<rect class="k-bad" {box} height="{HIGH // 40}"/>' if total > top else ""
         drawn += f'<rect class="hit" {box} height="{HIGH}">{_title(said)}</rect>'
-    drawn += "".join(
-        f'<rect class="{kind}" x="{_short(x)}" width="{_short((end - begin) / 600)}" height="{HIGH}">{_title(what)}</rect>'
-        for x, what, kind in edges
-    )
+    width = _short((end - begin) / 600)
+    for x, said, what in edges:
+        colours[what] = colour(what) if what in COLOURS else "k-dim"
+        drawn += f'<rect class="{colours[what]}" x="{_short(x)}" width="{width}" height="{HIGH}">{_title(said)}</rect>'
     cut = sum(total > top for total in sums)
     beyond = f"; {cut:,} beyond the scale, at most {shown(max(sums))}" if cut else ""
     frame = _framed(drawn, (begin, end), [shown(top), shown(top / 2), "0"], group, f"{caption}{beyond}", axis)

@@ -103,8 +103,8 @@ def _edges(run: Run, rank: Rank, zero: int) -> list[tuple[float, str, str]]:
     """When epochs began, and when checkpoints were written or read."""
     found = []
     for where, what, kind in (
-        ("category = 'pipeline' AND name = 'epoch'", "a loop over the training's loader begins", "k-dim"),
-        ("category = 'checkpoint'", "checkpoint", "k-checkpoint"),
+        ("category = 'pipeline' AND name = 'epoch'", "a loop over the training's loader begins", "epoch"),
+        ("category = 'checkpoint'", "checkpoint", "checkpoint"),
     ):
         query = f"SELECT start_ns, duration_ns FROM spans WHERE kind = 'phase' AND {where} AND rank = ? AND host = ? ORDER BY start_ns"
         rows = run.connection().execute(f"{query} LIMIT {_EDGES}", [rank.rank, rank.host]).fetchall()

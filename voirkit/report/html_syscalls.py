@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
+from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
-from voirkit.report.syscall_rows import said
+from voirkit.report.syscall_rows import doubted, said
+from voirkit.report.syscall_shares import sums
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -18,6 +19,7 @@ _NAMED = 9  # calls in a picture that are told apart
 _MANY_WORKERS = 6
 _TOP = 10
 _FILES = 20
+_TABLE = 200  # rows
 _PHASES = ("wait", "fetch", "transfer", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "communication", "other", "worker")
 
 _ELSEWHERE = ("other", "worker")
@@ -36,7 +38,7 @@ def syscalls(run: Run, summary: Mapping[str, Any]) -> Html | None:
     if not found:
         return None
     parts = [*_by_phase(found), *_over_time(found), *_most(found), *_files(found)]
-    about = folded("what can be trusted, and what it cost", *(paragraph(line) for line in said(found)))
+    about = folded("what can be trusted, and what it cost", *(paragraph(line) for line in (*doubted(found), *said(found))))
     return section("syscalls", "System calls", *parts, about, note="; ".join(_note(found)))
 
 
@@ -69,8 +71,23 @@ def _by_phase(found: Document) -> Iterator[Html]:
             yield _stacked(chosen, lambda name, call: call["calls"], lambda n: f"{n:,.0f}", each, "calls", colours)
             yield _stacked(chosen, _seconds(waits, False), duration, last, "time in calls that work", colours)
             yield _stacked(chosen, _seconds(waits, True), duration, last, _WAITING, colours)
+    if rows:
+        yield folded("the same as a table", _table(rows, waits))
     if len(rows) > len(kept):
         yield paragraph(f"{len(rows) - len(kept)} rows with fewer calls are left out; voirkit report --json has all.", kind="note")
+
+
+def _table(rows: Rows, waits: set[str]) -> Html:
+    def total(calls: Mapping[str, Any], key: str) -> float:
+        return sum(call.get(key) or 0 for call in calls.values())
+
+    cells = []
+    for kind, phase, calls in rows[:_TABLE]:
+        works, waited = (sum(map(_seconds(waits, wanted), calls, calls.values())) for wanted in (False, True))
+        counts = (f"{total(calls, key):,}" if total(calls, key) else "" for key in ("calls", "errors"))
+        moved = size(total(calls, "bytes")) if total(calls, "bytes") else ""
+        cells.append((phase, kind, *counts, moved, *(duration(took) if took else "" for took in (works, waited))))
+    return table(("phase", "thread", "calls", "errors", "bytes", "works", "waits"), cells, left=(0, 1))
 
 
 def _rows(found: Document) -> Rows:
@@ -82,8 +99,9 @@ def _rows(found: Document) -> Rows:
         for kind in workers:
             for phase, calls in threads.pop(kind).items():
                 for name, call in calls.items():
-                    row = summed.setdefault(phase, {}).setdefault(name, {"calls": 0, "seconds": None})
-                    row["calls"] += call["calls"]
+                    row = summed.setdefault(phase, {}).setdefault(name, {"calls": 0, "errors": 0, "bytes": 0, "seconds": None})
+                    for key in ("calls", "errors", "bytes"):
+                        row[key] += call[key] or 0
                     row["seconds"] = call["seconds"] if row["seconds"] is None else row["seconds"] + (call["seconds"] or 0.0)
         threads[f"{len(workers)} workers"] = summed
     rows = [(kind, phase, calls) for kind, phases in threads.items() for phase, calls in phases.items()]
@@ -110,7 +128,11 @@ def _stacked(
             totals[name] = totals.get(name, 0.0) + value(name, call)
     named = [name for name in sorted(totals, key=lambda name: -totals[name])[:_NAMED] if totals[name] > 0]
     for name in named:
-        colours.setdefault(name, colour("", len(colours) - 1))
+        if name not in colours:
+            # One that no call has; else, since there are more calls than colours, one that none of this picture has.
+            taken, here = {*colours.values()}, {colours.get(other) for other in named}
+            free = [made for made in (colour("", at) for at in range(PALETTE)) if made not in here]
+            colours[name] = next((one for one in free if one not in taken), free[0])
     made = []
     for kind, phase, calls in rows:
         values = {name: value(name, calls[name]) for name in named if name in calls}
@@ -136,16 +158,13 @@ def _over_time(found: Document) -> Iterator[Html]:
 
 
 def _most(found: Document) -> Iterator[Html]:
-    """The ten calls with the largest shares: of all calls, and of the time in those that work."""
-    waits = set(found.get("waits") or ())
-    calls: dict[str, float] = {}
-    working: dict[str, float] = {}
-    for phase in (found.get("phases") or {}).values():
-        for name, call in phase.items():
-            calls[name] = calls.get(name, 0) + call["calls"]
-            if name not in waits:
-                working[name] = working.get(name, 0.0) + (call["seconds"] or 0.0)
-    made = [_top(calls, lambda n: f"{n:,.0f}", "of all calls"), _top(working, duration, "of the time in calls that work")]
+    """The ten calls with the largest shares: of all calls, of the time in those that work, and in those that wait."""
+    calls, working, waiting = sums(found)
+    made = [
+        _top(calls, lambda n: f"{n:,.0f}", "of all calls"),
+        _top(working, duration, "of the time in calls that work"),
+        _top(waiting, duration, "of the time in calls that wait"),
+    ]
     made = [one for one in made if one]
     if made:
         yield heading("The ten most")
@@ -163,11 +182,12 @@ def _top(of: Mapping[str, float], shown: Callable[[float], str], what: str) -> H
 
 def _files(found: Document) -> Iterator[Html]:
     for key, word in (("folders", "Folders"), ("files", "Files")):
+        counts = ("files", "opens") if key == "folders" else ("opens",)
         rows = sorted(found.get(key) or (), key=lambda row: -(row["read"] + row["written"]))[:_FILES]
+        cells = [
+            (row["path"], *(f"{row[name]:,}" if row.get(name) else "" for name in counts),
+             *(size(row[name]) if row[name] else "" for name in ("read", "written")))
+            for row in rows
+        ]  # fmt: skip
         if rows:
-            cells = [
-                (row["path"], *(f"{row[name]:,}" if row.get(name) else "" for name in ("files", "opens")),
-                 *(size(row[name]) if row[name] else "" for name in ("read", "written")))
-                for row in rows
-            ]  # fmt: skip
-            yield folded(f"{word} with the most bytes", table((word[:-1].lower(), "files", "opens", "read", "written"), cells))
+            yield folded(f"{word} with the most bytes", table((word[:-1].lower(), *counts, "read", "written"), cells))

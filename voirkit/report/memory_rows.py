@@ -20,22 +20,27 @@ def memory_part(memory: Mapping[str, Any]) -> RenderableType:
     Args:
         memory: The key ``memory`` of a summary, with ``phases``.
     """
-    phases = memory["phases"]
-    kinds = [kind for kind in _HEADS if any(kind in row for row in phases.values())]
+    heads, rows = cells_of(memory["phases"])
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column("memory of", no_wrap=True)
-    table.add_column("times", justify="right", no_wrap=True)
-    for kind in kinds:
-        for head in (f"{_HEADS[kind]} grew", "at most"):
-            table.add_column(head, justify="right", no_wrap=True)
-    for phase, row in phases.items():
-        cells = [phase, f"{row['n']:,}" if row.get("n") is not None else ""]
-        for kind in kinds:
-            found = row.get(kind)
-            cells += [f"{'-' if found['growth'] < 0 else ''}{size(abs(found['growth']))}", size(found["peak"])] if found else ["", ""]
-        table.add_row(*cells)
+    for at, head in enumerate(heads):
+        table.add_column(head, justify="right" if at else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     if not memory.get("snapshot"):
         return table
     return Group(
         table, Text(f" every allocation on the device: {memory['snapshot']} (https://pytorch.org/memory_viz draws it)", style="dim")
     )
+
+
+def cells_of(phases: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The heads and the cells of a table of ``memory.phases``."""
+    kinds = [kind for kind in _HEADS if any(kind in row for row in phases.values())]
+    rows = []
+    for phase, row in phases.items():
+        cells = [phase, f"{row['n']:,}" if row.get("n") is not None else ""]
+        for kind in kinds:
+            found = row.get(kind)
+            cells += [f"{'-' if found['growth'] < 0 else ''}{size(abs(found['growth']))}", size(found["peak"])] if found else ["", ""]
+        rows.append(cells)
+    return ["memory of", "times", *(head for kind in kinds for head in (f"{_HEADS[kind]} grew", "at most"))], rows

@@ -76,5 +76,8 @@
       zone.remove();
     });
   }
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+  // what is folded is printed
+  const closed = [];
+  addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((one) => closed.push(one) && (one.open = true)));
+  addEventListener("afterprint", () => closed.splice(0).forEach((one) => (one.open = false)));
 })();

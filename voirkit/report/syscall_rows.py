@@ -48,16 +48,24 @@ def syscall_part(found: Document, width: int) -> RenderableType:
         table.add_column(heads[-1], no_wrap=True)
     for row, (_, _, calls) in zip(cells, rows, strict=False):
         table.add_row(*(Text(row[at]) for at in shown), *([Text(_most_calls(calls, room))] if room >= _NAMES else []))
-    lines = [*_a_file(found), *said(found), *_most_used(found, width - 1)]
+    lines = [*said(found), *_most_used(found, width - 1)]
     if len(rows) > _MOST:
         lines.insert(0, f"{len(rows) - _MOST} more rows: voirkit report --json")
-    return Group(*(Text(f" {line}", style="dim") for line in _doubted(found)), table, *(Text(f" {line}", style="dim") for line in lines))
+    return Group(*(Text(f" {line}", style="dim") for line in _first(found)), table, *(Text(f" {line}", style="dim") for line in lines))
 
 
-def _doubted(found: Document) -> Iterator[str]:
-    """What must be known before the figures are read: it stands above them, since what is below is cut at the end of a run."""
+def _first(found: Document) -> Iterator[str]:
+    """What stands above the table, since what is below is cut at the end of a run: what the figures come to, and what is to be doubted."""
+    yield from _a_step(found)
+    yield from _a_file(found)
+    yield from doubted(found)
+
+
+def doubted(found: Document) -> Iterator[str]:
+    """What makes the figures doubtful or less than all: strace's stops, a tracer that ended early, events without room."""
     if found.get("tool") == "strace":
-        yield "system calls, seen by strace: counts are exact, times far too long, since each call stops for strace"
+        which = "calls on files alone, " if found.get("mode") == "files" else ""
+        yield f"{which}seen by strace: counts are exact, times far too long, since each call stops for it"
     if found.get("cut"):
         yield f"the tracer ended before the run did: {found['cut']}"
     if found.get("lost"):
@@ -116,6 +124,20 @@ def _of_file(row: Mapping[str, Any], width: int) -> str:
     return f"{path if len(path) <= room else '…' + path[1 - room :]}  {text}"
 
 
+def _a_step(found: Document) -> Iterator[str]:
+    """How many calls training itself makes, which is a handful where nothing is wrong."""
+    entered = (found.get("entered") or {}).get("main", {})
+    waits = found.get("waits", ())
+    words = []
+    for phase, word in (("forward", "a forward"), ("backward", "a backward"), ("optimizer", "a step of the optimizer")):
+        if entered.get(phase) and found.get("tool") != "counters" and found.get("mode") != "files":
+            phases = [phases.get(phase, {}) for kind, phases in found["threads"].items() if not kind.startswith(("worker", "child"))]
+            working = sum(call["calls"] for calls in phases for name, call in calls.items() if name not in waits)
+            words.append(f"{figure(working / entered[phase])} in {word}")
+    if words:
+        yield f"system calls that work: {', '.join(words)}"
+
+
 def _a_file(found: Document) -> Iterator[str]:
     """How many calls a file takes where batches are fetched: one file a sample is the rule there."""
     fetch = found["phases"].get("fetch", {})
@@ -123,7 +145,7 @@ def _a_file(found: Document) -> Iterator[str]:
     if opened >= _MANY_FILES:
         working = {name: call["calls"] for name, call in fetch.items() if name not in found.get("waits", ())}
         per = ", ".join(f"{figure(n / opened)} {name}" for name, n in list(working.items())[:8] if n >= opened / 2)
-        yield f"fetch: {opened:,} files opened, {figure(sum(working.values()) / opened)} calls a file: {per}"
+        yield f"{opened:,} files opened in fetch, {figure(sum(working.values()) / opened)} calls a file: {per}"
 
 
 def said(found: Document) -> Iterator[str]:
@@ -176,7 +198,7 @@ def whole(found: Document, console_width: int, most: int) -> Iterator[Renderable
     yield Text()
     yield top_calls(found)
     yield Text()
-    for line in [*_doubted(found), *_a_file(found), *said(found), *_most_used(found, console_width)]:
+    for line in [*_first(found), *said(found), *_most_used(found, console_width)]:
         yield Text(line, style="dim")
 
 

@@ -19,25 +19,34 @@ _HEAD = 26  # columns before the map
 Document = Mapping[str, Any]
 
 
+def sums(found: Document) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Of each call how often it was made, and the seconds of those that work and of those that wait; of all phases and threads.
+
+    Args:
+        found: A document.
+    """
+    waits = set(found.get("waits") or ())
+    made: dict[str, float] = {}
+    took: tuple[dict[str, float], dict[str, float]] = {}, {}
+    for phase in (found.get("phases") or {}).values():
+        for name, call in phase.items():
+            made[name] = made.get(name, 0) + call["calls"]
+            if call["seconds"] is not None:
+                table = took[name in waits]
+                table[name] = table.get(name, 0.0) + call["seconds"]
+    return made, *took
+
+
 def top_calls(found: Document) -> RenderableType:
     """The ten calls that are made most often, and those that work and that wait the longest, with their shares.
 
     Args:
         found: A document.
     """
-    waits = set(found.get("waits") or ())
-    sums: dict[str, list[float]] = {}
-    timed = False
-    for calls in found["phases"].values():
-        for name, call in calls.items():
-            row = sums.setdefault(name, [0, 0.0])
-            row[0] += call["calls"]
-            row[1] += call["seconds"] or 0.0
-            timed = timed or call["seconds"] is not None
-    tables = [_top("most calls", {name: row[0] for name, row in sums.items()}, lambda n: f"{n:,.0f}")]
-    if timed:
-        tables.append(_top("works longest", {name: row[1] for name, row in sums.items() if name not in waits}, duration))
-        tables.append(_top("waits longest", {name: row[1] for name, row in sums.items() if name in waits}, duration))
+    made, working, waiting = sums(found)
+    tables = [
+        _top("most calls", made, "{:,.0f}".format), _top("works longest", working, duration), _top("waits longest", waiting, duration),
+    ]  # fmt: skip
     return Columns([table for table in tables if table.row_count], padding=(0, 2))
 
 

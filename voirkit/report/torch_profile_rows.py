@@ -74,7 +74,7 @@ def said(found: Document) -> Iterator[str]:
     if steps:
         which = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
         slower = (
-            f"; their forward, backward and optimizer take {found['slower']:.2g} times as long as others'" if found.get("slower") else ""
+            f"; their forward, backward and optimizer take {found['slower']:.1f} times as long as others'" if found.get("slower") else ""
         )
         yield f"operators a step, by torch {found['torch']}'s profiler, of {which}{slower}"
     if found.get("why"):

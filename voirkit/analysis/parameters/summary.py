@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.parameters.of_run import (
@@ -115,6 +116,32 @@ def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]
     """(step, figure) of at most some points, as far apart as can be; null is NaN or Inf."""
     most = len(points) - 1
     chosen = points if most < _POINTS else [points[round(at * most / (_POINTS - 1))] for at in range(_POINTS)]
+    return [[n, _json(value)] for n, value in chosen]
+
+
+def peaks_of(run: Run, most: int) -> dict[str, dict[str, list[list[float | int | None]]]]:
+    """Curves of the first rank's parameters by name: finer than the summary's, so that no peak is lost; empty if it has no trace of them.
+
+    Args:
+        run: The run.
+        most: Points of a curve; of more looks, the largest of each neighbourhood.
+    """
+    parameters = parameters_of(run)
+    lowest = min((parameter.rank for parameter in parameters), default=0)
+    return {
+        one.name: {
+            "norm": _peaks(one.norms, most),
+            "grad_norm": _peaks(one.grad_norms, most),
+            "update_ratio": _peaks(one.update_ratios(), most),
+        }
+        for one in parameters
+        if one.rank == lowest
+    }
+
+
+def _peaks(points: Sequence[tuple[int, float]], most: int) -> list[list[float | int | None]]:
+    edges = [round(at * len(points) / most) for at in range(most + 1)] if len(points) > most else range(len(points) + 1)
+    chosen = [max(points[a:b], key=lambda point: point[1] if math.isfinite(point[1]) else math.inf) for a, b in pairwise(edges)]
     return [[n, _json(value)] for n, value in chosen]
 
 

@@ -77,6 +77,8 @@ class Attribution:
         self.own = [0, 0.0]
         self.markers = self.uring = self.calls = 0
         self._held: dict[int, list[Event]] = {}
+        self._keys: dict[Task, list[tuple[str, str]]] = {}  # of the rows of each process
+        self._together: dict[str, Task] = {}  # by kind that in whose rows those of ended processes are
 
     def add(self, events: Iterable[Event]) -> Attribution:
         """Sum events, in their order."""
@@ -133,7 +135,7 @@ class Attribution:
         elif type(event) is Ended:
             if thread is None and event.tid in self._held:
                 self._held[event.tid].append(event)
-            self._tasks.ended(event.tid)
+            self._ended(self._tasks.ended(event.tid))
             self._tasks.making.pop(event.tid, None)
         elif type(event) is Named:
             if event.parent is not None:
@@ -141,6 +143,20 @@ class Attribution:
                 thread = self._tasks.made(parent, event.tid, event.shares)
             if event.name:
                 (thread or self._tasks.unknown(event.tid)).name = event.name
+
+    def _ended(self, task: Task | None) -> None:
+        """Sum the rows of a process that has ended with those of others of its kind: a program may start any number of them."""
+        if task is None or task.kind == "main":
+            return
+        together = self._together.setdefault(task.kind, task)
+        if together is task:
+            return
+        for key in self._keys.pop(task, ()):
+            rows = self.rows.pop((task, *key))
+            for name, row in rows.items():
+                sums = self._row(together, *key, name)
+                for at, value in enumerate(row):
+                    sums[at] += value
 
     # calls
 
@@ -201,6 +217,7 @@ class Attribution:
         rows = self.rows.get((task, kind, phase))
         if rows is None:
             rows = self.rows[(task, kind, phase)] = {}
+            self._keys.setdefault(task, []).append((kind, phase))
         row = rows.get(name)
         if row is None:
             row = rows[name] = [0, 0, 0.0, 0]

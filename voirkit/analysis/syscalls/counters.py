@@ -20,6 +20,7 @@ def document(folder: str, stem: str) -> dict[str, Any]:
     """
     threads: dict[str, dict[str, dict[str, Any]]] = {}
     usage: dict[str, dict[str, float]] = {}
+    entered: dict[str, dict[str, int]] = {}
     for path in counted.files(folder, stem):
         worker, phases = counted.read(path)
         main = path.endswith(f"/{stem}{counted.ENDING}")
@@ -29,6 +30,8 @@ def document(folder: str, stem: str) -> dict[str, Any]:
                 continue
             phase = "worker" if worker >= 0 and name == OTHER else name
             _add(threads.setdefault(kind, {}).setdefault(phase, {}), row)
+            times = entered.setdefault(kind, {})
+            times[phase] = times.get(phase, 0) + row["entered"]
             sums = usage.setdefault(phase, dict.fromkeys(counted.COLUMNS, 0))
             for column, value in row.items():
                 sums[column] += value
@@ -40,7 +43,7 @@ def document(folder: str, stem: str) -> dict[str, Any]:
                 known["calls"] += call["calls"]
                 known["bytes"] += call["bytes"]
     return {
-        "entered": {"main": {phase: int(row["entered"]) for phase, row in usage.items()}},
+        "entered": entered,
         "phases": phases_, "threads": threads, "usage": usage, "waits": [], "operations": {}, "files": [], "folders": [], "over_time": None,
         "totals": {phase: _total(phases_.get(phase, {}), row) for phase, row in usage.items()},
         "calls": sum(call["calls"] for calls in phases_.values() for call in calls.values()), "markers": 0, "uring": 0,

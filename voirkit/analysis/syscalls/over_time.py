@@ -29,7 +29,9 @@ class OverTime:
         self._origin = origin
         self._bin_s = _FIRST_S
         self._first: int | None = None  # which bin after the origin the first of the list is
-        self._from = 0.0
+        self._from = self._room = 0.0  # how much time all bins have
+        self._per_s = 1 / self._bin_s
+        self._rows: dict[str, tuple[list[int], list[float]]] = {}  # of both tables below
         self.end = float("-inf")
         self._calls: dict[str, list[int]] = {}
         self._seconds: dict[str, list[float]] = {}
@@ -44,16 +46,22 @@ class OverTime:
             seconds: How long; ``nan`` if the log does not say.
         """
         took = seconds if seconds == seconds else 0.0
-        at, last = self._reach(began, began + took)
-        calls = self._calls.get(name)
-        if calls is None:
-            calls = self._calls[name] = [0] * MOST_BINS
-            self._seconds[name] = [0.0] * MOST_BINS
-        calls[at] += 1
-        if at == last:
-            self._seconds[name][at] += took
+        since = began - self._from
+        if since >= 0 and since + took < self._room:
+            at, last = int(since * self._per_s), int((since + took) * self._per_s)
+            if began + took > self.end:
+                self.end = began + took
         else:
-            self._spread(self._seconds[name], began, took, at, last)
+            at, last = self._reach(began, began + took)
+        row = self._rows.get(name)
+        if row is None:
+            row = self._rows[name] = [0] * MOST_BINS, [0.0] * MOST_BINS
+            self._calls[name], self._seconds[name] = row
+        row[0][at] += 1
+        if at == last:
+            row[1][at] += took
+        else:
+            self._spread(row[1], began, took, at, last)
 
     def in_phase(self, phase: str, began: float, ended: float) -> None:
         """The first thread of the process that trains was in a phase, and in none inside of it."""
@@ -67,8 +75,7 @@ class OverTime:
         """The bins of two times, after room has been made for both."""
         if self._first is None:
             self._origin = began if self._origin is None else self._origin
-            self._first = floor((began - self._origin) / self._bin_s)
-            self._from = self._origin + self._first * self._bin_s
+            self._starts(floor((began - self._origin) / self._bin_s))
         while True:
             at, last = floor((began - self._from) / self._bin_s), floor((ended - self._from) / self._bin_s)
             if at >= 0 and last < MOST_BINS:
@@ -104,6 +111,7 @@ class OverTime:
     def _starts(self, first: int) -> None:
         self._first = first
         self._from = (self._origin or 0.0) + first * self._bin_s
+        self._room, self._per_s = MOST_BINS * self._bin_s, 1 / self._bin_s
 
     def _spread(self, bins: list[float], began: float, took: float, at: int, last: int) -> None:
         left = took

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
-from voirkit.analysis.syscalls.calls import ACCESSES, FORKS, TRANSFERS, Begun, Call, Event, Named
+from voirkit.analysis.syscalls.calls import ACCESSES, FORKS, NAN, TRANSFERS, Begun, Call, Ended, Event, Named
 from voirkit.analysis.syscalls.numbers import names
 from voirkit.runs.markers import said_by_mode
 
@@ -23,6 +23,7 @@ _MISSED, _MISSED_STORED = 1 << 31, 1 << 30
 _THREAD = 0x00010000  # CLONE_THREAD
 _MOST_ERROR = 4095
 _DESCRIPTORS = TRANSFERS | {"close"}
+_ENDS = frozenset(["exit", "exit_group"])
 
 
 class RingError(Exception):
@@ -88,6 +89,7 @@ class RingLog:
         exit_, read_exit = self._field("sys_exit", "common_pid", "id", "ret")
         made, read_made = self._field("task_newtask", "common_pid", "pid", "clone_flags")
         renamed, read_renamed = self._field("task_rename", "pid", "newcomm")
+        ended, read_ended = self._field("sched_process_exit", "common_pid")
         open_: dict[int, tuple[int, int, Any]] = {}
         told: set[int] = set()  # threads whose call was told to have begun
         known, make, nothing = self._names, tuple.__new__, (0, -1, b"")
@@ -105,7 +107,7 @@ class RingLog:
                 name = known.get(call) or f"syscall_{call}"
                 seconds = (at - began) * 1e-9
                 if entered != call:  # it was entered before tracing began
-                    began, seconds, args = at, float("nan"), None
+                    began, seconds, args = at, NAN, None
                 error = ""
                 if -_MOST_ERROR <= result < 0:
                     error, result = _error(-result), -1
@@ -126,8 +128,17 @@ class RingLog:
             elif number == renamed:
                 tid, name = read_renamed(event)
                 yield Named(tid, name.partition(b"\0")[0].decode("utf-8", "replace"), None, False)
+            elif number == ended:
+                (tid,) = read_ended(event)
+                if tid in open_:  # it called exit, or was killed in a call
+                    began, call, _ = open_.pop(tid)
+                    name = known.get(call) or f"syscall_{call}"
+                    seconds = NAN if name in _ENDS else (at - began) * 1e-9
+                    yield make(Call, (tid, began * 1e-9, name, "", None, "", seconds, tid in told))
+                    told.discard(tid)
+                yield Ended(tid, at * 1e-9, "")
         for tid, (began, call, _) in open_.items():
-            yield make(Call, (tid, began * 1e-9, known.get(call) or f"syscall_{call}", "", None, "", float("nan"), tid in told))
+            yield make(Call, (tid, began * 1e-9, known.get(call) or f"syscall_{call}", "", None, "", NAN, tid in told))
 
     def _arguments(self, name: str, args: bytes) -> str:
         """As strace prints them, what is needed: a marker's text, a descriptor."""

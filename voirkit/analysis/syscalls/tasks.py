@@ -20,14 +20,16 @@ class Task:
         files: The paths of its descriptors.
         main: Its first thread.
         seconds: How long its first thread has been in each phase, but for the one that it is in.
+        marked: Whether it has told a phase, or what it is.
+        headless: Whether its first thread has ended, and others go on.
     """
 
-    __slots__ = ("files", "kind", "main", "marked", "pid", "seconds")
+    __slots__ = ("files", "headless", "kind", "main", "marked", "pid", "seconds")
 
     def __init__(self, pid: int, kind: str, files: dict[int, str]) -> None:
         self.pid, self.kind, self.files = pid, kind, files
         self.seconds: dict[str, float] = {}
-        self.marked = False
+        self.marked = self.headless = False
         self.main = Thread(pid, self)
 
     def outside(self) -> str:
@@ -160,11 +162,22 @@ class Tasks:
             return thread
         return self._process(tid, "child", dict(parent.task.files)).main
 
-    def ended(self, tid: int) -> None:
-        """A thread has ended; its number may be another's from now on. Of a process that ends so does the first thread."""
+    def ended(self, tid: int) -> Task | None:
+        """A thread has ended; its number may be another's from now on. The first thread of a process is there as long as any is.
+
+        Returns:
+            Its process, if that has ended with it.
+        """
         thread = self.threads.get(tid)
         if thread is None:
-            return
-        of_task = [other for other in self.threads.values() if other.task is thread.task]
-        if thread is not thread.task.main or len(of_task) == 1:
-            del self.threads[tid]
+            return None
+        task = thread.task
+        left = sum(1 for other in self.threads.values() if other.task is task)
+        if thread is task.main and left > 1:
+            task.headless = True
+            return None
+        del self.threads[tid]
+        if left == 2 and task.headless:
+            del self.threads[task.main.tid]
+            return task
+        return task if left == 1 else None

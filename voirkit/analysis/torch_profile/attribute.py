@@ -13,15 +13,15 @@ import numpy as np
 from voirkit.analysis.innermost import innermost
 from voirkit.analysis.nesting import Array, parents, without_children
 from voirkit.analysis.phases import Records, meanings
-from voirkit.analysis.steps import PHASES
+from voirkit.analysis.steps import PHASES, VOIRKIT
 from voirkit.analysis.torch_profile.events import ANNOTATION, KERNEL, MEMORY, OPERATOR, RUNTIME, Events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OTHER = PHASES.index("other")
-EVALUATION = len(PHASES)
-NAMES = (*PHASES, "evaluation")
+EVALUATION, OWN = len(PHASES), len(PHASES) + 1
+NAMES = (*PHASES, "evaluation", "voirkit")  # the last: what instruments call as they look at tensors
 
 
 class Attributed:
@@ -94,7 +94,7 @@ class Phases:
         chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
         self._start_ns = records.start_ns[chosen]
         self._end_ns = self._start_ns + records.duration_ns[chosen]
-        self._phase = np.minimum(meaning, OTHER)
+        self._phase = np.where(meaning == VOIRKIT, OWN, np.minimum(meaning, OTHER))
 
     def of(self, at_ns: Array, evaluation: Sequence[tuple[int, int]] = ()) -> Any:
         """Index into ``NAMES`` of the phase that the thread is in at each instant."""

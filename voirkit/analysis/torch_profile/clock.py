@@ -9,6 +9,8 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 
+_US = 1000
+
 
 class Clock(NamedTuple):
     """From the wall clock, as torch's profiler has it, to the run's.
@@ -41,10 +43,12 @@ def clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
     """
     if not len(seen_ns) or len(seen_ns) != len(marks):
         raise ValueError(f"of {len(marks)} marks {len(seen_ns)} were recorded")
-    between = np.asarray(marks, np.int64) - np.asarray(seen_ns, np.int64)[:, None]
-    low, high = int(between[:, 0].max()), int(between[:, 1].min())
+    seen_ns = np.asarray(seen_ns, np.int64)
+    step = _US if not (seen_ns % _US).any() else 1  # torch 2.1 cuts times to whole microseconds
+    between = np.asarray(marks, np.int64) - seen_ns[:, None]
+    low, high = int(between[:, 0].max()) - (step - 1), int(between[:, 1].min())
     if low <= high:
-        return Clock((low + high) // 2, max((high - low + 1) // 2, 1))
+        return Clock((low + high) // 2, (high - low + 1) // 2 + step)
     middles = between.mean(axis=1)
     offset = int(np.median(middles))
-    return Clock(offset, int(np.abs(middles - offset).max()) + 1)
+    return Clock(offset, int(np.abs(middles - offset).max()) + step)

@@ -1,0 +1,129 @@
+"""The what-ifs that are one switch of torch: what they could win, what they change, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from voirkit_instruments.patching import Patches
+from voirkit_instruments.what_if_torch import CheckpointNoCrc, NonBlocking, NumThreads, PinMemory
+
+PHASES = {name: {"total_s": 1.0, "share": 0.2} for name in ("wait", "transfer", "forward", "backward", "optimizer", "other")}
+TRAINED: dict[str, Any] = {
+    "steps": {"n": 10, "phases": PHASES}, "what_if_run": {"work_s": 10.0, "saves": 2, "saving_s": 4.0, "cuda": True, "threads": 4}
+}  # fmt: skip
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_each_could_win_the_time_of_what_it_touches() -> None:
+    assert CheckpointNoCrc(None).ceiling(TRAINED) == (0.4, "the 2 calls of torch.save take that much of it.")
+    assert NumThreads("2").ceiling(TRAINED).share == pytest.approx(0.3)
+    assert PinMemory(None).ceiling(TRAINED).share == NonBlocking(None).ceiling(TRAINED).share == pytest.approx(0.1)
+
+
+def test_evaluation_counts_whole_where_phases_are_touched() -> None:
+    found = PinMemory(None).ceiling({**TRAINED, "evaluation": {"n": 4, "time_s": {"median": 0.5}}})
+    assert found.share == pytest.approx(0.3)
+    assert "with all of the evaluation" in found.because
+
+
+def test_without_a_gpu_what_is_about_one_could_win_nothing() -> None:
+    for change in (PinMemory(None), NonBlocking(None)):
+        assert change.ceiling({"what_if_run": {"cuda": False}}) == (0.0, "there is no CUDA device here, and nothing is copied to one.")
+
+
+def test_what_nothing_is_known_of_has_no_ceiling() -> None:
+    assert PinMemory(None).ceiling({"what_if_run": {"cuda": True}}).share is None
+    assert NumThreads("2").ceiling({**TRAINED, "steps": {"n": 1, "time_of": "device"}}).share is None
+    assert NumThreads("4").ceiling(TRAINED).share == 0
+
+
+@pytest.mark.usefixtures("threads")
+def test_what_the_program_sets_itself_holds() -> None:
+    change = NumThreads("3")
+    change.install(Patches())
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(2)
+    change.end()
+    assert change.facts() == {"touched": 0, "because": "the program itself has set 2 threads."}
+
+
+def test_checksums_are_written_again_at_the_end() -> None:
+    if not hasattr(torch.serialization, "set_crc32_options"):
+        pytest.skip("torch before 2.6 always writes checksums")
+    change = CheckpointNoCrc(None)
+    change.install(Patches())
+    assert torch.serialization.get_crc32_options() is False
+    change.end()
+    assert torch.serialization.get_crc32_options() is True
+    assert change.facts() == {"touched": 1}
+
+
+def test_a_torch_that_can_not_leave_checksums_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.serialization, "set_crc32_options", raising=False)
+    change = CheckpointNoCrc(None)
+    change.install(Patches())
+    change.end()
+    assert change.facts() == {"touched": 0, "because": "this torch always writes checksums (2.6 and later can leave them out)."}
+
+
+class Tensor:
+    """As far as copies are concerned."""
+
+    def __init__(self, place: str = "cpu", pinned: bool = True) -> None:
+        self.device, self.is_cuda, self._pinned = SimpleNamespace(type=place), place == "cuda", pinned
+
+    def is_pinned(self) -> bool:
+        return self._pinned
+
+
+class Parent(Tensor):
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    cuda = to
+
+
+@pytest.fixture
+def moved() -> Iterator[type]:
+    """A class of tensors whose copies return what they were called with."""
+
+    class Own(Parent):
+        pass
+
+    module: Any = SimpleNamespace(Tensor=Own, device=torch.device)
+    patches, change = Patches(), NonBlocking(None)
+    for name in ("to", "cuda"):
+        patches.put(Own, name, change._method(module, name))
+    yield Own
+    patches.remove()
+    assert Own.to is Parent.to
+
+
+def test_copies_from_pinned_memory_to_a_gpu_are_not_waited_for(moved: Any) -> None:
+    asked = {"non_blocking": True}
+    assert moved().to("cuda:1") == (("cuda:1",), asked)
+    assert moved().to(torch.device("cuda"), torch.float16)[1] == asked
+    assert moved().to(device="cuda")[1] == {"device": "cuda", **asked}
+    assert moved().to(moved("cuda"))[1] == asked
+    assert moved().cuda() == ((), asked)
+
+
+def test_all_other_copies_are_left_as_they_are(moved: Any) -> None:
+    assert moved(pinned=False).to("cuda") == (("cuda",), {})
+    assert moved("cuda").to("cpu") == (("cpu",), {})
+    assert moved().to("cpu") == (("cpu",), {})
+    assert moved().to(torch.float16) == ((torch.float16,), {})
+    assert moved().to("cuda", torch.float16, False)[1] == {}
+    assert moved().to("cuda", non_blocking=False)[1] == {"non_blocking": False}
+    assert moved().cuda(None, False)[1] == {}
