@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.flame import aligned, chrome, figures, sampled
-from voirkit.analysis.flame.stacks import BETWEEN, FETCH, OWN, Frame, Stacks, label, of_program, of_worker, phase_by_frames
+from voirkit.analysis.flame.stacks import (
+    ATTACHING,
+    BETWEEN,
+    FETCH,
+    OWN,
+    STOPPING,
+    Frame,
+    Stacks,
+    label,
+    of_program,
+    of_worker,
+    phase_by_frames,
+)
 from voirkit.analysis.native_spans import PHASE, Spans
 
 MAIN = Frame("<module>", "/home/me/main.py")
@@ -112,6 +124,14 @@ def test_without_phases_the_clock_is_known_by_when_py_spy_began_to_look() -> Non
     found = aligned.clock([(0, 10, 0)], None, [], Stacks(), 5_000_000, 9_000_000)
     assert 5_000_000 <= found.zero_ns <= 9_000_000
     assert found.within_ns == 4_000_000
+
+
+def test_the_clock_is_bounded_by_what_is_known_of_voirkit_s_own_work() -> None:
+    # Seen at 50 ms of py-spy's clock: voirkit waits no longer, which was so at 1.040 s; at 900 ms: the run has ended, at 1.888 s.
+    runs = [(20_000, 50_000, ATTACHING), (50_000, 900_000, 0), (900_000, 950_000, STOPPING)]
+    low, high = aligned.bounds(runs, 1_040_000_000, 1_888_000_000, 900_000_000, 1_100_000_000)
+    assert (low, high) == (990_000_000, 1_100_000_000)
+    assert aligned.bounds([], 0, 1 << 62, 5, 9) == (5, 9)
 
 
 def test_what_the_sampler_wrote_is_read_up_to_a_torn_line() -> None:

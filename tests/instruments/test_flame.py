@@ -132,7 +132,7 @@ time.sleep(0.5)
     children = [line for line in stacks if line.startswith("child;child ")]
     assert any(";alpha (" in line for line in children)
     assert not any(";beta (" in line for line in children)
-    slept = sum(n for line, n in stacks.items() if ";thread sleepy;" in line)
+    slept = sum(n for line, n in stacks.items() if ";thread " in line and line.startswith("before and after;main;"))
     assert 40 < slept < 135  # it is not there for as long as the run is
     kinds = {process["kind"].partition(" ")[0] for process in ended.summary["flame"]["processes"]}
     assert kinds == {"main", "child"}

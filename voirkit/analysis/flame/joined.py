@@ -108,7 +108,7 @@ class Joined:
     def add_counted(self, pid: int, stacks: Iterable[tuple[int, str, int, int]]) -> None:
         """Count (thread, its name, stack, how often), without times: torch's own functions tell the phase."""
         for tid, name, stack, n in stacks:
-            if stack == OWN or name.startswith(_OWN):
+            if stack <= OWN or name.startswith(_OWN):
                 self.own += n
                 continue
             frames = self._stacks.of(stack)
@@ -117,7 +117,7 @@ class Joined:
             else:
                 phase = of_worker(frames) or CHILD
             is_main = tid == (self._recorded.leading[PHASE].get(pid) or pid)
-            self._count(Row(phase, self._process(pid), MAIN if is_main else name or f"thread {tid}", stack), pid, n)
+            self._count(Row(phase, self._process(pid), MAIN if is_main else name or str(tid), stack), pid, n)
 
     def add(self, pid: int, tid: int, name: str, at_ns: Array, stacks: Array, spans: By, told: Array | None = None) -> None:
         """Count looks at a thread.
@@ -132,7 +132,7 @@ class Joined:
             told: Which looks are known to have been; at the others nothing new was seen, if py-spy looked. A stack that says another phase
                 than the clock is of a look that was late, and was not taken. All, if left out.
         """
-        ours = stacks == OWN
+        ours = stacks <= OWN
         if pid == self._pid:
             ours |= (at_ns < self._within_ns[0]) | (at_ns >= self._within_ns[1])
         if name.startswith(_OWN):
@@ -141,7 +141,7 @@ class Joined:
         at_ns, stacks = at_ns[~ours], stacks[~ours]
         told = None if told is None else told[~ours]
         is_main = tid == (self._recorded.leading[PHASE].get(pid) or pid)
-        thread, process = MAIN if is_main else name or f"thread {tid}", self._process(pid)
+        thread, process = MAIN if is_main else name or str(tid), self._process(pid)
         phases = self._phases(pid, tid, at_ns, stacks, spans)
         seen = Counter(zip(phases, stacks.tolist(), [True] * len(phases) if told is None else told.tolist(), strict=True))
         for (phase, stack, known), n in seen.items():
