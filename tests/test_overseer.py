@@ -286,7 +286,7 @@ def test_the_run_directory_tells_what_was_run_and_how_it_ended(place: Place) -> 
     assert manifest["schema"] == ended.summary["schema"] == 1
     assert manifest["clocks"]["perf_counter_ns"] > 0
     assert ended.summary["duration_s"] > 0
-    for key in ("rates", "steps", "loader", "loss", "given", "probes", "syscalls", "calls", "parameters", "native", "checks", "evaluation", "ranks",
+    for key in ("rates", "steps", "loader", "loss", "given", "probes", "syscalls", "calls", "parameters", "native", "torch_profile", "checks", "evaluation", "ranks",
                 "verdict", "overhead", "dropped", "warnings"):  # fmt: skip
         assert key in ended.summary
 

@@ -63,6 +63,7 @@ def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a st
     ends = [*edges[1:], len(made)]
     phases = {phase: made.phase_ns(phase) / 1e9 for phase in PHASES}
     start, time = (made.start_ns - zero) / 1e9, made.time_ns / 1e9
+    caption += " on the device" if rank.steps.device is not None else ""
     boxes, peaks = [], []
     for a, b in zip(edges, ends, strict=True):
         means = {phase: float(own[a:b].mean()) for phase, own in phases.items()}

@@ -20,6 +20,7 @@ OPERATOR, ANNOTATION, RUNTIME, KERNEL, MEMORY = range(5)
 CATEGORIES = ("operator", "annotation", "runtime", "kernel", "memory")
 _CATEGORY = {
     "cpu_op": OPERATOR, "user_annotation": ANNOTATION, "cuda_runtime": RUNTIME, "cuda_driver": RUNTIME,
+    "hip_runtime": RUNTIME, "xpu_runtime": RUNTIME, "xpu_driver": RUNTIME,
     "kernel": KERNEL, "gpu_memcpy": KERNEL, "gpu_memset": KERNEL, "cpu_instant_event": MEMORY,
 }  # fmt: skip
 MOST_EVENTS = 4_000_000
