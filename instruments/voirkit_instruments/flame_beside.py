@@ -31,11 +31,18 @@ class Chunk:
         command: Its words, without the file and the process.
         file: What it writes.
         pid: The process.
+
+    Attributes:
+        ready_ns: When it said that it looks; 0 before.
+        image: What the process executes.
+        until_ns: When that was the same last, if it is another by now: py-spy does not see what an exec puts in its place.
     """
 
     def __init__(self, command: list[str], file: str, pid: int) -> None:
         self.file, self.pid, self.ready_ns = file, pid, 0
-        self.began_ns = time.perf_counter_ns()
+        self.image = _image(pid)
+        self.began_ns = self._same_ns = time.perf_counter_ns()
+        self.until_ns: int | None = None
         self.spy = subprocess.Popen(
             [*command, "--output", file, "--pid", str(pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -43,6 +50,15 @@ class Chunk:
         self.said = b""
         self.out = self.spy.stdout.fileno()
         os.set_blocking(self.out, False)
+
+    def look(self) -> None:
+        """Have it end if the process executes something else by now."""
+        now, image = time.perf_counter_ns(), _image(self.pid)
+        if image == self.image:
+            self._same_ns = now
+        elif image[0] and self.until_ns is None:
+            self.until_ns = self._same_ns
+            self.spy.send_signal(signal.SIGINT)
 
     def listen(self) -> None:
         """Read what it says now."""
@@ -56,6 +72,15 @@ class Chunk:
     def lines(self) -> list[str]:
         """What it has said."""
         return [line.strip() for line in self.said.decode(errors="replace").splitlines() if line.strip()]
+
+
+def _image(pid: int) -> tuple[bytes, bytes]:
+    """What a process executes: its words, and where its stack begins, which the kernel chooses anew for each."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/stat", "rb") as stat:
+            return words.read(), stat.read().rpartition(b")")[2].split()[25]
+    except (OSError, IndexError):
+        return b"", b""
 
 
 class Tree:
@@ -90,12 +115,15 @@ class Tree:
             if self._pid not in there or self._failed.get(self._pid, 0) >= (_FAILED if self._told else 1):
                 break
             for pid in there:
-                if pid not in self._running and self._failed.get(pid, 0) < _FAILED:
+                if pid in self._running:
+                    self._running[pid].look()
+                elif self._failed.get(pid, 0) < _FAILED:
                     self._begin(pid)
             self._wait(_LOOK_S)
         if self._written > self._most_bytes:
             print("what it writes has reached --trace-limit", flush=True)
         for chunk in self._running.values():
+            chunk.look()
             chunk.spy.send_signal(signal.SIGINT)
         while self._running:
             self._look()
@@ -128,7 +156,7 @@ class Tree:
         used = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
         note = {
             "pid": chunk.pid, "file": os.path.basename(chunk.file) if there else None, "status": chunk.spy.returncode,
-            "began_ns": chunk.began_ns, "ready_ns": chunk.ready_ns, "ended_ns": time.perf_counter_ns(),
+            "began_ns": chunk.began_ns, "ready_ns": chunk.ready_ns, "until_ns": chunk.until_ns, "ended_ns": time.perf_counter_ns(),
             "seen": self._seen.pop(chunk.pid, {}), "said": chunk.lines()[-4:],
             "took_s": sum(one.ru_utime + one.ru_stime for one in used),  # of all until now
         }  # fmt: skip

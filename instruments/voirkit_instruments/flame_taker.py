@@ -74,8 +74,10 @@ class Taker:
             raise CanNotSample("py-spy is attached on Linux alone.")
         if strace_comes:
             raise CanNotSample("strace, which --syscalls uses, traces this process, and there can be one tracer only.")
-        from voirkit_instruments import flame_spy
+        from voirkit_instruments import flame_spy, native_spy
 
+        if self._pid in native_spy.attached:
+            raise CanNotSample("py-spy samples for --native, as perf can not, and there can be one tracer only.\nLeave --native out.")
         taking = flame_spy.attach(self._pid, self._stem, self._rate_hz, self._most_bytes, self._gil, self._native)
         self._beside = taking.beside
         self._taken.update(tool="py-spy", version=taking.version, by_clock=taking.by_clock, taker_pid=taking.beside.pid)

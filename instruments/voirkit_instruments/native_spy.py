@@ -15,6 +15,7 @@ from voirkit_instruments.native_beside import Beside, CanNotSample, Sampling, ru
 
 _MOST_HZ = 100  # a stack of C takes it some milliseconds
 _READY_S = 20.0
+attached: list[int] = []  # processes that it looks at; there can be one tracer only
 
 
 def is_there() -> bool:
@@ -53,6 +54,7 @@ def attach(pid: int, stem: str, rate_hz: int, because: CanNotSample) -> Sampling
         if beside.ended(0.01) or time.monotonic() > until:
             beside.interrupt()
             raise CanNotSample(f"{because}\nNor can py-spy: {_why(beside)}")
+    attached.append(pid)
     return Sampling("py-spy", beside, rate, version.stdout.decode(errors="replace").strip().removeprefix("py-spy "), program)
 
 

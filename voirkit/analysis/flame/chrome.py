@@ -51,6 +51,7 @@ def threads(path: str, stacks: Stacks) -> list[Thread]:
                 raise ValueError(f"a stack of thread {ident} does not begin with its thread")
             tid = int(root["tid"], 0)
             thread = found.setdefault(tid, Thread(tid, root["name"] or ""))
+            thread.name = thread.name or root["name"] or ""  # it may be told late
             number = stacks.number(frames[1:])
             if thread.runs and thread.runs[-1][1:] == (began, number):
                 began = thread.runs.pop()[0]

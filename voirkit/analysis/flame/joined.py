@@ -55,7 +55,9 @@ class Joined:
         self.late = 0  # looks that did not come in time
         self.clocks: list[aligned.Clock] = []
 
-    def add_chunk(self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, seen: Mapping[int, int]) -> None:
+    def add_chunk(
+        self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, until_ns: int | None, seen: Mapping[int, int]
+    ) -> None:
         """Count what one file of py-spy's holds.
 
         Args:
@@ -63,6 +65,7 @@ class Joined:
             threads: What its threads did.
             began_ns: When py-spy was started; its clock begins from here to ``ready_ns``.
             ready_ns: When it said that it looks.
+            until_ns: Until then the process executed what py-spy looked at; None if it always did.
             seen: By thread, when it was there last.
         """
         until_us = max((run[1] for thread in threads for run in thread.runs), default=0)
@@ -75,10 +78,13 @@ class Joined:
         if pid == self._pid:
             self.clocks.append(clock)
         last = max(seen.values(), default=0)
+        if until_ns is not None:
+            until_us = max((until_ns - clock.zero_ns) // 1000, 0)
         for thread in threads:
             there = seen.get(thread.tid, last)
             gone_us = (there - clock.zero_ns) // 1000 if there < last else until_us  # to the end of the file its last stack stays
-            runs = [(begin, min(end, max(gone_us, begin + 1)), stack) for begin, end, stack in thread.runs]
+            gone_us = min(gone_us, until_us)
+            runs = [(begin, min(end, max(gone_us, begin + 1)), stack) for begin, end, stack in thread.runs if begin <= until_us]
             at = [self._looks(begin, end) for begin, end, _ in runs]
             if at:
                 stacks = np.repeat([stack for _, _, stack in runs], [len(looks) for looks in at])
@@ -102,7 +108,7 @@ class Joined:
     def add_counted(self, pid: int, stacks: Iterable[tuple[int, str, int, int]]) -> None:
         """Count (thread, its name, stack, how often), without times: torch's own functions tell the phase."""
         for tid, name, stack, n in stacks:
-            if stack == OWN or name.startswith(_OWN):
+            if stack <= OWN or name.startswith(_OWN):
                 self.own += n
                 continue
             frames = self._stacks.of(stack)
@@ -111,7 +117,7 @@ class Joined:
             else:
                 phase = of_worker(frames) or CHILD
             is_main = tid == (self._recorded.leading[PHASE].get(pid) or pid)
-            self._count(Row(phase, self._process(pid), MAIN if is_main else name or f"thread {tid}", stack), pid, n)
+            self._count(Row(phase, self._process(pid), MAIN if is_main else name or str(tid), stack), pid, n)
 
     def add(self, pid: int, tid: int, name: str, at_ns: Array, stacks: Array, spans: By, told: Array | None = None) -> None:
         """Count looks at a thread.
@@ -126,7 +132,7 @@ class Joined:
             told: Which looks are known to have been; at the others nothing new was seen, if py-spy looked. A stack that says another phase
                 than the clock is of a look that was late, and was not taken. All, if left out.
         """
-        ours = stacks == OWN
+        ours = stacks <= OWN
         if pid == self._pid:
             ours |= (at_ns < self._within_ns[0]) | (at_ns >= self._within_ns[1])
         if name.startswith(_OWN):
@@ -135,7 +141,7 @@ class Joined:
         at_ns, stacks = at_ns[~ours], stacks[~ours]
         told = None if told is None else told[~ours]
         is_main = tid == (self._recorded.leading[PHASE].get(pid) or pid)
-        thread, process = MAIN if is_main else name or f"thread {tid}", self._process(pid)
+        thread, process = MAIN if is_main else name or str(tid), self._process(pid)
         phases = self._phases(pid, tid, at_ns, stacks, spans)
         seen = Counter(zip(phases, stacks.tolist(), [True] * len(phases) if told is None else told.tolist(), strict=True))
         for (phase, stack, known), n in seen.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _ENDS_S = 20.0
+_ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
 COUNTS = ".counts.json"
 
@@ -119,15 +121,16 @@ def _add(joined: Joined, path: str, note: Mapping[str, Any], by_clock: bool, sta
     """Add what one file holds."""
     if by_clock:
         seen = {int(tid): at for tid, at in note["seen"].items()}
-        joined.add_chunk(note["pid"], chrome.threads(path, stacks), note["began_ns"], note["ready_ns"] or note["began_ns"], seen)
+        threads = chrome.threads(path, stacks)
+        joined.add_chunk(note["pid"], threads, note["began_ns"], note["ready_ns"] or note["began_ns"], note["until_ns"], seen)
         return
     with open(path, encoding="utf-8", errors="replace") as lines:
         joined.add_counted(note["pid"], sampled.counted(lines, stacks))
 
 
 def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
-    """Looks at a process that were not taken between a chunk and the next, as the last was started anew, or was killed."""
-    lost = 0
+    """Looks that failed, or were not taken between a chunk of a process and the next, as it was started anew, or was killed."""
+    lost = sum(int(found[1]) for note in notes for line in note["said"] if (found := _ERRORS.search(line)))
     for pid in {note["pid"] for note in notes}:
         own = sorted((note for note in notes if note["pid"] == pid and note["file"]), key=lambda note: note["began_ns"])
         for before, after in pairwise(own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from typing import NamedTuple
 from voirkit.analysis import spy_stacks
 from voirkit.analysis.native_spans import PHASE
 
-OWN = -1  # the number of what is voirkit's own
+# Numbers of what is voirkit's own, and of that as py-spy is waited for, and as the run has just ended: when these were is known exactly.
+OWN, ATTACHING, STOPPING = -1, -2, -3
 OTHER, OUTSIDE = "other", "before and after"  # of the process that trains: in no phase, and outside all of training
 FETCH, BETWEEN, CHILD = "fetch", "between fetches", "child"  # of loader workers, and of processes that are neither
 MAIN = ""  # the thread that trains, or loads
+_OWN = {("attach", "flame_spy.py"): (ATTACHING,), ("stop", "flame_taker.py"): (STOPPING,)}
 _RUNS_SCRIPT = "/voirkit/script.py"
 _COMMAND = "/voirkit/cli.py"
 _WORKER = "torch/utils/data/_utils/worker.py"
@@ -47,7 +50,9 @@ class Stacks:
         """The number of a stack, without what runs the script; its frames from the outermost."""
         of_script = of_program(frames)
         if of_script is None:
-            return OWN
+            return next(
+                (number for name, file in frames for number in _OWN.get((name.rpartition(".")[2], os.path.basename(file)), ())), OWN
+            )
         stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
         number = self.stacks.setdefault(stack, len(self.stacks))
         if number == len(self._by_number):
@@ -56,7 +61,7 @@ class Stacks:
 
     def of(self, number: int) -> Sequence[Frame]:
         """The frames of a stack."""
-        return self._by_number[number] if number != OWN else ()
+        return self._by_number[number] if number > OWN else ()
 
 
 def of_program(frames: Sequence[Frame]) -> Sequence[Frame] | None:

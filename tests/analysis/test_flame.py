@@ -1,0 +1,189 @@
+"""Stacks that were taken: files of py-spy and of the sampler, the alignment of clocks, phases of workers, what other tools are given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voirkit.analysis.flame import aligned, chrome, figures, sampled
+from voirkit.analysis.flame.stacks import (
+    ATTACHING,
+    BETWEEN,
+    FETCH,
+    OWN,
+    STOPPING,
+    Frame,
+    Stacks,
+    label,
+    of_program,
+    of_worker,
+    phase_by_frames,
+)
+from voirkit.analysis.native_spans import PHASE, Spans
+
+MAIN = Frame("<module>", "/home/me/main.py")
+SCRIPT = Frame("run", "/lib/voirkit/script.py")
+FORWARD = Frame("Module._call_impl", "/lib/python3.11/site-packages/torch/nn/modules/module.py")
+BACKWARD = Frame("Tensor.backward", "/lib/python3.11/site-packages/torch/_tensor.py")
+LOOP = Frame("_worker_loop", "/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py")
+FETCHER = Frame("_MapDatasetFetcher.fetch", "/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py")
+
+
+def event(kind: str, ts: int, name: str, file: str = "/home/me/main.py", ident: int = 7) -> dict[str, Any]:
+    """An event as py-spy writes it."""
+    return {"args": {"filename": file, "line": None}, "cat": "py-spy", "name": name, "ph": kind, "pid": 3, "tid": ident, "ts": ts}
+
+
+def written(folder: Path, *events: dict[str, Any]) -> str:
+    """A file of py-spy's."""
+    path = folder / "0.spy"
+    path.write_text(json.dumps(events))
+    return str(path)
+
+
+def test_stacks_last_from_one_change_to_the_next(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        event("B", 100, "thread (3): MainThread", ""),
+        event("B", 100, "f"),
+        event("B", 300, "g"),
+        event("E", 500, "g"),
+        event("E", 500, "f"),
+        event("B", 500, "h"),
+        event("E", 900, "h"),
+        event("E", 900, "thread (3): MainThread", ""),
+    )
+    stacks = Stacks()
+    (thread,) = chrome.threads(path, stacks)
+    assert (thread.tid, thread.name) == (3, "MainThread")
+    names = [(begin, end, [frame.name for frame in stacks.of(number)]) for begin, end, number in thread.runs]
+    assert names == [(100, 300, ["f"]), (300, 500, ["f", "g"]), (500, 900, ["h"])]
+
+
+def test_threads_with_the_same_identifier_one_after_the_other_are_two(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        event("B", 0, "thread (3): first", ""),
+        event("B", 0, "f"),
+        event("E", 50, "f"),
+        event("E", 50, "thread (3): first", ""),
+        event("B", 50, "thread (4)", ""),
+        event("B", 50, "f"),
+        event("E", 90, "f"),
+        event("E", 90, "thread (4)", ""),
+    )
+    found = {thread.tid: (thread.name, thread.runs) for thread in chrome.threads(path, Stacks())}
+    assert found == {3: ("first", [(0, 50, 0)]), 4: ("", [(50, 90, 0)])}
+
+
+def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "0.spy"
+    path.write_text("[{")
+    with pytest.raises(ValueError, match="Expecting"):
+        chrome.threads(str(path), Stacks())
+
+
+def test_a_stack_begins_at_the_script_and_a_forked_worker_s_at_its_loop() -> None:
+    command = Frame("main", "/lib/voirkit/cli.py")
+    assert of_program([command, SCRIPT, MAIN, FORWARD]) == [MAIN, FORWARD]
+    assert of_program([command, SCRIPT, MAIN, LOOP, FETCHER]) == [LOOP, FETCHER]
+    assert of_program([command, Frame("start", "/lib/voirkit/phases.py")]) is None
+    assert Stacks().number([command]) == OWN
+    assert (of_worker([LOOP, FETCHER]), of_worker([LOOP]), of_worker([MAIN])) == (FETCH, BETWEEN, None)
+
+
+def test_torch_s_functions_on_a_stack_tell_its_phase() -> None:
+    assert phase_by_frames([MAIN, FORWARD]) == "forward"
+    assert phase_by_frames([MAIN, BACKWARD]) == "backward"
+    assert phase_by_frames([MAIN]) == ""
+    assert label(FORWARD) == "Module._call_impl (torch/nn/modules/module.py)"
+    assert label(MAIN) == "<module> (me/main.py)"
+
+
+def test_the_clock_of_py_spy_is_found_where_stacks_and_phases_agree() -> None:
+    stacks = Stacks()
+    forward, backward = stacks.number([MAIN, FORWARD]), stacks.number([MAIN, BACKWARD])
+    # Phases of 7 and 13 ms by turns, seen every millisecond; py-spy's clock begins 11 ms after it was started.
+    edges = np.cumsum([0] + [7_000_000, 13_000_000] * 40)
+    spans = Spans(edges[:-1], edges[1:], np.arange(80) % 2)
+    began, zero = 20_000_000, 31_000_000
+    at_us = np.arange(0, 500_000, 1000)
+    owners = spans.owners(zero + at_us * 1000)
+    runs = [(int(at), int(at) + 1000, (forward, backward)[owner]) for at, owner in zip(at_us, owners, strict=True)]
+    found = aligned.clock(runs, spans, [(PHASE, "forward"), (PHASE, "backward")], stacks, began, began + 20_000_000)
+    assert abs(found.zero_ns - zero) <= 1_000_000
+    assert found.within_ns <= 1_500_000
+    assert found.compared == found.same == len(runs)
+
+
+def test_without_phases_the_clock_is_known_by_when_py_spy_began_to_look() -> None:
+    found = aligned.clock([(0, 10, 0)], None, [], Stacks(), 5_000_000, 9_000_000)
+    assert 5_000_000 <= found.zero_ns <= 9_000_000
+    assert found.within_ns == 4_000_000
+
+
+def test_the_clock_is_bounded_by_what_is_known_of_voirkit_s_own_work() -> None:
+    # Seen at 50 ms of py-spy's clock: voirkit waits no longer, which was so at 1.040 s; at 900 ms: the run has ended, at 1.888 s.
+    runs = [(20_000, 50_000, ATTACHING), (50_000, 900_000, 0), (900_000, 950_000, STOPPING)]
+    low, high = aligned.bounds(runs, 1_040_000_000, 1_888_000_000, 900_000_000, 1_100_000_000)
+    assert (low, high) == (990_000_000, 1_100_000_000)
+    assert aligned.bounds([], 0, 1 << 62, 5, 9) == (5, 9)
+
+
+def test_what_the_sampler_wrote_is_read_up_to_a_torn_line() -> None:
+    lines = ['{"thread": 3, "name": "MainThread"}\n', '{"frame": ["f", "main.py"]}\n', '{"stack": [0]}\n', '{"t": 5, "seen": [[3, 0]]}\n']
+    stacks = Stacks()
+    name, at, which = sampled.samples([*lines, '{"t": 6, "se'], stacks)[3]
+    assert (name, at.tolist(), [stacks.of(number) for number in which.tolist()]) == ("MainThread", [5], [[Frame("f", "main.py")]])
+
+
+def test_stacks_without_times_are_read_with_their_threads() -> None:
+    stacks = Stacks()
+    lines = ["thread (3): MainThread;<module> (/a/main.py);f (/a/main.py) 12\n", "thread (9);g (/a b/lib.so) 1\n", "nothing\n"]
+    found = [(tid, name, [frame.name for frame in stacks.of(number)], n) for tid, name, number, n in sampled.counted(lines, stacks)]
+    assert found == [(3, "MainThread", ["<module>", "f"], 12), (9, "", ["g"], 1)]
+
+
+def counts(rank: int = 0) -> dict[str, Any]:
+    """What was counted of one rank."""
+    return {
+        "tool": "py-spy", "version": "0.4.3", "rate_hz": 100, "gil": False, "native": False, "by_clock": True, "cut": None, "rank": rank,
+        "lost": 1, "clock": {"compared": 50, "agreement": 0.9, "within_s": 0.002}, "cost": {"tool_s": 0.5, "of_a_processor": 0.05},
+        "frames": [["f", "/a/main.py"], ["g;h", "/a/main.py"], ["_worker_loop", "worker.py"]],
+        "stacks": [[0], [0, 1], [2]],
+        "rows": [["forward", "main", "", 1, 30], ["wait", "main", "", 0, 10], ["wait", "main", "tqdm", 0, 40], ["fetch", "worker 1", "", 2, 7]],
+        "processes": [],
+    }  # fmt: skip
+
+
+def test_shares_are_of_the_threads_that_train_and_of_the_workers_apart() -> None:
+    found = figures.figures([counts()])
+    assert {phase: row["share"] for phase, row in found["phases"].items()} == {"forward": 0.75, "wait": 0.25, "fetch": 1.0}
+    assert found["phases"]["forward"]["functions"] == {"g;h (a/main.py)": 1.0}
+    assert (found["samples"], found["other_threads"], found["lost"]) == (87, 40, 1)
+
+
+def test_collapsed_stacks_begin_with_phase_and_process() -> None:
+    assert list(figures.collapsed([counts()]))[:3] == [
+        "forward;main;f (a/main.py);g,h (a/main.py) 30\n", "wait;main;f (a/main.py) 10\n", "wait;main;thread tqdm;f (a/main.py) 40\n"
+    ]  # fmt: skip
+    assert next(figures.collapsed([counts(), counts(1)])).startswith("forward;rank 0 main;")
+
+
+def test_speedscope_s_profiles_are_whole() -> None:
+    document = figures.speedscope([counts()])
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = document["shared"]["frames"]
+    assert [profile["name"] for profile in document["profiles"]] == ["main", "main, thread tqdm", "worker 1"]
+    for profile in document["profiles"]:
+        assert profile["type"] == "sampled"
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] - profile["startValue"] == pytest.approx(sum(profile["weights"]))
+        assert all(0 <= at < len(frames) for sample in profile["samples"] for at in sample)
+    first = document["profiles"][0]
+    assert [frames[at]["name"] for at in first["samples"][0]] == ["forward", "f", "g;h"]
+    assert first["weights"] == [0.3, 0.1]
