@@ -20,7 +20,7 @@ def test_what_is_rolled_up_is_read_again(place: Place, launching):
     place.write(main="print()")
     place.voirkit("--quiet", "main.py")
     device = None if launching is None else DeviceTable(table(6, 2000), np.full(6, launching))
-    rank = Rank(0, "here", Steps(table(6, 1000), table(3, 500), True, device), {"workers": 2})
+    rank = Rank(0, "here", Steps(table(6, 1000), table(3, 500), True, device, saving_between_ns=70), {"workers": 2})
     with Run(str(place.folder / "run")) as run:
         roll_up(run, rank)
         (read,) = _rolled_up(run)

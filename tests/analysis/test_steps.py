@@ -262,3 +262,16 @@ def test_a_million_spans_take_seconds_at_most(script):
     steps = found(script).train
     assert len(steps) == 20_000
     assert np.array_equal(steps.own_ns.sum(axis=1), steps.time_ns)
+
+
+def test_checkpoints_after_a_loops_last_batch_are_in_no_step_and_kept_apart(script):
+    script.do("checkpoint", "restart", 5000)  # before anything is trained
+    for epoch in range(2):
+        for k in script.iterate(2):
+            script.train_on()
+            if k == epoch == 0:
+                script.do("checkpoint", "capture", 30)
+        script.do("checkpoint", "capture", 700)
+    steps = found(script)
+    assert steps.train.own_ns[:, CHECKPOINT].tolist() == [30, 0, 0, 0]
+    assert steps.saving_between_ns == 1400

@@ -135,3 +135,15 @@ def test_few_steps_and_none_are_unknown():
     assert said(run(train, steps=2))["kind"] == "unknown"
     assert "No training step" in said(run(lambda script, k: None))["because"]
     assert "evaluated" in said(run(lambda script, k: script.forward()))["because"]
+
+
+def test_checkpoints_between_the_steps_are_a_part_of_the_training():
+    script = Script()
+    for _epoch in range(5):
+        for _ in script.iterate(2):
+            script.train_on()
+        script.do("checkpoint", "capture", 2160)
+    found = said(Rank(0, "here", steps_of(script.timeline())))
+    assert found["kind"] == "checkpoint-bound"
+    assert found["evidence"]["between_steps"] == found["evidence"]["share"] == pytest.approx(0.75)
+    assert "checkpoint-async" in found["next"]

@@ -47,6 +47,9 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     steps = _steps(tables, all(r.steps.wait_known for r in trained))
     if on_device:
         steps.update(_device(devices, [r.steps.train for r in trained]))
+    saving = sum(r.steps.saving_between_ns for r in trained)
+    if saving:  # a share of the steps and these together
+        steps["checkpoints_between"] = _part(saving, saving + sum(int(r.steps.train.time_ns.sum()) for r in trained))
     return {
         "steps": steps,
         "rates": _rates(tables),

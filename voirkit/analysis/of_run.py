@@ -105,7 +105,10 @@ def roll_up(run: Run, rank: Rank) -> str:
         columns[key] = np.concatenate([getattr(t, key) for t in tables.values()])
     for i, key in enumerate(_TIMES):
         columns[key] = np.ascontiguousarray(np.concatenate([t.own_ns[:, i] for t in tables.values()]))
-    facts = json.dumps({"schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known, "facts": dict(rank.facts)})
+    facts = json.dumps({
+        "schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known,
+        "saving_between_ns": rank.steps.saving_between_ns, "facts": dict(rank.facts),
+    })  # fmt: skip
     connection = run.connection()
     connection.register("rollup", columns)
     task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
@@ -145,4 +148,5 @@ def _read(run: Run, path: str) -> Rank:
         own = np.stack([columns.get(key, none) for key in _TIMES], axis=1)
         tables[task], launching = Table(columns["start_ns"], columns["time_ns"], columns["items"], own), columns["launching_ns"]
     device = DeviceTable(tables["device"], launching) if len(tables["device"]) else None
-    return Rank(known["rank"], known["host"], Steps(tables["train"], tables["evaluation"], known["wait_known"], device), known["facts"])
+    steps = Steps(tables["train"], tables["evaluation"], known["wait_known"], device, saving_between_ns=known.get("saving_between_ns", 0))
+    return Rank(known["rank"], known["host"], steps, known["facts"])

@@ -111,6 +111,7 @@ class Steps:
         wait_known: Whether the time that training waits for batches could be seen.
         device: Those of training on the clock of a GPU, if one was used.
         episodes: Numbers of the iterators whose batches were trained on; not kept in a rollup.
+        saving_between_ns: Time in checkpoints since the first step of training that is in no step: those after a loop's last batch.
     """
 
     train: Table
@@ -118,11 +119,23 @@ class Steps:
     wait_known: bool
     device: DeviceTable | None = None
     episodes: frozenset[int] = frozenset()
+    saving_between_ns: int = 0
 
 
 def steps_of(timeline: Timeline) -> Steps:
     """The steps of a thread."""
     timeline = _copies_in_a_row(timeline)
+    steps = _steps_of(timeline)
+    return replace(steps, saving_between_ns=_saving_between(timeline, steps)) if len(steps.train) else steps
+
+
+def _saving_between(timeline: Timeline, steps: Steps) -> int:
+    since = (timeline.meaning == CHECKPOINT) & (timeline.start_ns >= steps.train.start_ns.min())
+    spent = int(exclusive_ns(timeline.start_ns, timeline.duration_ns)[since].sum())
+    return max(spent - sum(int(table.own_ns[:, CHECKPOINT].sum()) for table in (steps.train, steps.evaluation)), 0)
+
+
+def _steps_of(timeline: Timeline) -> Steps:
     requests = as_read(timeline.requests, _work(timeline))
     made = cut(requests)
     turn_of = _owners(made, timeline.start_ns)

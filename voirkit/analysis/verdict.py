@@ -32,7 +32,11 @@ def verdict(figures: Figures, facts: Mapping[str, Any]) -> dict[str, Any]:
     late = straggler(figures["ranks"])
     if late is not None:
         return late
+    between = steps.get("checkpoints_between", {}).get("share", 0.0)
     shares = _groups(steps["phases"])
+    saving = between + shares["checkpoint-bound"] * (1 - between)
+    if between and saving >= BOUND:
+        return _saving(saving, between)
     kind, share = max(shares.items(), key=lambda pair: pair[1])
     if (starved := _starved(steps, kind)) is not None:
         return starved
@@ -194,13 +198,28 @@ def _compute(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -
     }
 
 
+_WRITE_LESS = (
+    "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as it is."
+)
+
+
 def _checkpoint(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "kind": "checkpoint-bound",
         "because": f"{_percent(share)} of step time goes into writing checkpoints.",
-        "next": "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as "
-        "it is." + _ceiling(share, "without them"),
+        "next": _WRITE_LESS + _ceiling(share, "without them"),
         "evidence": {"phase": "other", "part": "checkpoint", "share": share, "ceiling": 1 - share},
+    }
+
+
+def _saving(share: float, between: float) -> dict[str, Any]:
+    """Where much of it lies between the steps: after an epoch's last batch."""
+    return {
+        "kind": "checkpoint-bound",
+        "because": f"{_percent(share)} of the time since the first step goes into writing checkpoints, {_percent(between)} of it all after "
+        "the last batch of a loop, where no step is.",
+        "next": _WRITE_LESS + f" At best, without them, training would take {_percent(1 - share)} of today's time.",
+        "evidence": {"phase": "other", "part": "checkpoint", "share": share, "between_steps": between, "ceiling": 1 - share},
     }
 
 

@@ -235,6 +235,11 @@ def _facts(summary: Summary) -> Iterator[Text]:
         said.append(f"{workers} loader workers")
     if said:
         yield Text(" · ".join(said))
+    saving = (steps or {}).get("checkpoints_between")
+    if saving and saving["share"] >= 0.005:
+        yield Text.assemble(
+            ("checkpoints between steps  ", "dim"), duration(saving["total_s"]), (f"   {saving['share']:.1%} of steps and these", "dim")
+        )
     held = [*_held(summary)]
     if held:
         yield Text.assemble(("memory  ", "dim"), " · ".join(held))
