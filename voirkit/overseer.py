@@ -272,7 +272,7 @@ class Overseer(GivenOverseer):
         except RunDirectoryError as exc:
             if self.options.run_dir is not None:
                 raise
-            self.warn(f"{exc}\n  This run is not recorded.")
+            self.warn(f"{exc}\n  This run is not recorded; --run-dir DIR records it elsewhere.")
             self._early = None
             return
         begun = manifest.begin(__version__, command, own, current_folder())

@@ -91,7 +91,7 @@ def _has_ended(run: Run, taken: Mapping[str, Any]) -> bool:
 
 def _why(taken: Mapping[str, Any]) -> str | None:
     """Why not all was recorded that was asked for."""
-    killed = "the run was killed in the window: torch's profiler keeps in memory what it records, and it is lost"
+    killed = "the run was killed in the window, or left python at once: torch keeps in memory what it records, and it is lost"
     return killed if taken["state"] == "recording" else taken["why"]
 
 
