@@ -263,6 +263,12 @@ def test_stacks_are_exported_and_drawn_on_a_page_that_asks_nothing_of_anybody(pl
         assert made.code == 0, made.err
     assert json.loads((place.folder / "out.speedscope").read_text())["profiles"][0]["name"] == "main"
     assert (place.folder / "out.collapsed").read_text() == (place.folder / "run" / "flame" / "collapsed.txt").read_text()
+    shown = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "-o", "-")
+    assert shown.out == (place.folder / "out.collapsed").read_text()
+    again = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "-o", "out.collapsed")
+    assert (again.code, "--force" in again.err) == (2, True)
+    full = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "speedscope", "-o", "/dev/full")
+    assert (full.code != 0, "Traceback" in full.err) == (True, False)
     wrong = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "--steps", "0:2", "-o", "-")
     assert (wrong.code, "whole run" in wrong.err) == (2, True)
     assert place.run(sys.executable, "-m", "voirkit", "report", "run", "--html").code == 0
