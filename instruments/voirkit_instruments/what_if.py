@@ -62,6 +62,8 @@ def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: in
             what, where="--stop-after with --what-if", next="Bound their work: --stop N ends each after N optimizer steps."
         )
     options = ov.options
+    if options.require:
+        ov.warn("--require is of one run, and is not looked at with --what-if, which makes many.")
     program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())  # raises if there is none
     place = directory.make(options.run_dir, program.name, options.force)
     folder = tempfile.mkdtemp(prefix="voirkit-what-if-")
@@ -74,10 +76,26 @@ def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: in
             code = Experiment(runs, name, argument, folder, place).measure(pairs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if options.html:
+        _page(ov, place)
     if code:
         ov.abort(SystemExit(code))
     ov.stop()
     yield ov.phases.parse_args
+
+
+def _page(ov: Overseer, place: str) -> None:
+    """The page of the first plain run, with what has been measured."""
+    from voirkit.runs import traces
+    from voirkit.runs.directory import SUMMARY
+
+    if not os.path.exists(os.path.join(place, SUMMARY)):  # it has come to nothing, which has been told
+        return
+    why = traces.page(place)
+    if why:
+        ov.warn(f"--html: {why.removeprefix('voirkit: ')}")
+    else:
+        print(f"see it as a page: {os.path.join(place, 'report.html').removeprefix(os.getcwd() + os.sep)}", flush=True)
 
 
 @contextmanager

@@ -78,6 +78,14 @@ def test_a_script_without_torch_has_nothing_to_change(place: Place) -> None:
     assert "what_if_run" not in ended.summary
 
 
+def test_a_page_is_written_and_a_condition_is_told_to_be_no_matter_here(place: Place) -> None:
+    ended = place.write(main="print('hello')").voirkit("--html", "--require", "train_rate>=5", "--what-if", "checkpoint-no-crc", "main.py")
+    assert ended.code == 0, ended.err
+    assert "see it as a page: run/report.html" in ended.out
+    assert "What if: checkpoint-no-crc" in (place.folder / "run" / "report.html").read_text()
+    assert "--require is of one run, and is not looked at with --what-if" in ended.err
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interruption_ends_the_run_that_goes_on(place: Place, number: int, code: int) -> None:
     place.write(main="import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(100)")
