@@ -141,6 +141,14 @@ def test_what_the_sampler_wrote_is_read_up_to_a_torn_line() -> None:
     assert (name, at.tolist(), [stacks.of(number) for number in which.tolist()]) == ("MainThread", [5], [[Frame("f", "main.py")]])
 
 
+def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_for() -> None:
+    lines = ['{"frame": ["f", "main.py"]}\n', '{"stack": [0]}\n', '{"t": 100, "seen": [[3, 0]]}\n']
+    lines += ['{"t": 145, "seen": [[3, 0], [4, 0]], "waited": 3}\n']
+    seen = sampled.samples(lines, Stacks())
+    assert seen[3][1].tolist() == [100, 145, 145, 145, 145]
+    assert seen[4][1].tolist() == [145]  # a thread that was not there before
+
+
 def test_stacks_without_times_are_read_with_their_threads() -> None:
     stacks = Stacks()
     lines = ["thread (3): MainThread;<module> (/a/main.py);f (/a/main.py) 12\n", "thread (9);g (/a b/lib.so) 1\n", "nothing\n"]
