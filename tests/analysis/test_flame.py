@@ -96,6 +96,13 @@ def test_a_stack_begins_at_the_script_and_a_forked_worker_s_at_its_loop() -> Non
     assert (of_worker([LOOP, FETCHER]), of_worker([LOOP]), of_worker([MAIN])) == (FETCH, BETWEEN, None)
 
 
+def test_addresses_in_a_library_without_names_are_one_function() -> None:
+    stacks = Stacks()
+    one, other = (stacks.number([MAIN, Frame(address, "[vdso]")]) for address in ("0x7f7066a0ab7c", "0x7f7066a0ab46"))
+    assert one == other
+    assert stacks.of(one) == [MAIN, Frame("(unnamed)", "[vdso]")]
+
+
 def test_torch_s_functions_on_a_stack_tell_its_phase() -> None:
     assert phase_by_frames([MAIN, FORWARD]) == "forward"
     assert phase_by_frames([MAIN, BACKWARD]) == "backward"
