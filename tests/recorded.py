@@ -11,6 +11,11 @@ from typing import Any
 
 from conftest import CLEAN
 
+from voirkit.report.formats import FORMATS
+
+OF_OTHER_RUNS = frozenset(name for name, (_, text) in FORMATS.items() if "of runs with" in text)
+"""Formats of what only some instruments record: these runs have nothing for them, and they have tests of their own."""
+
 HEAD = """
 import os, sys, threading, time
 from voirkit.trace import recorder

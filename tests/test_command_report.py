@@ -149,3 +149,13 @@ def test_an_encoding_that_lacks_what_is_drawn_gets_what_is_like_it(place: Place)
         assert "####" in text
         assert "?" not in text
     assert (ran.code, shown.code, shown.err) == (0, 0, "")
+
+
+def test_a_summary_of_another_shape_is_said_and_made_anew(place: Place) -> None:
+    place.write(main="print()")
+    place.voirkit("main.py")
+    path = place.folder / "run" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"loader": ["x"], "rates": "x"}))
+    ended = place.run(sys.executable, "-m", "voirkit", "report", "run")
+    assert ended.code == 0
+    assert "is not like any that voirkit writes (rates, loader)" in ended.err

@@ -127,3 +127,33 @@ def test_what_is_no_log_is_told(place: Place, text: str | None, why: str) -> Non
 def test_one_log_or_two_are_taken(place: Place) -> None:
     assert syscalls(place).code == 2
     assert syscalls(place, "a", "b", "c").code == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ("numbers of calls", '7 1.5 [ 257] openat(AT_FDCWD, "/a", O_RDONLY) = 3 <0.000010>'),
+        ("addresses", '7 1.5 [00007f0a] openat(AT_FDCWD, "/a", O_RDONLY) = 3 <0.000010>'),
+        ("names of programs", '7<pt main> 1.5 openat(AT_FDCWD, "/a", O_RDONLY) = 3 <0.000010>'),
+    ],
+)
+def test_what_strace_writes_before_a_call_is_passed_over(place: Place, form: str, line: str) -> None:
+    (place.folder / "a.strace").write_text(line + "\n")
+    found = json.loads(syscalls(place, "--json", "a.strace").out)
+    assert found["phases"]["all"]["openat"]["calls"] == 1, form
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "what"),
+    [
+        ("a.ltrace", b"7 malloc(10) = 0x1d2a2a0\n7 free(0x1d2a2a0) = <void>\n", "a log of ltrace"),
+        ("a.perf", b"     0.030 ( 0.002 ms): true/12345 brk() = 0x55d0\n", "a log of perf trace"),
+        ("a.bin", bytes(5000), "it is no text."),
+        ("a.gz", b"\x1f\x8b\x08\0" + bytes(99), "unpacked first"),
+    ],
+)
+def test_a_log_of_another_tool_is_told_by_its_name(place: Place, name: str, held: bytes, what: str) -> None:
+    (place.folder / name).write_bytes(held)
+    ended = syscalls(place, name)
+    assert (ended.code, ended.out) == (2, "")
+    assert what in ended.err

@@ -118,6 +118,12 @@ def test_the_module_and_its_function_are_kept_as_they_were_typed(parser: Extende
 # what is said of a wrong command line
 
 
+def test_an_option_that_is_not_for_people_is_not_in_the_help(parser: ExtendedArgumentParser) -> None:
+    parser.add_argument("--between-us", help="".join(["==SUP", "PRESS=="]))  # a string like argparse's, not its own
+    assert "between-us" not in parser.format_help()
+    assert "SUPPRESS" not in parser.format_help()
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -107,6 +107,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         """
         who, where = self.definer, self.definer or ""
         names = ", ".join(action.option_strings) or action.dest
+        if action.help == argparse.SUPPRESS:
+            action.help = argparse.SUPPRESS  # argparse knows it only as its own object
         if self._was_read:
             hint = "Add options in phase init: after `yield ov.phases.init`, before any other phase."
             raise InstrumentError(f"the option {names} comes after the command line has been read.", where=where, next=hint)

@@ -469,7 +469,7 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.epilog = (
         "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it; "
         "voirkit watch [RUN] shows a run as it goes on, voirkit report [RUN] what one came to, voirkit compare RUN RUN how two differ, "
-        "voirkit export [RUN] writes its trace for other tools."
+        "voirkit export [RUN] writes its trace for other tools; voirkit syscalls LOG reads a log of strace."
     )
     parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
     parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")

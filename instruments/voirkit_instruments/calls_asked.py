@@ -76,7 +76,7 @@ def check(asked: Sequence[str], folder: str) -> None:
         if first in sys.modules or first in sys.builtin_module_names or PathFinder.find_spec(first, path) is not None:
             _check_below(name, path)
             continue
-        hint = did_you_mean(first, [*SHORT, "torch", "torchvision"])
+        hint = did_you_mean(first, [name for name in (*SHORT, "torch", "torchvision") if name != first])  # torch itself may be missing
         search = f"Looked in {folder} and in python's own path; name other folders in PYTHONPATH."
         raise CommandLineError(f"there is no module {first!r}.", where=f"--calls {name}", next=f"{hint}\n{search}".strip())
 

@@ -166,7 +166,11 @@ class Tracer:
                 self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
             self._taken["took_s"] = beside.took_s()
             recorder.timed(0, int(self._taken["took_s"] * 1e9))
-            beside.interrupt()
+            try:
+                beside.interrupt()
+            except PermissionError:  # the tracer ends when the program has, and is not waited for
+                self._tracing = None
+                self._warn("--syscalls: the program has become another user, so that its tracer is not told to end; voirkit report reads it.")
         self.forget()
         if self._taken.get("ended"):
             self._write()

@@ -106,10 +106,13 @@ class CheckpointAsync:
         """
         import torch
 
-        path = os.path.abspath(name)
-        why = self._why_not(path)
+        why = self._why_not(name)
         if not why:
             try:
+                # Links that lead to the folder may lead elsewhere by then; the file's own name is in it, as torch writes it there.
+                folder, own = os.path.split(name)
+                path = os.path.join(os.path.realpath(folder, strict=True), own)
+                path.encode()
                 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except (OSError, ValueError):
                 why = "to what can not be opened"
@@ -138,6 +141,8 @@ class CheckpointAsync:
             return "in one of several ranks"
         if not path.isascii():
             return "to a path that is not ASCII"  # torch lets python open it
+        if not os.path.basename(path):
+            return "to what is no regular file"
         try:
             return "" if stat.S_ISREG(self._looks.stat(path).st_mode) else "to what is no regular file"
         except (OSError, ValueError):

@@ -10,6 +10,7 @@ Not seen: libraries that open files by themselves in C, processes that are there
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 
@@ -67,6 +68,7 @@ class Looks:
                 patches.put(accessor, name, wrapped)
         for name in _ENDS:
             patches.put(os, name, Wrapped(getattr(os, name), self._all))
+        patches.put(signal, "raise_signal", Wrapped(signal.raise_signal, self._all))
 
         def started(module: ModuleType) -> None:
             if self._on:
@@ -115,31 +117,33 @@ class Looks:
             at: The descriptor of the folder that a relative path begins at; None for the current one.
             elsewhere: It may begin at another one, which is not known.
         """
+        if not self._saves.are_awaited():
+            return
         those = self._those(path, at, lambda save: save.file)
-        if those is None and elsewhere and isinstance(path, (str, bytes, os.PathLike)) and not os.path.isabs(path):
+        if elsewhere and isinstance(path, (str, bytes, os.PathLike)) and not os.path.isabs(path):
             name = os.path.basename(os.fsdecode(path))
-            those = [save for save in self._saves.pending if os.path.basename(save.path) == name]
-        for save in those or ():
+            those += [save for save in self._saves.pending if os.path.basename(save.path) == name and save not in those]
+        for save in those:
             self._wait(why, save)
 
     def _folder(self, path: object, why: str) -> None:
-        for save in self._those("." if path is None or path in ("", b"") else path, None, lambda save: save.folder) or ():
+        if not self._saves.are_awaited():
+            return
+        for save in self._those("." if path is None or path in ("", b"") else path, None, lambda save: save.folder):
             self._wait(why, save)
 
-    def _those(self, path: object, at: int | None, key: Callable[[Save], tuple[int, int]]) -> list[Save] | None:
-        """Of what is pending, what a path leads to; None if it leads nowhere."""
-        if not self._saves.are_awaited():
-            return []
+    def _those(self, path: object, at: int | None, key: Callable[[Save], tuple[int, int]]) -> list[Save]:
+        """Of what is pending, what a path leads to."""
         try:
             found = self.stat(path, dir_fd=at)  # type: ignore[arg-type]
         except (OSError, TypeError, ValueError):
-            return None
+            return []
         return [save for save in self._saves.pending if key(save) == (found.st_dev, found.st_ino)]
 
     def _all(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
         """Somebody else may look, or the process ends."""
         if self._on and self._saves.are_awaited():
-            self._wait(name if "." in name else f"os.{name}")
+            self._wait(name if "." in name else f"os.{name}" if hasattr(os, name) else name)
 
     def _wait(self, why: str, save: Save | None = None) -> None:
         self._saves.settle(save, why)

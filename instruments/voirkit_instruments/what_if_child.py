@@ -45,6 +45,7 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
     from voirkit_instruments.stopper import Stopper
     from voirkit_instruments.what_if_changes import made
 
+    _end_with_the_driver()
     patches, stopper = Patches(), Stopper(ov)
     change = None if name == PLAIN else made(name, argument)
     seen = Seen()
@@ -87,6 +88,14 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
         for hook in hooks:
             hook.remove()
         ov.summary["what_if_run"] = {"change": name, "argument": argument, **told}
+
+
+def _end_with_the_driver() -> None:
+    """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it forks do not."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
 
 
 class _Here(threading.local):

@@ -10,6 +10,7 @@ Checked with torch 2.1 to 2.15.
 from __future__ import annotations
 
 import os
+import stat
 from collections import deque
 from functools import wraps
 
@@ -58,14 +59,13 @@ class ReadAhead:
         """Have the kernel read files into memory; how many it could be told of."""
         n = 0
         for path in paths:
-            try:
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            except (OSError, ValueError):  # it is gone: the program may not read it again
+            file = opened(path)
+            if file is None:
                 continue
             try:
                 os.posix_fadvise(file, 0, MOST, os.POSIX_FADV_WILLNEED)
                 n += 1
-            except OSError:  # no file that has pages
+            except OSError:  # a file system that has no such advice
                 pass
             finally:
                 os.close(file)
@@ -155,6 +155,19 @@ class ReadAhead:
                 else "the loader's samples open no files of their own that Python knows of."
             )  # fmt: skip
         return facts
+
+
+def opened(path: str) -> int | None:
+    """A descriptor of a regular file; None if it is gone, and the program may not read it again, or is anything else.
+
+    To open a pipe or a device is an act: who waits at its other end is let go, and fails.
+    """
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 class Queue:

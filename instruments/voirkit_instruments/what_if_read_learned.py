@@ -40,6 +40,9 @@ class Watched(list):  # type: ignore[type-arg]
             self._at(index)
             yield index
 
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (self[:],)  # a copy, here or in another process, watches nothing
+
 
 class _Here(threading.local):
     index: int | str | None = None
@@ -55,7 +58,6 @@ class Learned:
         self._openers: dict[str, int] = {}
         self._read: dict[str, int] = {}  # of each file how many bytes
         self._here = _Here()
-        self._own: tuple[int, int] = (0, -1)  # process, its file
         self._tried, self._found, self._looked_s = 0, 0, 0.0
         self._on = True
         sys.addaudithook(self._event)  # there is no way to take it back
@@ -70,11 +72,13 @@ class Learned:
     def learning(self, dataset: int) -> Iterator[None]:
         """Note in this thread which files are opened, for the sample that ``at`` names."""
         here = self._here
-        here.paths = {}
+        outer = here.paths, here.index  # a sample may be made by a loader of its own
+        paths: dict[int | str, list[str]] = {}
+        here.paths = paths
         try:
             yield
         finally:
-            paths, here.paths, here.index = here.paths, None, None
+            here.paths, here.index = outer
             lines = []
             for index, opened in paths.items():
                 self._tried += 1
@@ -102,7 +106,10 @@ class Learned:
             isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY)
         ):
             return
-        name = os.path.abspath(os.fsdecode(path))
+        try:
+            name = os.path.abspath(os.fsdecode(path))
+        except OSError:  # the folder that it begins at is gone
+            return
         if not name.endswith(_NO_SAMPLES) and not name.startswith(_NO_FILES):
             here.paths[here.index].append(name)
 
@@ -148,13 +155,13 @@ class Learned:
     def _write(self, lines: Sequence[str]) -> None:
         if not lines:
             return
-        pid, file = self._own
         try:
-            if pid != os.getpid():
-                path = os.path.join(self._folder, str(os.getpid()))
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self._own = os.getpid(), file
-            os.write(file, ("\n".join(lines) + "\n").encode())
+            path = os.path.join(self._folder, str(os.getpid()))
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)  # and kept in no descriptor of the program
+            try:
+                os.write(file, ("\n".join(lines) + "\n").encode())
+            finally:
+                os.close(file)
         except OSError:  # disk full, or the run is over: others learn by themselves
             pass
 
@@ -174,9 +181,6 @@ class Learned:
                     elif line.endswith(b"\n"):
                         touched += int(line)
                         batches += 1
-        if self._own[0] == os.getpid():
-            os.close(self._own[1])
-            self._own = (0, -1)
         shutil.rmtree(self._folder, ignore_errors=True)
         return {"touched": touched, "batches": batches, "learned": learned}
 

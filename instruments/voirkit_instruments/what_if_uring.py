@@ -7,17 +7,21 @@ Offered to be measured: ``read-ahead`` does the same without a ring.
 from __future__ import annotations
 
 import os
+import threading
 
-from voirkit_instruments.what_if_read_ahead import MOST, ReadAhead
+from voirkit_instruments.what_if_read_ahead import MOST, ReadAhead, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from voirkit_instruments.patching import Patches
     from voirkit_instruments.uring import Ring
     from voirkit_instruments.what_if_changes import Ceiling
+
+
+_AT_ONCE = 64  # files that are open: the limit of descriptors is the program's
 
 
 class IoUringRead(ReadAhead):
@@ -29,6 +33,7 @@ class IoUringRead(ReadAhead):
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
         self._ring: tuple[int, Ring] | None = None  # of which process
+        self._free = threading.Lock()
         self._refused = ""
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
@@ -45,23 +50,41 @@ class IoUringRead(ReadAhead):
             super().install(patches)
 
     def bring(self, paths: Iterable[str]) -> int:
-        """Read files into memory, and nowhere else; how many."""
+        """Read files into memory, and nowhere else; how many. As read-ahead does it while the ring is another thread's, or if it fails."""
+        those = list(paths)
+        if not self._free.acquire(blocking=False):
+            return super().bring(those)
+        try:
+            return sum(self._read(those[at : at + _AT_ONCE]) for at in range(0, len(those), _AT_ONCE))
+        except OSError:
+            return super().bring(those)
+        finally:
+            self._free.release()
+
+    def _read(self, paths: Sequence[str]) -> int:
         from voirkit_instruments.uring import Ring
 
         if self._ring is None or self._ring[0] != os.getpid():
+            self._close()
             self._ring = (os.getpid(), Ring())
-        files = []
+        files = [file for path in paths if (file := opened(path)) is not None]
         try:
-            for path in paths:
-                try:
-                    files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-                except (OSError, ValueError):  # it is gone
-                    continue
             self._ring[1].read([(file, min(os.fstat(file).st_size, MOST)) for file in files])
         finally:
             for file in files:
                 os.close(file)
         return len(files)
+
+    def _close(self) -> None:
+        if self._ring is not None:
+            self._ring[1].close()
+            self._ring = None
+
+    def end(self) -> None:
+        """Forget all."""
+        super().end()
+        with self._free:
+            self._close()
 
     def facts(self) -> dict[str, Any]:
         """As of read-ahead; ``touched``: files that were read through the ring."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from annotating import counts, rows
+from recorded import OF_OTHER_RUNS
 
 from voirkit.report.formats import FORMATS
 
@@ -30,8 +31,8 @@ def test_the_annotated_example(place):
         (epoch, step) for epoch in (0, 1) for step in range(5)
     ]
     for format in FORMATS:
-        if format in ("lotus", "traincheck"):
-            continue  # of runs with --loader, with --calls
+        if format in OF_OTHER_RUNS:
+            continue
         if format == "arrow" and importlib.util.find_spec("pyarrow") is None:
             continue
         exported = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", f"x.{format}")

@@ -147,3 +147,17 @@ def test_checkpoints_between_the_steps_are_a_part_of_the_training():
     assert found["kind"] == "checkpoint-bound"
     assert found["evidence"]["between_steps"] == found["evidence"]["share"] == pytest.approx(0.75)
     assert "checkpoint-async" in found["next"]
+
+
+def test_ranks_wait_for_the_one_that_saves_between_the_steps():
+    ranks = []
+    for number in range(4):
+        script = Script()
+        for _ in script.iterate(4):
+            script.train_on()
+        spent = steps_of(script.timeline()).train.time_ns.sum()
+        if number == 0:
+            script.do("checkpoint", "capture", int(spent))
+        ranks.append(Rank(number, "here", steps_of(script.timeline())))
+    between = figures(ranks)["steps"]["checkpoints_between"]
+    assert between == {"share": pytest.approx(0.5), "total_s": pytest.approx(spent / 1e9)}

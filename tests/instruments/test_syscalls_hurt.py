@@ -222,3 +222,25 @@ def test_ranks_that_share_a_run_are_counted_together(place: Place) -> None:
     assert sum(count(found["phases"], phase, PGID) for phase in found["phases"]) == 5 * (10 + 11)
     assert found["totals"]["forward"]["entered"] == 10
     assert sum(found["over_time"]["calls"][PGID]) == 105
+
+
+def test_a_program_that_becomes_another_user_is_counted_and_nothing_is_raised(kernel: Place) -> None:
+    kernel.write(main="import os\nos.setuid(65534)\nfor _ in range(50):\n    os.getpgid(0)\n")
+    ended = kernel.voirkit("main.py")
+    assert ended.code == 0
+    assert "PermissionError" not in ended.err
+    assert "raised" not in ended.err
+    shown = kernel.run(sys.executable, "-m", "voirkit", "report", "--json", "run")
+    assert json.loads(shown.out)["syscalls"]["threads"]["main"]["other"]["getpgid"]["calls"] == 50
+
+
+def test_counts_that_are_damaged_and_can_not_be_made_again_are_not_shown_as_none(kernel: Place) -> None:
+    kernel.write(main="import os\nos.getpgid(0)\n")
+    kernel.voirkit("main.py")
+    (counts,) = (kernel.folder / "run" / "syscalls").glob("*.counts.json")
+    before = json.loads(counts.read_text())["phases"]
+    counts.write_text(counts.read_text()[:100])
+    shown = kernel.run(sys.executable, "-m", "voirkit", "report", "--json", "run")
+    found = json.loads(shown.out)
+    assert found["syscalls"]["phases"] == before  # as the summary has them
+    assert any("counts that were kept are damaged" in warning for warning in found["warnings"])

@@ -7,6 +7,7 @@ import glob
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -154,7 +155,7 @@ def test_what_is_no_path_is_written_as_ever(changed: Changed) -> None:
         assert torch.equal(torch.load(name), torch.ones(3))
 
 
-@pytest.mark.parametrize("path", ["missing/c.pt", ".", ""])
+@pytest.mark.parametrize("path", ["missing/c.pt", "missing/../c.pt", "new/", ".", ""])
 def test_a_path_that_can_not_be_opened_is_told_where_torch_tells_it(changed: Changed, path: str) -> None:
     with pytest.raises(Exception) as late:  # noqa: PT011 (whatever torch raises)
         torch.save(torch.ones(3), path)
@@ -192,6 +193,25 @@ def with_a_folders_descriptor() -> None:
         os.close(folder)
 
 
+def removed_with_a_folders_descriptor() -> None:
+    """There is a file of the same name where the process is."""
+    folder = os.open(".", os.O_RDONLY)
+    os.mkdir("elsewhere")
+    os.chdir("elsewhere")
+    try:
+        Path("c.pt").absolute().touch()
+        os.remove("c.pt", dir_fd=folder)
+    finally:
+        os.chdir("..")
+        os.close(folder)
+
+
+def raised() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
 LOOKS: dict[str, Callable[[], Any]] = {
     "torch.load": lambda: torch.load("c.pt"),
     "torch.load of a mapped file": lambda: torch.load("c.pt", mmap=True),
@@ -206,6 +226,7 @@ LOOKS: dict[str, Callable[[], Any]] = {
     "os.replace": lambda: os.replace("c.pt", "d.pt"),
     "os.replace of its folder": lambda: os.replace(os.getcwd(), os.getcwd() + "-moved"),
     "os.remove": lambda: os.remove("c.pt"),
+    "os.remove with a folder's descriptor": removed_with_a_folders_descriptor,
     "os.link": lambda: os.link("c.pt", "d.pt"),
     "os.truncate": lambda: os.truncate("c.pt", 10),
     "os.stat": lambda: os.stat("c.pt"),
@@ -222,6 +243,7 @@ LOOKS: dict[str, Callable[[], Any]] = {
     "a shell": lambda: os.system("test -s c.pt"),
     "a fork": forked,
     "os.kill": lambda: os.kill(os.getpid(), 0),
+    "signal.raise_signal": raised,
 }
 
 
@@ -234,6 +256,31 @@ def test_who_looks_at_the_file_waits_for_it(changed: Changed, name: str) -> None
     assert changed.waited.is_set()
     facts = changed.change.facts()
     assert (facts["touched"], sum(facts["waits"].values())) == (1, 1)
+
+
+def test_the_file_is_written_where_the_path_led_when_it_was_saved(changed: Changed) -> None:
+    for name in ("one", "two"):
+        os.mkdir(name)
+    os.symlink("one", "latest")
+    os.symlink("first.pt", "one/link.pt")
+    torch.save(torch.ones(3), "latest/c.pt")
+    torch.save(torch.ones(3), "latest/link.pt")
+    os.remove("latest")
+    os.symlink("two", "latest")
+    assert not changed.waited.is_set()
+    assert changed.end()["touched"] == 2
+    assert os.listdir("two") == []
+    assert torch.equal(torch.load("one/c.pt"), torch.ones(3))
+    torch.save(torch.ones(3), "two/link.pt")
+    assert Path("two/link.pt").read_bytes() == Path("one/first.pt").read_bytes()
+
+
+def test_a_folder_may_have_any_name(changed: Changed) -> None:
+    os.mkdir("a ä")
+    os.chdir("a ä")
+    torch.save(torch.ones(3), "c.pt")
+    assert changed.end()["touched"] == 1
+    assert torch.equal(torch.load("c.pt"), torch.ones(3))
 
 
 def test_who_looks_at_another_file_does_not_wait(changed: Changed) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import errno
 import mmap
 import multiprocessing
 import os
+import pickle
+import resource
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -261,3 +265,72 @@ def test_a_kernel_that_refuses_is_told_and_nothing_is_run(monkeypatch: pytest.Mo
 def test_an_argument_is_refused(kind: type[ReadAhead]) -> None:
     with pytest.raises(ValueError, match="takes no argument"):
         kind("3")
+
+
+def test_nothing_but_regular_files_is_ever_opened(changed: Changed, tmp_path: Path) -> None:
+    """A pipe that was learned as a file: opening it would let its writer go on, and fail."""
+    files = Files(tmp_path, 4)
+    loader = DataLoader(files, batch_size=2)
+    epochs(loader, 1)
+    files.paths[0].unlink()
+    os.mkfifo(files.paths[0])
+    files.paths[1].unlink()
+    files.paths[1].mkdir()
+    files.paths[2].unlink()
+    files.paths[2].symlink_to(files.paths[2])
+    opened: list[str] = []
+    sys.addaudithook(lambda event, args: opened.append(os.fspath(args[0])) if event == "open" and str(tmp_path) in str(args[0]) else None)
+    assert changed.change.bring(map(str, files.paths)) == 1
+    assert opened == [str(files.paths[3])]
+
+
+def test_no_descriptor_stays_open(changed: Changed, tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    epochs(DataLoader(Files(tmp_path, 20), batch_size=6), 3)
+    assert changed.end()["touched"] == 40
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_batch_of_many_files_stays_below_the_limit_of_descriptors(changed: Changed, tmp_path: Path) -> None:
+    files = Files(tmp_path, 400)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        assert changed.change.bring(map(str, files.paths)) == 400
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(bool(what_if_uring.refused()), reason=what_if_uring.refused())
+def test_a_ring_that_fails_or_is_in_use_is_no_failure_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Ring, files: Any) -> int:
+        assert change.bring(paths) == 4  # as from another thread
+        raise OSError(errno.EAGAIN, "no room")
+
+    change, paths = IoUringRead(None), [str(path) for path in Files(tmp_path, 4).paths]
+    monkeypatch.setattr(Ring, "read", fails)
+    assert change.bring(paths) == 4
+    change.end()
+
+
+def test_a_sample_that_is_made_by_a_loader_of_its_own_is_read(changed: Changed, tmp_path: Path) -> None:
+    class Nested(Files):
+        def __getitem__(self, i: int) -> Any:
+            return "".join(DataLoader(Subset(files, [i]), batch_size=None)) + self.paths[i].read_text()
+
+    files = Files(tmp_path, 4)
+    nested = Nested(tmp_path, 4)
+    assert epochs(DataLoader(nested, batch_size=2), 2) == [[str(i) * 2000 for i in range(4)]] * 2
+    assert changed.end()["learned"] >= 4
+
+
+def test_the_indices_of_a_batch_can_be_pickled(changed: Changed, tmp_path: Path) -> None:
+    class Pool(Files):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            again = pickle.loads(pickle.dumps(indices))
+            assert type(again) is list
+            assert again == copy.copy(indices) == indices
+            return [self[i] for i in again]
+
+    files = Pool(tmp_path, 6)
+    assert epochs(DataLoader(files, batch_size=3), 2) == [[files[i] for i in range(6)]] * 2

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 from conftest import Ended, Place
-from recorded import files, record_with_manifest
+from recorded import OF_OTHER_RUNS, files, record_with_manifest
 
 from voirkit.report.formats import FORMATS
-
-OF_OTHER_RUNS = ("collapsed", "lotus", "speedscope", "traincheck")  # formats that this run has nothing for: they have tests of their own
 
 HOST = os.uname().nodename
 BROKEN = "Give another name with -o, or overwrite it with --force."

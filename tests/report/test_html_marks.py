@@ -147,3 +147,9 @@ def test_the_word_after_html_is_a_file_only_if_it_looks_like_one() -> None:
     assert with_file(["run", "--html"]) == ["run", "--html="]
     assert with_file(["--html", "-"]) == ["--html=-"]
     assert with_file(["--html=x", "--", "--html"]) == ["--html=x", "--", "--html"]
+
+
+def test_a_curve_of_what_is_no_number_and_of_the_largest_there_are_is_drawn() -> None:
+    made = lines({"loss": [(0, 1e308), (1, float("nan")), (2, -1e308), (3, float("inf")), (4, 0.0)]}, low=None)
+    assert "nan" not in str(made)
+    assert str(made).count("k-bad") == 2

@@ -14,10 +14,9 @@ import duckdb
 import pytest
 from annotated import COUNTS, PROCESSES, PROGRAM, record
 from conftest import Place
+from recorded import OF_OTHER_RUNS
 
 from voirkit.report.formats import FORMATS
-
-OF_OTHER_RUNS = ("collapsed", "lotus", "speedscope", "traincheck")  # formats that this run has nothing for: they have tests of their own
 
 Layer = tuple[str, str, int]  # category, name, process
 Events = Iterator[tuple[str, str, int, int]]  # category, name, process, time in ns

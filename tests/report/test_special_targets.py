@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 from conftest import CLEAN, Place
-from recorded import files, record, record_with_manifest
+from recorded import OF_OTHER_RUNS, files, record, record_with_manifest
 
 from voirkit.report.formats import FORMATS
-
-OF_OTHER_RUNS = ("collapsed", "lotus", "speedscope", "traincheck")  # formats that this run has nothing for: they have tests of their own
 
 EXPORT = (sys.executable, "-m", "voirkit", "export")
 MANY = "for i in range({}): span('a', 'b', NOW + i, NOW + i + 1, ('count', i), step=i % 97)"

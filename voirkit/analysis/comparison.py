@@ -65,6 +65,8 @@ def figures(first: Summary, second: Summary) -> list[Figure]:
         _one("steps", "", first, second, "steps", "n"),
         _spread("step", "s", first, second, "steps", "time_s"),
         *_phases(first, second),
+        _one("checkpoints between steps", "s", first, second, "steps", "checkpoints_between", "total_s"),
+        _one("checkpoints between steps, share", "share", first, second, "steps", "checkpoints_between", "share"),
         *_rates(first, second),
         _spread("evaluation batch", "s", first, second, "evaluation", "time_s"),
         _one("peak memory", "bytes", first, second, "memory", "peak"),

@@ -36,7 +36,8 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     """``steps``, ``rates``, ``evaluation`` and ``ranks`` of a summary.
 
     Ranks train in step: of several, ``steps.n`` is that of one, a step's items are those of all, its time that of the slowest, and
-    the phases are summed over all, so that their shares are those of an average rank.
+    the phases are summed over all, so that their shares are those of an average rank. Checkpoints between the steps are those of the
+    rank that spends most on them: the others wait for it.
     """
     trained = [r for r in ranks if len(r.steps.train)]
     devices = [r.steps.device for r in trained if r.steps.device is not None]
@@ -47,9 +48,9 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     steps = _steps(tables, all(r.steps.wait_known for r in trained))
     if on_device:
         steps.update(_device(devices, [r.steps.train for r in trained]))
-    saving = sum(r.steps.saving_between_ns for r in trained)
-    if saving:  # a share of the steps and these together
-        steps["checkpoints_between"] = _part(saving, saving + sum(int(r.steps.train.time_ns.sum()) for r in trained))
+    saver = max((r.steps for r in trained), key=lambda one: one.saving_between_ns, default=None)
+    if saver and saver.saving_between_ns:  # a share of the steps and these together
+        steps["checkpoints_between"] = _part(saver.saving_between_ns, saver.saving_between_ns + int(saver.train.time_ns.sum()))
     return {
         "steps": steps,
         "rates": _rates(tables),

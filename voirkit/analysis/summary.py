@@ -144,6 +144,9 @@ def _own(run: Run) -> dict[str, Any]:
     if own is not None and own.get("schema") != SCHEMA:
         run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
         own = None
+    if own is not None and (strange := [key for key, empty in _EMPTY.items() if not _is_like(own.get(key), key, empty)]):
+        run.warnings.append(f"{run.path}/summary.json is not like any that voirkit writes ({', '.join(strange[:3])}): it is made anew.")
+        own = None
     found = {
         "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []),
         "exit_code": manifest.get("exit_code"), "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY, **(own or {}),
@@ -154,6 +157,11 @@ def _own(run: Run) -> dict[str, Any]:
     for key, empty in (("dropped", {}), ("warnings", []), ("given", {})):
         found[key] = found.get(key) or empty
     return found
+
+
+def _is_like(value: object, key: str, empty: object) -> bool:
+    """Whether a part of a summary is what it should be: a list, an object, or null."""
+    return value is None or isinstance(value, list if isinstance(empty, list) or key == "checks" else dict)
 
 
 def _ended(manifest: Mapping[str, Any]) -> str:

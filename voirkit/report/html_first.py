@@ -79,6 +79,13 @@ def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
     figures = {phase: f"{share:.1%}" for phase, share in shares.items()}
     bar = stacked([(f"a step{device}", shares, duration(steps["time_s"]["median"]))], _percent, 1.0, figures=figures)
     yield Html(f'<div class="big">{bar}</div>')
+    saving = steps.get("checkpoints_between")
+    if saving:
+        yield paragraph(
+            f"Checkpoints between the steps, which no step above holds, took {duration(saving['total_s'])}: "
+            f"{saving['share']:.1%} of the steps and these together.",
+            kind="note",
+        )
     rows = []
     for phase in PHASES:
         row = phases[phase]

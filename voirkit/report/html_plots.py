@@ -92,6 +92,7 @@ def lines(
         across: The ends of the axis; if left out, those of the points.
         logarithmic: Whether to draw by the logarithm, where no value is zero or less.
     """
+    series = {name: [(x, y if y is None or math.isfinite(y) else None) for x, y in points] for name, points in series.items()}
     known = [y for points in series.values() for _, y in points if y is not None]
     places = [x for points in series.values() for x, _ in points]
     if not places:
@@ -107,7 +108,7 @@ def lines(
     colours = {name: colour(name, at) for at, name in enumerate(series)}
     drawn = "".join(f'<path class="{colours[name]}" d="{_curve(points, height)}"/>' for name, points in series.items())
     drawn += "".join(_broken(points, (end - begin) / 200) for points in series.values())
-    middle = math.sqrt(bottom) * math.sqrt(top) if logarithmic else (bottom + top) / 2
+    middle = math.sqrt(bottom) * math.sqrt(top) if logarithmic else bottom / 2 + top / 2
     label = f"{caption or ', '.join(series)}: {shown(bottom)} to {shown(top)}"
     return Html(
         f'<figure class="plot {kind}">{_caption(caption)}{legend(colours) if len(series) > 1 else ""}'
@@ -120,7 +121,8 @@ def _scale(bottom: float, top: float, logarithmic: bool) -> Callable[[float], fl
     """From a value to a height in the picture, which is counted from above."""
     if logarithmic:
         return lambda y: HIGH * (0.98 - 0.96 * (math.log(y) - math.log(bottom)) / (math.log(top) - math.log(bottom)))
-    return lambda y: HIGH * (0.98 - 0.96 * (y - bottom) / (top - bottom))
+    span = top / 4 - bottom / 4  # the difference of two numbers may be larger than any is
+    return lambda y: HIGH * (0.98 - 0.96 * (y / 4 - bottom / 4) / span)
 
 
 def _curve(points: Points, height: Callable[[float], float]) -> str:

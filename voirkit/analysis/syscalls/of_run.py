@@ -106,6 +106,8 @@ def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dic
     known = _known(run, taken)
     if taken["tool"] == "strace":
         return read_strace(os.path.join(folder, taken["log"]), known)[0]
+    if not any(name.startswith(f"{stem}.") and name.endswith(".ring") for name in os.listdir(folder)):
+        raise RingError("the counts that were kept are damaged, and what they were made of was removed")
     log = RingLog(os.path.join(folder, stem))
     document = figures(Attribution(known).add(log.events()), timed=True)
     if log.lost:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 from voirkit.analysis.syscalls.attribute import Attribution, Known
@@ -22,10 +24,15 @@ def read_strace(path: str, known: Known | None = None) -> tuple[dict[str, Any], 
     """
     log = StraceLog()
     try:
-        with open(path, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
+        with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
+            if b"\0" in raw.peek():  # it may have no lines at all, and more than memory holds
+                packed = ", and has to be unpacked first" if path.endswith(_PACKED) else ""
+                raise SyscallLogError(f"it is no text{packed}.", where=path, next=_MADE)
             found = Attribution(known).add(log.events(lines))
     except OSError as exc:
         raise SyscallLogError(f"it can not be read: {exc.strerror}.", where=path) from None
+    if any(text.endswith(_OF_LTRACE) for _, text in log.examples):
+        raise SyscallLogError("it is a log of ltrace, whose calls are those of libraries.", where=path, next=_MADE)
     if not found.calls and not found.own[0] and not found.markers:
         raise SyscallLogError(_why_none(path, log), where=path, next=_MADE)
     document = figures(found, log.timed)
@@ -36,12 +43,17 @@ def read_strace(path: str, known: Known | None = None) -> tuple[dict[str, Any], 
     return document, log
 
 
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_OF_LTRACE = "= <void>"  # what no call of the kernel's returns
+_OF_PERF = re.compile(r"[ \d.?]+\([ \d.ms]*\): ")
 _MADE = "A log is made by: strace -f -ttt -T -o LOG python main.py"
 
 
 def _why_none(path: str, log: StraceLog) -> str:
     if not log.lines:
         return "it is empty."
+    if any(_OF_PERF.match(text) for _, text in log.examples):
+        return "it is a log of perf trace, which writes calls otherwise than strace."
     if any("% time" in text or "usecs/call" in text for _, text in log.examples):
         return "it is the table that strace -c prints, which has no calls in it."
     return f"no line of it is a system call as strace prints them; line {log.examples[0][0] if log.examples else 1} is not."

@@ -1,7 +1,7 @@
 r"""Reads what ``strace`` writes: a stream of lines in, a stream of events out, in constant memory. Checked with strace 6.1.
 
 Any of its forms: with ``-o`` and ``-f`` (each line begins with a thread's number), on a terminal (``[pid 7]``), without ``-f`` (no number);
-with ``-ttt``, ``-tt``, ``-t``, ``-r`` or no time; with ``-T`` or without; with ``-y``. A line is::
+with ``-ttt``, ``-tt``, ``-t``, ``-r`` or no time; with ``-T`` or without; with ``-y``, ``-n``, ``-i`` or ``-Y``. A line is::
 
     7 1700000000.123456 openat(AT_FDCWD, "a) = 1", O_RDONLY) = -1 ENOENT (No such file or directory) <0.000012>
     7 1700000000.123456 read(3,  <unfinished ...>
@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from voirkit.analysis.syscalls.calls import NAN, Begun, Call, Ended, Event, Signal
 
 # How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no thread while there is one only.
-_THREADS = (r"(\d+) +", r"(?:\[pid +(\d+)\] +)?")
+_THREADS = (r"(\d+)(?:<[^\n]*?>)? +", r"(?:\[pid +(\d+)(?:<[^\n]*?>)?\] +)?")  # with the program's name behind it: -Y
 _SECONDS, _OF_DAY, _UNTOLD = r" *(\d+\.\d+) ", r"(\d\d:\d\d:\d\d(?:\.\d+)?) ", "()"
+_PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # numbers of calls (-n), addresses (-i)
 _WORDS = r"(?=\w+\(|<\.\.\. |--- |\+\+\+ )"
 # Behind the arguments: the result, the path of a descriptor (-y), the error, notes, the duration (-T).
 _RESULT = r"\) *= (-?\d+|0x[0-9a-f]+|\?)(?:<[^\n]*?>)?(?: (E[A-Z0-9_]+))?(?: \([^\n]*?\)| /\*[^\n]*?\*/)?(?: <(\d+\.\d+)>)?$"
@@ -93,12 +94,12 @@ class StraceLog:
         """See, from the first line that has a form, how all of them begin."""
         for thread in _THREADS:
             for time, read in ((_SECONDS, float), (_OF_DAY, _OfDay()), (_UNTOLD, float)):
-                prefix = re.compile(thread + time)
-                found = re.match(thread + time + _WORDS, line)
-                if found is not None:
-                    self._prefix, self.dated = prefix, time is not _UNTOLD
-                    self._time = _SinceTheLast() if read is float and found[2] and not float(found[2]) else read
-                    return True
+                for place in _PLACES:
+                    found = re.match(thread + time + place + _WORDS, line)
+                    if found is not None:
+                        self._prefix, self.dated = re.compile(thread + time + place), time is not _UNTOLD
+                        self._time = _SinceTheLast() if read is float and found[2] and not float(found[2]) else read
+                        return True
         return False
 
     def _other(self, line: str) -> Iterator[Event]:
