@@ -113,6 +113,14 @@ def test_what_lies_in_an_evaluation_is_no_training(tmp_path: Path) -> None:
     assert NAMES[found.phase[events.names.index("aten::item")]] == "evaluation"
 
 
+def test_what_spans_several_phases_has_its_own_time_in_the_one_that_it_begins_in(tmp_path: Path) -> None:
+    lbfgs = _op("Optimizer.step#LBFGS.step", 10, 240, cat="user_annotation")  # it calls forward and backward
+    events = _events(tmp_path, [lbfgs, _op("aten::mul", 20, 30), _op("aten::mm", 90, 20), _op("aten::mm", 120, 30)])
+    found = Attributed(events, events.start_ns, _phases(), [])
+    assert [NAMES[phase] for phase in found.phase] == ["forward", "forward", "forward", "backward"]
+    assert (found.self_ns / US).tolist() == [50, 30, 10, 30]
+
+
 def test_several_recordings_sum_up(tmp_path: Path) -> None:
     events = _events(tmp_path, TRACE)
     one = figures(events, Attributed(events, events.start_ns, _phases(), []), np.ones(len(events.start_ns), dtype=bool))

@@ -145,6 +145,7 @@ time.sleep(0.5)
     assert kinds == {"main", "child"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("py_spy")
 def test_loader_workers_are_told_apart_and_torch_s_phases_agree_with_the_stacks(place: Place) -> None:
     pytest.importorskip("torch")

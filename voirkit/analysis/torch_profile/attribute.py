@@ -37,7 +37,7 @@ class Attributed:
         phase: Index into ``NAMES``.
         parent: The operator, annotation or call that each lies in directly; of memory the one that took it, of a kernel the call that
             started it; -1 if there is none.
-        self_ns: Time without what lies in it; 0 of memory.
+        self_ns: Time without what lies in it, and without other phases: LBFGS's step calls forward and backward. 0 of memory.
         device_ns: Time of the kernels started in it, and in what lies in it.
         self_device_ns: Of those started in itself: in calls that lie in it directly.
     """
@@ -48,17 +48,23 @@ class Attributed:
         self.self_ns = events.duration_ns.copy()
         on_host = np.flatnonzero(np.isin(events.category, (OPERATOR, ANNOTATION, RUNTIME)))
         memory = np.flatnonzero(events.category == MEMORY)
+        self.phase = phases.of(start_ns, evaluation)
+        edges_ns = phases.edges_ns(evaluation)
         for tid in np.unique(events.tid[on_host]).tolist():
             own = on_host[events.tid[on_host] == tid]
             own = own[np.lexsort((-events.duration_ns[own], start_ns[own]))]
             inside = parents(start_ns[own], events.duration_ns[own])
             self.parent[own] = np.where(inside >= 0, own[inside], -1)
             self.self_ns[own] = without_children(events.duration_ns[own], inside)
+            changes_ns = np.unique(np.concatenate((start_ns[own], start_ns[own] + events.duration_ns[own], edges_ns)))
+            at = innermost(start_ns[own], start_ns[own] + events.duration_ns[own], changes_ns[:-1])
+            away = (at >= 0) & (phases.of(changes_ns[:-1], evaluation) != self.phase[own][at])
+            elsewhere_ns = np.bincount(at[away], np.diff(changes_ns)[away], len(own)).astype(np.int64)
+            self.self_ns[own] = np.maximum(self.self_ns[own] - elsewhere_ns, 0)
             taken = memory[events.tid[memory] == tid]
             at = innermost(start_ns[own], start_ns[own] + np.maximum(events.duration_ns[own], 1), start_ns[taken])
             self.parent[taken] = np.where(at >= 0, own[at], -1)
         self.self_ns[memory] = 0
-        self.phase = phases.of(start_ns, evaluation)
         self._kernels(events, n)
 
     def _kernels(self, events: Events, n: int) -> None:
@@ -103,3 +109,7 @@ class Phases:
         for begin, end in evaluation:
             phase[(at_ns >= begin) & (at_ns < end)] = EVALUATION
         return phase
+
+    def edges_ns(self, evaluation: Sequence[tuple[int, int]] = ()) -> Array:
+        """When the phase may change; in no order."""
+        return np.concatenate((self._start_ns, self._end_ns, np.array(evaluation, dtype=np.int64).reshape(-1)))
