@@ -62,13 +62,14 @@ class Sampler:
         try:
             while not self._over.wait(max(due - time.perf_counter(), 0)):
                 began = time.thread_time()
-                self._take()
+                waited = max(int((time.perf_counter() - due) / self._period_s), 0)
+                self._take(waited)
                 now = time.perf_counter()
                 if now - written > _WRITE_S:
                     self._write()
                     written = now
-                missed = max(int((now - due) / self._period_s), 0)
-                self.late += missed
+                missed = max(int((now - due) / self._period_s), waited)
+                self.late += missed - waited
                 due += self._period_s * (missed + 1)
                 self.took_s += time.thread_time() - began
                 if self.cut is not None:
@@ -78,7 +79,8 @@ class Sampler:
         if self.cut is not None:
             self._warn(f"--flame: no more stacks are taken ({self.cut}).")
 
-    def _take(self) -> None:
+    def _take(self, waited: int) -> None:
+        """Look at all threads, after so many looks that could not be taken: who kept the GIL from this thread is seen now."""
         at, own = time.perf_counter_ns(), threading.get_ident()
         seen = []
         for ident, frame in sys._current_frames().items():
@@ -86,7 +88,7 @@ class Sampler:
                 tid = self._known(ident)
                 if tid is not None:
                     seen.append((tid, self._stack(frame)))
-        self._lines.append(json.dumps({"t": at, "seen": seen}))
+        self._lines.append(json.dumps({"t": at, "seen": seen, **({"waited": waited} if waited else {})}))
 
     def _known(self, ident: int) -> int | None:
         """The native id of a thread, its name written once; None of voirkit's own."""

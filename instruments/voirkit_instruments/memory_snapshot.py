@@ -98,7 +98,7 @@ class MemorySnapshot:
             tracemalloc.stop()
         if self._keeps_history and self._cuda is not None:
             self._dump()
-        elif not self._keeps_history:
+        elif not self._keeps_history and self._ov.run_dir is not None:
             tells = "the table tells what the process held by phase" if found else "and no phase of a training was seen"
             self._ov.warn(f"--memory-snapshot: no CUDA device was used in training, so there is no history of its allocations; {tells}.")
 

@@ -33,6 +33,7 @@ class TorchProfile:
     def __init__(self, ov: Overseer, window: Window, memory: bool) -> None:
         self._ov, self._window, self._memory = ov, window, memory
         self._recorded: Recorded | None = None
+        self._early: ModuleType | None = None
         self._over = False
         self._turns = turns = Turns(self._edge, self._pause)
         heard = heard_of(ov)
@@ -50,8 +51,10 @@ class TorchProfile:
 
     def begin(self, torch: ModuleType) -> None:
         """torch has been imported."""
+        if self._ov.run_dir is None:
+            self._early = torch  # by a voirfile, most often; the run directory comes with the script
         if self._over or self._ov.run_dir is None:
-            return  # it has been said why there is none
+            return
         try:
             from voirkit_instruments.torch_profile_window import Recorded
 
@@ -59,6 +62,11 @@ class TorchProfile:
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"--torch-profile: this torch can not be profiled ({type(exc).__name__}: {exc}).\n  The run goes on without it.")
             self._over = True
+
+    def loaded(self) -> None:
+        """The script has been loaded: there is a run directory, or it has been said why there is none."""
+        if self._early is not None and self._recorded is None:
+            self.begin(self._early)
 
     def end(self) -> None:
         """The program has ended."""
@@ -81,6 +89,8 @@ def torch_profile(ov: Overseer, window: Window = DEFAULT, memory: bool = False) 
     profile = TorchProfile(ov, window, memory)
     when_imported("torch", profile.begin)
     try:
+        yield ov.phases.load_script(priority=1)
+        profile.loaded()
         yield ov.phases.run_script(priority=1)
     finally:
         profile.end()

@@ -152,8 +152,14 @@ def _renamed(folder: str, file: tuple[int, ...]) -> str | None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False) and (entry.stat().st_dev, entry.inode()) == file:
-                return entry.path
+                return entry.path if _is_saved(entry.path) else None
     return None
+
+
+def _is_saved(path: str) -> bool:
+    """Whether a file begins as what torch.save writes: the number of one that was removed goes to whatever is written next."""
+    with open(path, "rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def _paired(own: Sequence[str] | Mapping[str, str], others: Sequence[str]) -> list[str]:

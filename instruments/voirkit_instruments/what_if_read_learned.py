@@ -73,7 +73,8 @@ class Learned:
         """Note in this thread which files are opened, for the sample that ``at`` names."""
         here = self._here
         outer = here.paths, here.index  # a sample may be made by a loader of its own
-        here.paths = paths = {}
+        paths: dict[int | str, list[str]] = {}
+        here.paths = paths
         try:
             yield
         finally:

@@ -96,6 +96,13 @@ def test_a_stack_begins_at_the_script_and_a_forked_worker_s_at_its_loop() -> Non
     assert (of_worker([LOOP, FETCHER]), of_worker([LOOP]), of_worker([MAIN])) == (FETCH, BETWEEN, None)
 
 
+def test_addresses_in_a_library_without_names_are_one_function() -> None:
+    stacks = Stacks()
+    one, other = (stacks.number([MAIN, Frame(address, "[vdso]")]) for address in ("0x7f7066a0ab7c", "0x7f7066a0ab46"))
+    assert one == other
+    assert stacks.of(one) == [MAIN, Frame("(unnamed)", "[vdso]")]
+
+
 def test_torch_s_functions_on_a_stack_tell_its_phase() -> None:
     assert phase_by_frames([MAIN, FORWARD]) == "forward"
     assert phase_by_frames([MAIN, BACKWARD]) == "backward"
@@ -139,6 +146,14 @@ def test_what_the_sampler_wrote_is_read_up_to_a_torn_line() -> None:
     stacks = Stacks()
     name, at, which = sampled.samples([*lines, '{"t": 6, "se'], stacks)[3]
     assert (name, at.tolist(), [stacks.of(number) for number in which.tolist()]) == ("MainThread", [5], [[Frame("f", "main.py")]])
+
+
+def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_for() -> None:
+    lines = ['{"frame": ["f", "main.py"]}\n', '{"stack": [0]}\n', '{"t": 100, "seen": [[3, 0]]}\n']
+    lines += ['{"t": 145, "seen": [[3, 0], [4, 0]], "waited": 3}\n']
+    seen = sampled.samples(lines, Stacks())
+    assert seen[3][1].tolist() == [100, 145, 145, 145, 145]
+    assert seen[4][1].tolist() == [145]  # a thread that was not there before
 
 
 def test_stacks_without_times_are_read_with_their_threads() -> None:

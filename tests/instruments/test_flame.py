@@ -109,6 +109,13 @@ def test_without_py_spy_a_thread_takes_them_and_says_what_it_can_not_see(place: 
     assert not [line for line in stacks if "voirkit" in line]
 
 
+def test_the_thread_that_takes_stacks_counts_who_kept_the_gil_from_it(place: Place) -> None:
+    place.write(main=PHASES + "import sys\nsys.setswitchinterval(0.1)\nalpha(1.0)\ntime.sleep(1.0)\n")
+    ended = without_py_spy(place, "--flame", "main.py")
+    assert ended.code == 0, ended.err
+    assert share(collapsed(place), "before and after", "alpha") > 0.3  # with a look for each time that the GIL was let go: 0.1
+
+
 @pytest.mark.usefixtures("py_spy")
 def test_forked_children_and_threads_are_followed(place: Place) -> None:
     place.write(

@@ -17,6 +17,7 @@ from small_overseer import SmallOverseer
 from voirkit.runs.opened import open_run
 from voirkit_instruments.memory_snapshot import MemorySnapshot
 from voirkit_instruments.steps_heard import CALLED, STEPPED, heard_of
+from voirkit_instruments.torch_profile import TorchProfile
 from voirkit_instruments.torch_profile_steps import Turns, Window, read
 
 TRAIN = """
@@ -208,6 +209,17 @@ def test_a_window_that_the_run_does_not_reach_is_told(place: Place) -> None:
 )
 def test_a_script_that_does_not_train_is_told_so(place: Place, script: str, says: str) -> None:
     assert says in _both(place, script, "--torch-profile").err
+
+
+def test_torch_imported_before_there_is_a_run_directory_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr("voirkit_instruments.torch_profile_window.Recorded", lambda *given: begun.append(given[:2]) or object())
+    ov: Any = SmallOverseer(options={"trace_limit": 1})
+    profile, torch = TorchProfile(ov, Window(5, 0, 3), False), SimpleNamespace()
+    profile.begin(torch)  # type: ignore[arg-type]  # by a voirfile
+    ov.run_dir = str(tmp_path)
+    profile.loaded()
+    assert begun == [(torch, str(tmp_path))]
 
 
 def test_an_exception_in_the_window_is_the_scripts_own(place: Place) -> None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from conftest import CLEAN, Place
@@ -94,3 +96,22 @@ def test_an_interruption_ends_the_run_that_goes_on(place: Place, number: int, co
     assert "Interrupted after 0 of 5 pairs." in out
     with pytest.raises(ProcessLookupError):
         os.kill(int((place.folder / "pid").read_text()), 0)
+
+
+def test_a_driver_that_is_killed_leaves_no_run_behind(place: Place) -> None:
+    place.write(main="import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(100)")
+    words = [sys.executable, "-m", "voirkit", "--run-dir", "run", "--what-if", "checkpoint-no-crc", "main.py"]
+    driver = subprocess.Popen(words, cwd=place.folder, env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while not (place.folder / "pid").exists() or not (place.folder / "pid").read_text():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+        driver.wait()
+    stat = f"/proc/{(place.folder / 'pid').read_text()}/stat"
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while Path(stat).read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < until
+            time.sleep(0.05)

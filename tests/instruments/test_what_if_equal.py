@@ -148,6 +148,12 @@ def test_a_file_is_found_under_the_name_that_it_was_given_after_it_was_written(t
     assert final_paths([{"path": str(tmp_path / "b.tmp"), "file": None}]) == []
 
 
+def test_what_took_the_place_of_a_file_that_was_removed_is_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text('{"seconds": 1.5}')
+    found = os.stat(tmp_path / "metrics.json")
+    assert final_paths([{"path": str(tmp_path / "first.pt"), "file": (found.st_dev, found.st_ino)}]) == []
+
+
 def test_files_of_plain_runs_that_differ_can_not_be_compared(tmp_path: Path) -> None:
     here = Folder(tmp_path)
     saved(tmp_path / "a.pt", [1])

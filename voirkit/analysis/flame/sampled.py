@@ -17,11 +17,16 @@ THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?"
 
 
 def samples(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array, Array]]:
-    """By thread its name, when it was seen (nanoseconds) and with which stack."""
+    """By thread its name, when it was seen (nanoseconds) and with which stack.
+
+    A look that waited for the GIL sees who kept it: it counts for those that it came too late for, if the thread was there before. Counted
+    once, what sleeps would look like most of a program that computes.
+    """
     frames: list[Frame] = []
     numbers: list[int] = []
     names: dict[int, str] = {}
     seen: dict[int, tuple[list[int], list[int]]] = {}
+    before: set[int] = set()
     for line in lines:
         if not line.endswith("\n"):
             break  # the program was killed as it was written
@@ -29,8 +34,10 @@ def samples(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array,
         if "t" in entry:
             for tid, stack in entry["seen"]:
                 times, which = seen.setdefault(tid, ([], []))
-                times.append(entry["t"])
-                which.append(numbers[stack])
+                n = 1 + (entry.get("waited", 0) if tid in before else 0)
+                times += [entry["t"]] * n
+                which += [numbers[stack]] * n
+            before = {tid for tid, _ in entry["seen"]}
         elif "frame" in entry:
             frames.append(Frame(*entry["frame"]))
         elif "stack" in entry:

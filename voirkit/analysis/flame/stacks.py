@@ -23,6 +23,8 @@ _COMMAND = "/voirkit/cli.py"
 _WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+UNNAMED = "(unnamed)"  # a library without names: each address would be a function of its own
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 Stack = tuple[int, ...]
 
 
@@ -53,6 +55,7 @@ class Stacks:
             return next(
                 (number for name, file in frames for number in _OWN.get((name.rpartition(".")[2], os.path.basename(file)), ())), OWN
             )
+        of_script = [Frame(UNNAMED, frame.file) if _ADDRESS.fullmatch(frame.name) else frame for frame in of_script]
         stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
         number = self.stacks.setdefault(stack, len(self.stacks))
         if number == len(self._by_number):
