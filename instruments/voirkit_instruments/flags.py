@@ -400,7 +400,7 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
         dest="--what-if",
         metavar="NAME[=ARG]",
         help="run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
-        "(--what-if list names them all); with --stop N each run ends after N optimizer steps",
+        "(--what-if list SCRIPT names them); with --stop N each run ends after N optimizer steps",
     )
     ov.argparser.add_argument("--pairs", type=_pairs, dest="--pairs", metavar="N", help="with --what-if: how many pairs of runs (5)")
     ov.argparser.add_argument("--what-if-setting", dest="--what-if-setting", help=_HIDDEN)

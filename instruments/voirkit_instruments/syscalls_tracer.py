@@ -170,7 +170,7 @@ class Tracer:
                 beside.interrupt()
             except PermissionError:  # the tracer ends when the program has, and is not waited for
                 self._tracing = None
-                self._warn("--syscalls: the program has become another user, so that its tracer is not told to end; voirkit report reads it.")
+                self._warn("--syscalls: the program has become another user, so that its tracer is not told to end; voirkit report tells.")
         self.forget()
         if self._taken.get("ended"):
             self._write()
