@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from voirkit.instrument import gated
+from voirkit_instruments import flag_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
-    from voirkit_instruments.torch_profile_steps import Window
 
 _HIDDEN = "==SUPPRESS=="  # argparse's, which is not loaded yet
 
@@ -53,9 +53,11 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
         help="record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",
     )
     action.is_script = _is_script  # type: ignore[attr-defined]  # see voirkit.words
-    ov.argparser.add_argument("--calls-every", type=_every, dest="--calls-every", metavar="N", help="record the calls of one step in N")
     ov.argparser.add_argument(
-        "--calls-warmup", type=_whole, dest="--calls-warmup", metavar="M", help="with --calls-every: of the first M steps all"
+        "--calls-every", type=flag_values.every, dest="--calls-every", metavar="N", help="record the calls of one step in N"
+    )
+    ov.argparser.add_argument(
+        "--calls-warmup", type=flag_values.whole, dest="--calls-warmup", metavar="M", help="with --calls-every: of the first M steps all"
     )
     ov.argparser.add_argument(
         "--calls-list", action=_listing(ov), dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
@@ -102,13 +104,13 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.init
     ov.argparser.add_argument(
         "--stop",
-        type=_positive,
+        type=flag_values.positive,
         metavar="N",
         help="stop the script after N rates (train_rate, if no rate is asked for)",
     )
     ov.argparser.add_argument(
         "--stop-after",
-        type=_duration,
+        type=flag_values.duration,
         metavar="TIME",
         help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
@@ -134,7 +136,7 @@ def instrument_flame(ov: Overseer) -> Iterator[Phase]:
     ov.argparser.add_argument(
         "--flame",
         nargs="?",
-        type=_stacks,
+        type=flag_values.stacks,
         const=FLAME_HZ,
         dest="--flame",
         metavar="HERTZ",
@@ -182,13 +184,13 @@ def instrument_loader_sweep(ov: Overseer) -> Iterator[Phase]:
     ov.argparser.add_argument(
         "--loader-sweep",
         nargs="?",
-        type=_steps,
+        type=flag_values.steps,
         const=40,
         dest="--loader-sweep",
         metavar="STEPS",
         help="run the script for some steps (40) with one number of loader workers after the other, and say which is best",
     )
-    ov.argparser.add_argument("--loader-setting", type=_setting, dest="--loader-setting", help=_HIDDEN)
+    ov.argparser.add_argument("--loader-setting", type=flag_values.setting, dest="--loader-setting", help=_HIDDEN)
     yield ov.phases.parse_args
     steps, setting = getattr(ov.options, "--loader-sweep"), getattr(ov.options, "--loader-setting")
     if setting is not None:
@@ -225,7 +227,7 @@ def instrument_memory_snapshot(ov: Overseer) -> Iterator[Phase | PhaseWithPriori
     ov.argparser.add_argument(
         "--memory-snapshot",
         nargs="?",
-        type=_memory,
+        type=flag_values.memory,
         const="rss",
         dest="--memory-snapshot",
         metavar="tracemalloc",
@@ -246,7 +248,7 @@ def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
     ov.argparser.add_argument(
         "--monitor",
         nargs="?",
-        type=_duration,
+        type=flag_values.duration,
         const=1.0,
         dest="--monitor",
         metavar="SECONDS",
@@ -256,7 +258,7 @@ def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
         "--prometheus",
         metavar="[HOST:]PORT",
         dest="--prometheus",
-        type=_address,
+        type=flag_values.address,
         help="serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
     )
     yield ov.phases.parse_args
@@ -283,7 +285,7 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
     ov.argparser.add_argument(
         "--native",
         nargs="?",
-        type=_hertz,
+        type=flag_values.hertz,
         const=NATIVE_HZ,
         dest="--native",
         metavar="HERTZ",
@@ -303,7 +305,7 @@ def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     ov.argparser.add_argument(
         "--parameters",
         nargs="?",
-        type=_every,
+        type=flag_values.every,
         const=0,
         dest="--parameters",
         metavar="EVERY",
@@ -311,7 +313,7 @@ def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     )
     ov.argparser.add_argument(
         "--parameters-of",
-        type=_parameters_of,
+        type=flag_values.parameters_of,
         dest="--parameters-of",
         metavar="buffers,state",
         help="look also at the models' buffers, the optimizers' state, or both; implies --parameters",
@@ -344,20 +346,16 @@ def instrument_rates(ov: Overseer) -> Iterator[Phase]:
             ov.require(getattr(rates, flag[2:].replace("-", "_")))
 
 
-# What --syscalls records: every call's count; with arguments; those on files, with arguments; what this process can count by itself.
-SYSCALLS = ("full", "files", "counts", "counters")
-
-
 def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
     """Adds ``--syscalls``."""
     yield ov.phases.init
     ov.argparser.add_argument(
         "--syscalls",
         nargs="?",
-        type=_syscalls,
+        type=flag_values.syscalls,
         const="counts",
         dest="--syscalls",
-        metavar="|".join(SYSCALLS),
+        metavar="|".join(flag_values.SYSCALLS),
         help="count the system calls of each phase, thread and worker, with the kernel's own tracing as root, else with strace; "
         "--syscalls=full or =files keeps them with their arguments, =counters needs no tool",
     )
@@ -375,7 +373,7 @@ def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority
     ov.argparser.add_argument(
         "--torch-profile",
         nargs="?",
-        type=_window,
+        type=flag_values.window,
         const="5:0:3",
         dest="--torch-profile",
         metavar="SKIP:WAIT:ACTIVE",
@@ -396,13 +394,15 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     ov.argparser.add_argument(
         "--what-if",
         action="append",
-        type=_what_if,
+        type=flag_values.what_if,
         dest="--what-if",
         metavar="NAME[=ARG]",
         help="run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
         "(--what-if list SCRIPT names them); with --stop N each run ends after N optimizer steps",
     )
-    ov.argparser.add_argument("--pairs", type=_pairs, dest="--pairs", metavar="N", help="with --what-if: how many pairs of runs (5)")
+    ov.argparser.add_argument(
+        "--pairs", type=flag_values.pairs, dest="--pairs", metavar="N", help="with --what-if: how many pairs of runs (5)"
+    )
     ov.argparser.add_argument("--what-if-setting", dest="--what-if-setting", help=_HIDDEN)
     yield ov.phases.parse_args(priority=-1000)  # after the steps instrument, so that its changes stand around what that has put in place
     asked, setting, pairs = (getattr(ov.options, f"--{name}") for name in ("what-if", "what-if-setting", "pairs"))
@@ -423,99 +423,6 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
         from voirkit.errors import CommandLineError
 
         raise CommandLineError("--pairs is about --what-if, which is not asked for.", next=f"voirkit --what-if NAME --pairs {pairs} SCRIPT")
-
-
-def _what_if(text: str) -> tuple[str, str | None]:
-    from voirkit_instruments.what_if_changes import read
-
-    return read(text)
-
-
-def _pairs(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 5 <= int(text) <= 1000):
-        raise ValueError(
-            f"{text!r} is no number of pairs; give a whole number of at least 5: with fewer, chance alone is on one side too often."
-        )
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(f"{text!r} is not a number of rates; give a whole number of at least 1.")
-    return int(text)
-
-
-def _parameters_of(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
-    if not words or not set(words) <= {"buffers", "state"}:
-        raise ValueError(f"{text!r} is not known; give buffers, state, or both with a comma between.")
-    return words
-
-
-def _every(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
-        raise ValueError(f"{text!r} is no number of steps; give a whole number of at least 1.")
-    return int(text)
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text!r} is no number of steps; give a whole number.")
-    return int(text)
-
-
-def _steps(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) >= 8):
-        raise ValueError(f"{text!r} is no number of steps to measure; give a whole number of at least 8.")
-    return int(text)
-
-
-def _setting(text: str) -> dict[str, int]:
-    from voirkit_instruments.loader_setting import read
-
-    return read(text)
-
-
-def _syscalls(text: str) -> str:
-    if text not in SYSCALLS:
-        raise ValueError(f"{text!r} is none of {', '.join(SYSCALLS)}.")
-    return text
-
-
-def _window(text: str) -> Window:
-    from voirkit_instruments.torch_profile_steps import read
-
-    return read(text)
-
-
-def _memory(text: str) -> str:
-    if text not in ("rss", "tracemalloc"):
-        raise ValueError(f"{text!r} is not known; give tracemalloc, or nothing.")
-    return text
-
-
-def _hertz(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 20_000):
-        raise ValueError(f"{text!r} is no rate; give a whole number of samples a second, at most 20000.")
-    return int(text)
-
-
-def _stacks(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
-        raise ValueError(f"{text!r} is no rate; give a whole number of stacks a second, at most 1000.")
-    return int(text)
-
-
-def _duration(text: str) -> float:
-    from voirkit_instruments.durations import seconds
-
-    return seconds(text)
-
-
-def _address(text: str) -> tuple[str, int]:
-    from voirkit_instruments.monitor import address
-
-    return address(text)
 
 
 # What the entry point names, in the order of the help.
