@@ -216,7 +216,7 @@ def _saving(share: float, between: float) -> dict[str, Any]:
     """Where much of it lies between the steps: after an epoch's last batch."""
     return {
         "kind": "checkpoint-bound",
-        "because": f"{_percent(share)} of the time since the first step goes into writing checkpoints, {_percent(between)} of it all after "
+        "because": f"{_percent(share)} of the time since the first step goes into checkpoints, {_percent(between)} of it all after "
         "the last batch of a loop, where no step is.",
         "next": _WRITE_LESS + f" At best, without them, training would take {_percent(1 - share)} of today's time.",
         "evidence": {"phase": "other", "part": "checkpoint", "share": share, "between_steps": between, "ceiling": 1 - share},
