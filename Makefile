@@ -21,11 +21,11 @@ demo: $(DEMO_STAMP)
 test: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers and not frameworks"
 
-# Those that measure have the machine for themselves, those that only take long share it.
-SIDE_BY_SIDE := tests/checks tests/instruments/test_calls_unchanged.py
+# What measures has the machine for itself, what only takes long shares it.
+ALONE := tests/instruments/test_loader_sweep.py
 test-slow: $(STAMP)
-	$(PY) -m pytest -m slow $(addprefix --ignore=,$(SIDE_BY_SIDE))
-	$(PY) -m pytest -m slow -n 2 --dist worksteal $(SIDE_BY_SIDE)
+	$(PY) -m pytest -m slow $(ALONE)
+	$(PY) -m pytest -m slow -n 2 --dist worksteal $(addprefix --ignore=,$(ALONE))
 
 # The tools that read exports, each in an environment of its own: DFAnalyzer, Perfetto, TrainCheck.
 test-readers: $(STAMP)
