@@ -17,7 +17,11 @@ NEEDED = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
     pytest.mark.skipif(not HOOK.exists(), reason="voirkit is not installed into this python: there is no voirkit_follow.pth"),
 ]
-SAYS = "import os, sys\nprint(sys.argv[1:], 'VOIRKIT_FOLLOW' in os.environ, 'voirkit.overseer' in sys.modules)\n"
+# torchrun's ranks write unbuffered to one pipe, where print would write each of its words by itself
+SAYS = """\
+import os, sys
+os.write(1, f"{sys.argv[1:]} {'VOIRKIT_FOLLOW' in os.environ} {'voirkit.overseer' in sys.modules}\\n".encode())
+"""
 FOLLOWED, ALONE = "False True", "False False"
 
 
