@@ -28,15 +28,42 @@ def resident() -> Source | None:
     try:
         import resource
 
-        file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except (ImportError, OSError):
+        last = held()
+    except (ImportError, OSError, ValueError, IndexError):
         return None
-    page, usage, whose = os.sysconf("SC_PAGE_SIZE"), resource.getrusage, resource.RUSAGE_SELF
+    usage, whose = resource.getrusage, resource.RUSAGE_SELF
 
     def read() -> tuple[int, int | None]:
-        return int(os.pread(file, 64, 0).split()[1]) * page, usage(whose).ru_maxrss * 1024
+        nonlocal last
+        try:
+            last = held()
+        except OSError as exc:  # no descriptor is left to the program
+            if not _is_of(exc, held):
+                raise
+        return last, usage(whose).ru_maxrss * 1024
 
     return "rss", read
+
+
+def held() -> int:
+    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open.
+
+    Raises:
+        OSError, ValueError, IndexError: The system does not tell.
+    """
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(file)
+
+
+def _is_of(exc: BaseException, function: Callable[..., Any]) -> bool:
+    """Whether a function itself has raised this, and not a handler of the program's, of a signal that came meanwhile."""
+    trace = exc.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is function.__code__
 
 
 class MemoryPhases:

@@ -14,6 +14,7 @@ from voirkit.runs.directory import TORCH_PROFILE_FOLDER, write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.looks import Looks
+from voirkit_instruments.memory_phases import held
 from voirkit_instruments.torch_profile_guard import Guard
 from voirkit_instruments.torch_profile_kineto import Kineto
 
@@ -260,7 +261,6 @@ class Recorded:
 def _held() -> int:
     """Bytes that this process holds; 0 where the system does not tell."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return held()
     except (OSError, ValueError, IndexError):
         return 0

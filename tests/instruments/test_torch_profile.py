@@ -296,6 +296,17 @@ def test_a_script_that_traces_its_memory_itself_goes_on_doing_so() -> None:
     assert "the script uses tracemalloc itself" in ov.warned[0]
 
 
+def test_a_script_that_closes_all_descriptors_is_as_it_is_without(place: Place) -> None:
+    closes = """
+for n in range(4):
+    if n == 2:
+        os.closerange(3, 256)
+        mine = open("mine.txt", "w+"); mine.write("1 2 3"); mine.flush()
+    step(*data[:8])
+"""
+    assert _both(place, TRAIN + closes, "--memory-snapshot").summary["memory"]["phases"]["forward"]["n"] >= 3
+
+
 def test_another_word_for_the_memory_is_refused(place: Place) -> None:
     assert place.write(main="").voirkit("--memory-snapshot=all", "main.py").code == 2
 
