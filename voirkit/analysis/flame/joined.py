@@ -72,6 +72,9 @@ class Joined:
         spans = self._recorded.between(began_ns, ready_ns + until_us * 1000)[PHASE]
         lead = self._recorded.leading[PHASE].get(pid)
         leads = next((thread for thread in threads if thread.tid == lead), None)
+        if pid == self._pid:
+            main = next((thread.runs for thread in threads if thread.tid == pid), [])
+            began_ns, ready_ns = aligned.bounds(main, *self._within_ns, began_ns, ready_ns)
         clock = aligned.clock(
             leads.runs if leads else None, spans.get((pid, lead or 0)), self._recorded.names, self._stacks, began_ns, ready_ns
         )
