@@ -9,9 +9,9 @@ from voirkit import inherit
 from voirkit_instruments.checks_data_epochs import Epochs
 from voirkit_instruments.checks_data_ranks import Ranks
 from voirkit_instruments.checks_data_workers import Drawing
+from voirkit_instruments.here import Here
 from voirkit_instruments.loader_patches import LoaderPatches
 from voirkit_instruments.patching import when_there
-from voirkit_instruments.steps_plain import Here
 from voirkit_instruments.torch_functions import as_function
 
 TYPE_CHECKING = False

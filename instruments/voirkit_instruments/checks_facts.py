@@ -12,8 +12,8 @@ import sysconfig
 import time
 import weakref
 
+from voirkit_instruments.here import Here
 from voirkit_instruments.looks import Looks
-from voirkit_instruments.steps_plain import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

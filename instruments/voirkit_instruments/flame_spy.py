@@ -26,13 +26,11 @@ class Taking(NamedTuple):
     Attributes:
         beside: The program that runs it.
         version: Its version.
-        native: Whether it takes the frames of C.
         by_clock: Whether what it writes has times.
     """
 
     beside: Beside
     version: str
-    native: bool
     by_clock: bool
 
 
@@ -79,7 +77,7 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
             beside.interrupt()
             let_trace(0)
             raise CanNotSample(_why(beside.words()))
-    return Taking(beside, version.stdout.decode(errors="replace").strip().removeprefix("py-spy "), native, not gil)
+    return Taking(beside, version.stdout.decode(errors="replace").strip().removeprefix("py-spy "), not gil)
 
 
 def _why(words: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from voirkit.runs.directory import FLAME_FOLDER, write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.native_beside import Beside, CanNotSample
+from voirkit_instruments.native_beside import Beside, CanNotSample, refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class Taker:
         self._sampler = Sampler(f"{self._stem}.sampled", self._rate_hz, self._most_bytes, self._warn)
         self._sampler.start()
         self._taken.update(tool="sampler", version=None, by_clock=True, taker_pid=None, gil=False, native=False)
-        self._warn(_said(because, "A thread of the program takes them instead: of this process alone, without loader workers and C."))
+        instead = "A thread of the program takes them instead: of this process alone, without loader workers and C."
+        self._warn(refusal("--flame: ", because, instead))
 
     def stop(self) -> None:
         """The program has ended: take no more, and wait until the files are whole."""
@@ -132,8 +133,3 @@ def _took_s(path: str) -> float | None:
             return float(json.loads(notes.readlines()[-1])["took_s"])
     except (OSError, ValueError, LookupError):
         return None
-
-
-def _said(exc: CanNotSample, then: str) -> str:
-    what, _, todo = str(exc).partition("\n")
-    return "\n  ".join([f"--flame: {what}", *todo.splitlines(), then])

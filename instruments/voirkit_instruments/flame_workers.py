@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 from voirkit.probes.around import Around
 from voirkit.trace import recorder
+from voirkit_instruments.here import Here
 from voirkit_instruments.patching import Patches, when_there
 
 TYPE_CHECKING = False
@@ -15,13 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ITERATOR = "_MultiProcessingDataLoaderIter"
-
-
-class _Here(threading.local):
-    inside = 0
-
-    def __deepcopy__(self, memo: object) -> _Here:
-        return self
 
 
 class Workers:
@@ -37,7 +29,7 @@ class Workers:
 
     def _put(self, module: ModuleType) -> None:
         name = f"{module.__name__}.{_ITERATOR}.__init__"
-        here = _Here()
+        here = Here()
         around = Around(here, 0, _enter, _leave, ("self",))
         if not self._patches.around(name, getattr(getattr(module, _ITERATOR, None), "__init__", None), around):
             self._off(name, self._patches.table[name])

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.child_run import program_words, started_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,13 +52,11 @@ def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
     """Sweep, and end without running the script here."""
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         raise CommandLineError("the sweep runs one process.", where="--loader-sweep", next="Leave out torchrun, or run one rank.")
-    options = ov.options
-    script = ["-m", options.MODULE] if options.MODULE is not None else [options.SCRIPT]
     folder = tempfile.mkdtemp(prefix="voirkit-sweep-")
     try:
 
         def run(**setting: int) -> Measured:
-            return measure(folder, [*script, *options.ARGV], steps, **setting)
+            return measure(folder, program_words(ov.options), steps, **setting)
 
         for line in sweep(run, _cores()):
             print(line, flush=True)
@@ -149,22 +147,10 @@ def measure(folder: str, script: Words, steps: int, **setting: int) -> Measured:
     place = os.path.join(folder, "run")
     shutil.rmtree(place, ignore_errors=True)
     numbers_ = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
-    words = [
-        "--quiet",
-        "--run-dir",
-        place,
-        "--loader-setting",
-        numbers_,
-        "--stop-after",
-        f"{LONGEST_S}s",
-        *([] if setting else ["--loader"]),
-    ]
-    environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
+    words = ["--loader-setting", numbers_, "--stop-after", f"{LONGEST_S}s", *([] if setting else ["--loader"]), *script]
     ended = subprocess.run(
-        [sys.executable, "-m", "voirkit", *words, *script],
-        env={**environment, "VOIRFILE": ""}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        errors="replace", check=False,
-    )  # fmt: skip
+        **started_with(place, words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+    )
     if ended.returncode:
         return Measured(why_not=(ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1].rstrip("."))
     found = read_run(place)

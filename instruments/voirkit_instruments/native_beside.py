@@ -80,6 +80,12 @@ class CanNotSample(Exception):
     """Why not, and on lines of their own what to do."""
 
 
+def refusal(who: str, why: Exception, then: str) -> str:
+    """A warning: who can not, what to do (the further lines of the error), and what happens instead."""
+    what, *todo = str(why).splitlines()
+    return "\n  ".join([f"{who}{what}", *todo, then])
+
+
 class Sampling(NamedTuple):
     """A profiler that samples.
 

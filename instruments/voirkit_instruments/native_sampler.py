@@ -12,7 +12,7 @@ from voirkit.runs.directory import NATIVE_FOLDER, write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments import native_perf
-from voirkit_instruments.native_beside import CanNotSample, Sampling
+from voirkit_instruments.native_beside import CanNotSample, Sampling, refusal
 
 _ENDED_S = 60.0
 
@@ -45,7 +45,7 @@ class Sampler:
             os.makedirs(self._folder, exist_ok=True)
             sampling = self._attach(stem)
         except CanNotSample as exc:
-            self._warn(_said(exc, "The run goes on without it."))
+            self._warn(refusal("--native: ", exc, "The run goes on without it."))
             return
         except OSError as exc:
             self._warn(f"--native: {exc}.\n  The run goes on without it.")
@@ -70,7 +70,8 @@ class Sampler:
             if not native_spy.is_there():
                 raise
             sampling = native_spy.attach(self._pid, stem, self._rate_hz, because=exc)
-            self._warn(_said(exc, "py-spy samples instead: without the kernel, without times, and it stops the program for each sample."))
+            instead = "py-spy samples instead: without the kernel, without times, and it stops the program for each sample."
+            self._warn(refusal("--native: ", exc, instead))
             return sampling
 
     def stop(self) -> None:
@@ -106,8 +107,3 @@ def _why_ended(words: str) -> str:
     lines = [line.strip("[] ") for line in words.splitlines()]
     at_limit = [line for line in lines if "limit" in line]
     return f"{at_limit[0]}; --trace-limit" if at_limit else (lines or ["it said nothing"])[-1]
-
-
-def _said(exc: CanNotSample, then: str) -> str:
-    what, _, todo = str(exc).partition("\n")
-    return "\n  ".join([f"--native: {what}", *todo.splitlines(), then])

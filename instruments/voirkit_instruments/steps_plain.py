@@ -6,11 +6,11 @@ copies the constants of code, copies a method with its object but no function.
 
 from __future__ import annotations
 
-import threading
 import time
 from types import MethodType
 
 from voirkit.probes.around import ABSENT
+from voirkit_instruments.here import Here
 from voirkit_instruments.patching import without_this_frame
 
 TYPE_CHECKING = False
@@ -27,15 +27,6 @@ now = time.perf_counter_ns
 # What a thread is inside of. The order says what may begin inside of what: forward in NOTHING and STEP (a closure), backward also in
 # FORWARD (a gradient penalty), most others also in BACKWARD (hooks), nothing in DEAF.
 NOTHING, STEP, FORWARD, BACKWARD, DEAF = 0, 1, 2, 3, 9
-
-
-class Here(threading.local):
-    """What each thread is inside of."""
-
-    inside = NOTHING
-
-    def __deepcopy__(self, memo: object) -> Here:
-        return self  # torch.compile copies the constants of code, of which it is one
 
 
 class Hot:

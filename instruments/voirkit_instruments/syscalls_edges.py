@@ -7,7 +7,6 @@ of torch tell this one too. Nothing here may raise, but for what a signal handle
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 
 from voirkit.runs.markers import OWN, PHASES, path_and_mode
@@ -156,12 +155,3 @@ def watch_recorder() -> Callable[[], None]:
     for owner, name, method in before:
         setattr(owner, name, own(method))
     return undo
-
-
-class Here(threading.local):
-    """Whether a thread fetches a batch."""
-
-    inside = 0
-
-    def __deepcopy__(self, memo: object) -> Here:
-        return self  # torch.compile copies the constants of code, of which it is one

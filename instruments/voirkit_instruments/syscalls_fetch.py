@@ -9,6 +9,7 @@ from voirkit import inherit
 from voirkit.probes.around import Around
 from voirkit.runs.markers import path_and_mode
 from voirkit_instruments import syscalls_edges
+from voirkit_instruments.here import Here
 from voirkit_instruments.patching import Patches, when_there
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ class Fetches:
         syscalls_edges.fetching[0] = self._tell
         if "fetch" in syscalls_edges.told:  # --loader stands around it, where there is room for one
             return
-        here = syscalls_edges.Here()
+        here = Here()
 
         def enter() -> int:
             here.inside = 1

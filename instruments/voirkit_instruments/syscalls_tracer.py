@@ -13,6 +13,7 @@ from voirkit.runs.markers import OTHER, OWN
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments import syscalls_edges, syscalls_kernel, syscalls_strace
+from voirkit_instruments.native_beside import refusal
 from voirkit_instruments.syscalls_fetch import Fetches
 from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing, a_call_takes_s
 
@@ -103,13 +104,13 @@ class Tracer:
         return [strace, kernel] if mode in ("full", "files") else [kernel, strace]
 
     def _tell(self, name: str, exc: CanNotTrace) -> None:
-        what, _, todo = str(exc).partition("\n")
         last = name == self._ways()[-1][0]
         then = {True: "Only counters are taken: bytes and calls that read and write, by phase.", False: "The next best is taken."}[last]
         if self._tool is not None:
             then = _GOES_ON
+        what = str(exc).partition("\n")[0]
         who = "--syscalls needs strace or root. " if name == "strace" and os.geteuid() and "installed" in what else f"--syscalls: {name}: "
-        self._warn("\n  ".join([f"{who}{what}", *todo.splitlines(), then]))
+        self._warn(refusal(who, exc, then))
 
     def _begin(self, tracing: Tracing) -> None:
         self._taken.update(

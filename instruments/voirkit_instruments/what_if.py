@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.child_run import program_words
 from voirkit_instruments.what_if_statistics import NONE, judged
 
 TYPE_CHECKING = False
@@ -72,7 +73,7 @@ def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: in
         from voirkit_instruments.what_if_runs import Runs
 
         with _ended_in_order():
-            runs = Runs(folder, [*(["-m", options.MODULE] if options.SCRIPT is None else [options.SCRIPT]), *options.ARGV], steps)
+            runs = Runs(folder, program_words(options), steps)
             code = Experiment(runs, name, argument, folder, place).measure(pairs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

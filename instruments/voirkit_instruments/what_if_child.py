@@ -11,11 +11,11 @@ the change has put off is done, and the GPU has nothing left to do.
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.here import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,15 +98,6 @@ def _end_with_the_driver() -> None:
     ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
 
 
-class _Here(threading.local):
-    """Whether this thread is inside torch.save or a backward pass."""
-
-    inside = 0
-
-    def __deepcopy__(self, memo: object) -> _Here:
-        return self
-
-
 class Seen:
     """What a run did that is compared with another.
 
@@ -151,7 +142,7 @@ class Seen:
             self._begin()
             return 1
 
-        around = Around(_Here(), 0, enter, lambda *_: None, plain=COMPILING)
+        around = Around(Here(), 0, enter, lambda *_: None, plain=COMPILING)
         patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
 
     def _watch_losses(self, patches: Patches, module: ModuleType) -> None:
@@ -166,7 +157,7 @@ class Seen:
                 pass
             return 1
 
-        around = Around(_Here(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
+        around = Around(Here(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
         patches.around("torch.autograd.backward", innermost(module.backward), around)
 
     def _add(self, tensors: Any) -> None:
@@ -182,7 +173,7 @@ class Seen:
         from voirkit.probes.around import Around
         from voirkit_instruments.torch_functions import COMPILING, innermost
 
-        here, told = _Here(), self.told
+        here, told = Here(), self.told
 
         def enter(f: Any) -> int:
             here.inside = 1

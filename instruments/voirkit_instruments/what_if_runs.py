@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from voirkit.runs.directory import SUMMARY, read_json
+from voirkit.runs.summary import SCHEMA
+from voirkit_instruments.child_run import started_with
 from voirkit_instruments.what_if_child import PLAIN
 
 TYPE_CHECKING = False
@@ -89,13 +91,9 @@ class Runs:
         self._n += 1
         run_dir = place or os.path.join(self._folder, f"run-{self._n}")
         out, err = (os.path.join(self._folder, f"{name}-{self._n}") for name in ("out", "err"))
-        environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
-        words = ["--quiet", "--run-dir", run_dir, "--what-if-setting", setting, *self._stop, *self._script]
+        words = ["--what-if-setting", setting, *self._stop, *self._script]
         with open(out, "wb") as printed, open(err, "wb") as complained:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "voirkit", *words],
-                env={**environment, "VOIRFILE": ""}, stdin=subprocess.DEVNULL, stdout=printed, stderr=complained,
-            )  # fmt: skip
+            process = subprocess.Popen(**started_with(run_dir, words), stdout=printed, stderr=complained)
         try:
             code = process.wait()
         except BaseException:
@@ -105,7 +103,7 @@ class Runs:
             file.seek(max(os.path.getsize(err) - _LONGEST_ERROR, 0))
             said = file.read().decode(errors="replace")
         os.unlink(err)
-        ran = Ran(128 - code if code < 0 else code, out, said, _summary(run_dir))
+        ran = Ran(128 - code if code < 0 else code, out, said, read_json(os.path.join(run_dir, SUMMARY), SCHEMA) or {})
         if place is None:
             from shutil import rmtree
 
@@ -120,14 +118,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             signal_it()
             process.wait(grace_s)
             return
-
-
-def _summary(run_dir: str) -> Mapping[str, Any]:
-    import json
-
-    try:
-        with open(os.path.join(run_dir, "summary.json"), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

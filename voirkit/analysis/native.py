@@ -6,7 +6,6 @@ Also of runs that were killed, if what their profiler recorded can be read here.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,12 @@ from voirkit.analysis.native_join import Joined
 from voirkit.analysis.native_spans import OPERATION, Recorded
 from voirkit.analysis.perf_samples import Reading, printed
 from voirkit.analysis.spy_stacks import EVENT, counted
-from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import NATIVE, NATIVE_FOLDER, read_json, write_json
 from voirkit.runs.ranks import rank_and_world_size
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
-
-_ENDS_S = 20.0
 
 
 def native_of(run: Run) -> dict[str, Any] | None:
@@ -49,10 +46,8 @@ def native_of(run: Run) -> dict[str, Any] | None:
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """Read what a profiler recorded, and keep the counts."""
     taken = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
-    if taken is None or _samples_still(taken):
-        return None
     data = os.path.join(folder, f"{stem}.data")
-    if not os.path.exists(data) or not _is_whole(taken):
+    if taken is None or not os.path.exists(data) or not has_settled(taken, "profiler_pid"):
         return None
     try:
         counts = count(run, taken, data)
@@ -64,24 +59,6 @@ def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     except OSError:
         pass  # who opens the run next counts again
     return counts
-
-
-def _samples_still(taken: Mapping[str, Any]) -> bool:
-    """Whether the program goes on: another rank of this run, or a run that is looked at while it lasts."""
-    if taken.get("ended") or not is_here(taken.get("host")):
-        return False
-    return is_alive(taken.get("pid", 0), taken["began_ns"], taken.get("began_time_ns", 0))
-
-
-def _is_whole(taken: Mapping[str, Any]) -> bool:
-    """Whether the profiler has ended; of a run that was killed it does soon after."""
-    pid, clocks = taken.get("profiler_pid", 0), (taken["began_ns"], taken.get("began_time_ns", 0))
-    until = time.monotonic() + _ENDS_S
-    while is_here(taken["host"]) and is_alive(pid, *clocks):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def count(run: Run, taken: Mapping[str, Any], data: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.html_marks import Html, bars, colour, folded, heading, legend, section, table
 from voirkit.report.memory_rows import cells_of
-from voirkit.report.torch_profile_rows import said
+from voirkit.report.torch_profile_rows import a_step, said, taken_by
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -28,8 +28,7 @@ def torch_profile(run: Run, summary: Mapping[str, Any]) -> str | None:
 
 
 def _profile(found: Mapping[str, Any]) -> Iterator[Html]:
-    each = 1 / max(len(found["steps"]) * max(len(found["ranks"]), 1), 1)
-    key = "self_device_s" if any(part["self_device_s"] for part in found["phases"].values()) else "self_cpu_s"
+    each, key = a_step(found), taken_by(found)
     ranked = sorted(
         ((row[key] * each, phase, name, row) for phase, part in found["phases"].items() for name, row in part["operators"].items()),
         key=lambda item: -item[0],

@@ -49,9 +49,18 @@ def _within(name: str, room: int) -> str:
     return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
+def a_step(found: Document) -> float:
+    """What figures of the window are multiplied by to be those of one step of one rank."""
+    return 1 / max(len(found["steps"]) * max(len(found["ranks"]), 1), 1)
+
+
+def taken_by(found: Document) -> str:
+    """The key by which operators are ranked: time on a device, if there is any."""
+    return "self_device_s" if any(part["self_device_s"] for part in found["phases"].values()) else "self_cpu_s"
+
+
 def _rows(found: Document) -> Iterator[tuple[str, ...]]:
-    each = 1 / max(len(found["steps"]) * max(len(found["ranks"]), 1), 1)
-    key = "self_device_s" if any(part["self_device_s"] for part in found["phases"].values()) else "self_cpu_s"
+    each, key = a_step(found), taken_by(found)
     total = sum(part[key] for part in found["phases"].values())
     for phase, part in found["phases"].items():
         rows = sorted(part["operators"].items(), key=lambda item: -item[1][key])

@@ -11,8 +11,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+_ENDS_S = 20.0  # for a tool whose program has ended
 _SLACK_S = 10.0  # the kernel counts a process's start in ticks since boot, and the boot in whole seconds
 
 
@@ -52,6 +54,26 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
     # One that began later is another. Both clocks must say so: one stands still while a laptop sleeps, the other can be set.
     is_another = began > perf_counter_ns / 1e9 + _SLACK_S and booted + began > time_ns / 1e9 + _SLACK_S
     return fields[0] not in "ZX" and not is_another
+
+
+def has_settled(taken: Mapping[str, Any], beside: str) -> bool:
+    """Whether what a tool beside a program wrote is whole: the program has ended, and so has the tool, which of a killed run it soon does.
+
+    Args:
+        taken: What is known of it: ``host``, ``pid``, ``ended``, and when it began: ``began_ns``, ``began_time_ns``.
+        beside: The key of the tool's process.
+    """
+    clocks = taken["began_ns"], taken.get("began_time_ns", 0)
+    if not is_here(taken.get("host")):
+        return True
+    if not taken.get("ended") and is_alive(taken.get("pid", 0), *clocks):
+        return False  # the program goes on: another rank, or a run that is looked at while it lasts
+    until = time.monotonic() + _ENDS_S
+    while is_alive(taken.get(beside) or 0, *clocks):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _answers(pid: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from voirkit.analysis.flame import chrome, figures, sampled
 from voirkit.analysis.flame.joined import Joined
 from voirkit.analysis.flame.stacks import Stacks
 from voirkit.analysis.native_spans import Recorded
-from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import FLAME_FOLDER, read_json, write_json
 from voirkit.runs.parquet import quoted
 from voirkit.runs.ranks import rank_and_world_size
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 SCHEMA = 1
-_ENDS_S = 20.0
 _ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
 COUNTS = ".counts.json"
@@ -57,7 +55,7 @@ def counts_of(run: Run) -> list[dict[str, Any]]:
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """Count what was taken, and keep the counts."""
     taken = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
-    if taken is None or "tool" not in taken or not _is_whole(taken):
+    if taken is None or "tool" not in taken or not has_settled(taken, "taker_pid"):
         return None
     try:
         document = _document(run, folder, stem, taken)
@@ -72,21 +70,6 @@ def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     except OSError:
         pass  # who opens the run next counts again
     return document
-
-
-def _is_whole(taken: Mapping[str, Any]) -> bool:
-    """Whether who takes stacks has ended; of a run that was killed it does soon after."""
-    clocks = taken["began_ns"], taken.get("began_time_ns", 0)
-    if not is_here(taken.get("host")):
-        return True
-    if not taken.get("ended") and is_alive(taken.get("pid", 0), *clocks):
-        return False  # the program goes on: another rank, or a run that is looked at while it lasts
-    until = time.monotonic() + _ENDS_S
-    while is_alive(taken.get("taker_pid") or 0, *clocks):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ The counts of each rank are kept beside the log; a log that only was there to be
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from voirkit.analysis.syscalls.figures import figures, merged
 from voirkit.analysis.syscalls.operations import operations_of
 from voirkit.analysis.syscalls.read import SyscallLogError, read_strace
 from voirkit.analysis.syscalls.ring import RingError, RingLog
-from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import SYSCALLS_FOLDER, read_json, write_json
 from voirkit.runs.lock import locked
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 SCHEMA = 1
-_ENDS_S = 20.0
 _KEPT = ("full", "files")  # modes whose logs are of use beyond the counts
 
 
@@ -58,7 +56,7 @@ def _counted(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """Count what a tracer wrote, and keep the counts."""
     taken = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
-    if taken is None or not _is_whole(taken):
+    if taken is None or not has_settled(taken, "tracer_pid"):
         return None
     try:
         document = _document(run, folder, stem, taken)
@@ -83,21 +81,6 @@ def _remove(folder: str, stem: str) -> None:
     for name in os.listdir(folder):
         if name == f"{stem}.strace" or (name.startswith(f"{stem}.") and name.endswith((".ring", ".mapped"))):
             os.remove(os.path.join(folder, name))
-
-
-def _is_whole(taken: Mapping[str, Any]) -> bool:
-    """Whether the tracer has ended; of a run that was killed it does soon after."""
-    clocks = taken["began_ns"], taken.get("began_time_ns", 0)
-    if not is_here(taken.get("host")):
-        return True
-    if not taken.get("ended") and is_alive(taken.get("pid", 0), *clocks):
-        return False  # the program goes on: another rank, or a run that is looked at while it lasts
-    until = time.monotonic() + _ENDS_S
-    while is_alive(taken.get("tracer_pid") or 0, *clocks):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dict[str, Any]:
