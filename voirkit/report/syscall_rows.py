@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.report.cells import printable
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.syscall_shares import top_calls
 
@@ -164,7 +165,7 @@ def said(found: Document) -> Iterator[str]:
     log = found.get("log") or {}
     if log.get("unread"):
         example = log["examples"][0]
-        yield f"{log['unread']:,} lines were not understood, the first is line {example['line']}: {example['text'][:60]}"
+        yield f"{log['unread']:,} lines were not understood, the first is line {example['line']}: {printable(example['text'], 60)}"
     if log.get("torn"):
         yield "the log is cut in its last line, which is left out"
 
