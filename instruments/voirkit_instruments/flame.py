@@ -8,6 +8,7 @@ from __future__ import annotations
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import FLAME_HZ
 from voirkit_instruments.flags import instrument_flame as instrument_flame
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @instrument_definition
+@once("--flame")
 def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[Phase | PhaseWithPriority]:
     """Take stacks, from the beginning of the script's work to its end.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import instrument_syscalls as instrument_syscalls
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @instrument_definition
+@once("--syscalls")
 def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Iterator[Phase | PhaseWithPriority]:
     """Record the program's system calls, from the beginning of the script's work to its end.
 
