@@ -43,10 +43,10 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
     if ov.run_dir is None:
         tracer.forget()
         return  # it has been said why there is none
-    tracer.start(ov.run_dir, ov.options.trace_limit)
-    if ov.program is not None:
-        ov.program.begins, ov.program.ends = tracer.begins, tracer.ends
     try:
+        tracer.start(ov.run_dir, ov.options.trace_limit)
+        if ov.program is not None:
+            ov.program.begins, ov.program.ends = tracer.begins, tracer.ends
         yield ov.phases.run_script(priority=100)
     finally:
         tracer.stop()
