@@ -45,5 +45,10 @@ def once(flag: str) -> Callable[[Instrument], Instrument]:
     return decorate
 
 
+def started(ov: Overseer, flag: str) -> bool:
+    """Whether an instrument has been started in a run, by its flag or a voirfile."""
+    return flag in _taken.get(ov, ())
+
+
 def _as_called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"{name}({', '.join([*map(repr, args), *(f'{key}={repr(value)}' for key, value in kwargs.items())])})"

@@ -6,6 +6,9 @@ tracing as root, else strace, else this process's counters.
 
 from __future__ import annotations
 
+import os
+import weakref
+
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import instrument_syscalls as instrument_syscalls
@@ -17,6 +20,14 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+
+
+_with_strace: weakref.WeakSet[Overseer] = weakref.WeakSet()
+
+
+def strace_comes(ov: Overseer) -> bool:
+    """Whether strace is to trace a run, as long as it can: no other program can then attach to it."""
+    return ov in _with_strace
 
 
 @instrument_definition
@@ -34,6 +45,8 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
     if not sys.platform.startswith("linux"):
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
         return
+    if tool == "strace" or (tool is None and (mode in ("full", "files") or (mode == "counts" and os.geteuid()))):
+        _with_strace.add(ov)
     yield ov.phases.parse_args(priority=-100)  # after --loader, which tells of fetches itself
     from voirkit_instruments.syscalls_tracer import Tracer
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Ended, Place
+from syscall_runs import use, why_not
 
 MADE = ("calls", "flame", "loader", "memory_snapshot", "native", "parameters", "syscalls", "torch_profile")  # of arguments; checks has none
 
@@ -47,3 +48,13 @@ def test_what_a_voirfile_starts_records_and_the_flag_does_not(place: Place) -> N
     assert "syscalls('counters') is what runs; syscalls('counts') does nothing." in ended.err
     assert ended.summary["syscalls"]["tool"] == "counters"
     assert len(ended.summary["warnings"]) == 1
+
+
+def test_a_strace_that_a_voirfile_starts_has_the_process_for_itself_as_one_that_the_flag_starts(place: Place) -> None:
+    if why_not("strace"):
+        pytest.skip(why_not("strace"))
+    use(place, "strace")
+    place.write(main="print('done')")
+    ended = place.voirkit("--quiet", "--flame", "main.py")
+    assert (ended.code, ended.out) == (0, "done\n")
+    assert "--flame: strace, which --syscalls uses, traces this process" in ended.err
