@@ -84,7 +84,7 @@ class StraceLog:
             except ValueError:
                 value = None if result == "?" else int(result, 16)
             yield make(Call, (
-                int(tid or 0), began, name, args, value, error or "", float(seconds) if seconds else NAN, False,
+                int(tid or 0), began, name, args, value, error or "", float(seconds) if seconds else NAN, False, 0.0,
             ))  # fmt: skip
         self.timed = timed
         if began == began:
