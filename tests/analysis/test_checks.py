@@ -159,6 +159,16 @@ def test_eval_mode_on_purpose() -> None:
     assert attacked.says(says)["found"] is False
 
 
+def test_a_model_that_is_evaluated_in_train_mode_and_statistics_brought_up_to_date() -> None:
+    says = "train-while-evaluating"
+    told = trained(True, True, norm_off=1).layers(norm_on=1)
+    at = len(told.facts)
+    told.call(grad=False, where="main.py:30").call(grad=False, where="main.py:30")
+    found(told.says(says, (at, at + 1)), 2, "main.py:30")
+    told.call(training=False, grad=False, where="main.py:40")  # not in a loop over a loader
+    assert told.says(says, (at, at + 1))["found"] is None
+
+
 def test_a_loss_that_is_connected_to_nothing() -> None:
     told = Told().reach(held=0, leaf_root=True).step(1, graded=0).step(2, graded=0)
     found(told.says("loss-not-connected"), 0, "main.py:11")

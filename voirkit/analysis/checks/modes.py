@@ -135,6 +135,9 @@ def _train_while_evaluating(facts: Facts) -> Finding:
             if len(wrong) < len(calls):
                 doubtful = f"{found['kind']} is evaluated in eval mode, and in train mode at {wrong[0].where}: it may be meant."
                 continue
+            if norm and process.of("call", model=model, training=False, grad=False):
+                doubtful = f"{found['kind']} is used in eval mode; its calls at {wrong[0].where} may bring statistics up to date."
+                continue
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
             return Finding(
                 True,
