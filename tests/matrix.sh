@@ -21,6 +21,7 @@ for minor in 10 11 12 13; do
   [ "$minor" = 10 ] || [ "$minor" = 13 ] || between=(--ignore=tests/analysis --ignore=tests/report --ignore=tests/runs --ignore-glob='tests/instruments/test_dash*')
   [ -x "$env/bin/python" ] || "$python" -m venv "$env"
   "$uv" pip install --quiet --python "$env/bin/python" -e '.[test]' &&
+    "$env/bin/python" -m compileall -q voirkit instruments &&
     "$env/bin/python" -m pytest -q -n 2 --dist worksteal -m "not slow and not torch and not readers and not frameworks" -p no:cacheprovider "${between[@]}" || failed=$((failed + 1))
 done
 echo "$found interpreters, $failed failed"

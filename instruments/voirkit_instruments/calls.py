@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from voirkit import inherit
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ SHOWN = 20  # names of skipped functions for each reason, in the summary
 
 
 @instrument_definition
+@once("--calls")
 def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase]:
     """Record calls, from the script's own code on.
 

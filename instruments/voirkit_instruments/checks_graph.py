@@ -165,9 +165,14 @@ class Graphs:
         )  # fmt: skip
 
     def _after(self, parameters: list[Any], held: set[int]) -> int:
-        """How many are used after the first that an optimizer holds: gradients come through them to it."""
+        """How many are used after the first that an optimizer holds: gradients come through them to it.
+
+        Where a model's own parameters, outside of its layers, are used is not known: they count if its very first layer is held.
+        """
         order = self._models.in_order()
         first = next((at for at, key in enumerate(order) if key in held), len(order))
+        if order and first == 0:
+            return len(parameters)
         later = set(order[first:])
         return sum(id(p) in later for p in parameters)
 

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from voirkit_instruments.checks_facts import Facts
 
 _MADE_BY = {"SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax", "SigmoidBackward": "sigmoid"}
-# What changes the shape or type of a tensor, and no value.
+# What changes the shape or type of a tensor, and no value but the smallest and largest.
 _SAME = ("View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Slice", "Select",
-         "Alias", "Expand", "Index", "AsStrided", "Split", "Unbind", "Cat", "Contiguous")  # fmt: skip
+         "Alias", "Expand", "Index", "AsStrided", "Split", "Unbind", "Cat", "Contiguous",
+         "Stack", "Clamp", "ClampMin", "ClampMax")  # fmt: skip
 _MOST_NODES = 8
 
 

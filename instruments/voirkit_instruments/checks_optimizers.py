@@ -1,7 +1,8 @@
 """Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact.
 
 At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) what they hold is looked at: which parameters have gradients, whether these are zero
-or not finite, whether they are cleared before new ones come.
+or not finite, whether they are cleared before new ones come. At each step the address and version of one gradient are asked for: where they
+are the same when the next backward pass begins, gradients are looked at after its step as well.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ now = time.perf_counter_ns
 _FIRST, _RARELY = 4, 1024  # steps that are all looked at; how many there are at most between two looks
 _MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000  # one optimizer for each parameter: only the first are looked at
 _PROBES = 3
+_DOUBTS = 2  # looks out of turn at an optimizer whose gradients another's backward pass meets before they are cleared
 SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # what became of a scaler's step
 
 
@@ -44,10 +46,16 @@ class Held:
         probes: Of the last look, parameters with their gradients' addresses and largest values, to see whether these are cleared;
             None: that is known.
         stale: Where a backward pass has begun since with these gradients in place.
+        first: A parameter whose gradient is asked for at each step, by its address and version alone; None: no more.
+        left: What these were after the last step; None: there was none, or a backward pass has begun since.
+        doubts: How often they were the same when a backward pass began, which is then looked into.
+        doubted_ns: When the step ended before which that was so, and ``doubted`` where.
         scaled: Whether a gradient scaler decides on its steps.
     """
 
-    __slots__ = ("n", "next_look", "of", "probes", "scaled", "stale", "which", "without")
+    __slots__ = (
+        "doubted", "doubted_ns", "doubts", "first", "left", "n", "next_look", "of", "probes", "scaled", "stale", "which", "without",
+    )  # fmt: skip
 
     def __init__(self, of: weakref.ref[Any], which: int) -> None:
         self.of, self.which = of, which
@@ -55,6 +63,10 @@ class Held:
         self.without: dict[int, Unheld] | None = None
         self.probes: list[tuple[weakref.ref[Any], int, float]] | None = None
         self.stale: str | None = None
+        self.first: weakref.ref[Any] | None = None
+        self.left: tuple[int, int] | None = None
+        self.doubts = self.doubted_ns = 0
+        self.doubted: str | None = None
         self.scaled = False
 
 
@@ -75,6 +87,7 @@ class OptimizerFacts:
         self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
         self._scheduler, self._scaler = facts.name("scheduler"), facts.name("scaler")
         self._watching: list[Held] = []
+        self._asked: list[Held] = []
         self._arguments: dict[tuple[str | None, int], int] = {}
         self._alarmed = False
         self._told: set[str] = set()
@@ -137,8 +150,12 @@ class OptimizerFacts:
             facts.span(self._step, began, end, self._at(where, held.which), _is_still(optimizer))
             if held.probes is not None:
                 self._cleared_or_not(held)
+            if held.doubted is not None and not held.doubted_ns:
+                held.doubted_ns = now()
             if (held.n >= held.next_look or self._alarmed) and held.which < _MOST_OPTIMIZERS:
                 self._look(held, optimizer, where)
+            if held.first is not None:
+                held.left = _left(held.first)
             facts.looks.took(end, now())
         except Exception as exc:
             facts.failed("an optimizer's step", exc)
@@ -209,8 +226,11 @@ class OptimizerFacts:
 
     def before_backward(self, where: str | None) -> None:
         """A backward pass begins: the gradients that the last steps used are in place still, or they are not."""
-        if not self._watching:
-            return
+        for held in self._asked:
+            if held.left is not None:
+                if held.probes is None and _left(held.first) == held.left:
+                    self._doubt(held, where)
+                held.left = None
         for held in list(self._watching):
             left = [(grad, probe[2]) for probe in held.probes or () if (grad := _grad_in_place(probe)) is not None]
             if not is_quiet(self._torch):
@@ -222,16 +242,41 @@ class OptimizerFacts:
             else:
                 self._watching.remove(held)
                 held.probes = None
-                self._facts.mark("cleared", None, held.n, optimizer=held.which)
+                self._tell_cleared(held, True)
+
+    def _doubt(self, held: Held, where: str | None) -> None:
+        """A backward pass begins, and the gradients seem to be those of the last step: look whether they are before the next one."""
+        if held.doubts >= _DOUBTS:
+            self._ask_no_more(held)
+        elif held.doubted is None:
+            held.doubts += 1
+            held.doubted, held.doubted_ns, held.next_look = where or "", 0, held.n + 1
+
+    def _ask_no_more(self, held: Held) -> None:
+        held.first = held.left = None
+        held.doubts = _DOUBTS
+        self._asked = [asked for asked in self._asked if asked is not held]
+
+    def _tell_cleared(self, held: Held, cleared: bool) -> None:
+        """Tell what became of gradients that were watched, and, if they were not cleared, where that was first so."""
+        doubted, held.doubted = held.doubted, None
+        if cleared:
+            self._facts.mark("cleared", None, held.n, optimizer=held.which)
+            return
+        if doubted is not None and held.doubted_ns:
+            recorder, args = self._facts.recorder, self._facts.arguments(doubted or None, optimizer=held.which)
+            recorder.mark(self._facts.name("uncleared"), held.doubted_ns, args, held.n - 1)
+        self._ask_no_more(held)
+        self._facts.mark("uncleared", held.stale or None, held.n, optimizer=held.which)
 
     def _cleared_or_not(self, held: Held) -> None:
         """After the next step."""
         if held.stale is not None:
             still = any(_grad_in_place(probe) is not None for probe in held.probes or ())
-            self._facts.mark("uncleared" if still else "cleared", held.stale or None, held.n, optimizer=held.which)
+            self._tell_cleared(held, not still)
         if held in self._watching:
             self._watching.remove(held)
-        held.probes, held.stale = None, None
+        held.probes = held.stale = held.doubted = None
 
     def _watch(self, held: Held, parameters: list[Any], grads: list[Any], norms: list[float]) -> None:
         chosen = [
@@ -243,6 +288,9 @@ class OptimizerFacts:
             held.probes = [probe[1:] for probe in sorted(chosen, key=itemgetter(0))[:_PROBES]]
             held.stale = None
             self._watching.append(held)
+            if held.first is None and held.doubts < _DOUBTS:
+                held.first = held.probes[0][0]
+                self._asked = [*(asked for asked in self._asked if asked.of() is not None), held]
 
     # looks
 
@@ -255,7 +303,8 @@ class OptimizerFacts:
                 self._tell_bad("parameter", _parameters(optimizer), held, self._facts.where(3), before=True)
 
     def _look(self, held: Held, optimizer: Any, where: str | None) -> None:
-        held.next_look = held.n + 1 if held.n < _FIRST else min(2 * held.n, held.n + _RARELY)
+        # Whatever else it was looked at for: the same steps on all ranks.
+        held.next_look = held.n + 1 if held.n < _FIRST else min(1 << held.n.bit_length(), (held.n // _RARELY + 1) * _RARELY)
         torch, facts = self._torch, self._facts
         if not is_quiet(torch):
             return
@@ -364,6 +413,16 @@ def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
     parameter = probe[0]()
     grad = parameter.grad if parameter is not None else None
     return grad if grad is not None and grad.data_ptr() == probe[1] else None
+
+
+def _left(first: weakref.ref[Any] | None) -> tuple[int, int] | None:
+    """The address and version of a parameter's gradient; None if there is none, or none in memory of its own."""
+    parameter = None if first is None else first()
+    grad = None if parameter is None else parameter.grad
+    try:
+        return None if grad is None else (grad.data_ptr(), grad._version)
+    except RuntimeError:  # it is sparse now
+        return None
 
 
 def _is_being_made(frame: Any) -> bool:

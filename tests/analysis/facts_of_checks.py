@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from voirkit.analysis.checks.all_of import DETECTORS
 from voirkit.analysis.checks.facts import Fact, Facts
@@ -62,7 +65,13 @@ class Told:
         """What a backward pass comes to."""
         return self.add("reach", held + parameters, where, held=held, parameters=parameters, leaf_root=leaf_root)
 
-    def says(self, name: str) -> dict[str, Any]:
-        """What a detector says of these facts."""
+    def says(self, name: str, evaluated: tuple[int, int] | None = None) -> dict[str, Any]:
+        """What a detector says of these facts; from the fact with the first number to that with the second nothing was trained in a loop."""
         (detector,) = [detector for detector in DETECTORS if detector.name == name]
-        return detector.ask(Facts(self.facts))
+        if evaluated is None:
+            return detector.ask(Facts(self.facts))
+        first, last = (self.facts[at] for at in evaluated)
+        no_steps, none = SimpleNamespace(start_ns=np.zeros(0, dtype=np.int64)), np.array([first.start_ns])
+        evaluation = SimpleNamespace(start_ns=none, time_ns=np.array([last.at_ns]) - none)
+        rank: Any = SimpleNamespace(rank=0, steps=SimpleNamespace(train=no_steps, evaluation=evaluation))
+        return detector.ask(Facts(self.facts, [rank]))

@@ -35,6 +35,11 @@ def test_gradients_that_are_cleared_once_an_epoch() -> None:
     found(cleared(False, False, False, True, False).says("missing-zero-grad"), 1, "main.py:12")
 
 
+def test_gradients_that_are_cleared_in_the_first_epoch_alone() -> None:
+    found(cleared(False, True, True, True, False, False, True, False).says("missing-zero-grad"), 4, "main.py:12")
+    assert cleared(False, True, True, True, False, True).says("missing-zero-grad")["found"] is False
+
+
 def test_gradients_that_are_cleared() -> None:
     assert cleared(True, True, True).says("missing-zero-grad")["found"] is False
     assert Told().backward().step(1).says("missing-zero-grad")["found"] is None
@@ -45,6 +50,14 @@ def test_gradients_that_are_cleared_before_the_step() -> None:
     for n in (1, 2, 3):
         told.backward().zero_grad("main.py:8").step(n, graded=0)
     found(told.says("misplaced-zero-grad"), 0, "main.py:8")
+
+
+def test_what_the_second_of_two_optimizers_does_is_of_the_step_of_the_first() -> None:
+    told = Told()
+    for n in (1, 2, 3):
+        told.backward().step(n).zero_grad("main.py:8", optimizer=1).step(n, "main.py:14", optimizer=1, graded=0, still=True)
+    found(told.says("misplaced-zero-grad"), 0, "main.py:8")
+    found(told.says("learning-rate-zero"), 0, "main.py:14")
 
 
 def test_gradients_that_are_cleared_before_backward_after_the_step_or_of_another_model() -> None:
@@ -72,7 +85,7 @@ def test_an_optimizer_that_holds_a_head_that_was_replaced() -> None:
     told = Told().reach(held=2, parameters=2).step(1, graded=2).unheld(2, after=2).without(1, 2, of_models=0)
     told.step(2, graded=2).unheld(2, after=2).without(2, 2, of_models=0)
     found(told.says("foreign-parameters"), 0, "main.py:12")
-    found(told.says("never-updated"), 0, "main.py:12")
+    assert told.says("never-updated")["found"] is None  # the same bug, told once
 
 
 def test_a_copy_that_is_updated_by_hand_and_a_model_that_is_part_of_the_loss() -> None:
@@ -134,10 +147,26 @@ def test_eval_mode_on_purpose() -> None:
     assert trained(False, False, False, norm_off=2).says(says)["found"] is None  # what was loaded stays
     assert trained(False, False, False, dropout_off=1, frozen=3).says(says)["found"] is None
     assert trained(False, True, False, True, False, dropout_off=1).says(says)["found"] is False
+    for optimizer, said in ((0, True), (1, None)):  # the one that trained the whole, or one of a head alone
+        told = trained(True, True, dropout_off=1)
+        for n in (1, 2, 3):
+            told.call(training=False).backward().step(n, optimizer=optimizer)
+        told.add("trained", 0, "main.py:12", optimizer=1, graded=2, of=4)
+        assert told.says(says)["found"] is said
     attacked = Told().layers(training=False, dropout_off=1).layers(training=True)
     for n in range(1, 5):  # an attack in eval mode, then the step in train mode
         attacked.call(training=False).backward().call(training=True).backward().step(n).trained()
     assert attacked.says(says)["found"] is False
+
+
+def test_a_model_that_is_evaluated_in_train_mode_and_statistics_brought_up_to_date() -> None:
+    says = "train-while-evaluating"
+    told = trained(True, True, norm_off=1).layers(norm_on=1)
+    at = len(told.facts)
+    told.call(grad=False, where="main.py:30").call(grad=False, where="main.py:30")
+    found(told.says(says, (at, at + 1)), 2, "main.py:30")
+    told.call(training=False, grad=False, where="main.py:40")  # not in a loop over a loader
+    assert told.says(says, (at, at + 1))["found"] is None
 
 
 def test_a_loss_that_is_connected_to_nothing() -> None:

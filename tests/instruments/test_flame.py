@@ -91,6 +91,8 @@ def test_stacks_are_found_in_the_phase_that_they_were_in(place: Place) -> None:
     found = ended.summary["flame"]
     assert (found["tool"], found["rate_hz"], found["gil"], found["native"]) == ("py-spy", 97, False, False)
     assert next(iter(found["phases"]["forward"]["functions"])) == f"busy ({place.folder.name}/main.py)"
+    where = next(number for number, line in enumerate((place.folder / "main.py").read_text().splitlines(), 1) if "sum(" in line)
+    assert next(iter(found["phases"]["forward"]["lines"])) == f"{place.folder.name}/main.py:{where}"
     assert found["cost"]["tool_s"] > 0
     assert "stacks by py-spy" in ended.err
     assert not [name for name in os.listdir(place.folder / "run" / "flame") if name.endswith(".spy")]

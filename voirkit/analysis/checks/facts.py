@@ -121,14 +121,22 @@ class Facts:
         own = [step for step in self.of("step") if step.rank == fact.rank]
         if fact.name in AFTER_STEP:
             fact = next((step for step in reversed(own) if step.pid == fact.pid and step.at_ns <= fact.at_ns), fact)
+        began_ns = self._backward_before(fact) if fact.name == "step" else fact.start_ns
         starts = self._starts.get(fact.rank)
         if starts:
-            return max(bisect_right(starts, fact.start_ns) - 1, 0)
+            return max(bisect_right(starts, began_ns) - 1, 0)
         if own:
             first = own[0].args.get("optimizer")
-            return len([step for step in own if step.args.get("optimizer") == first and step.at_ns < fact.start_ns])
+            return len([step for step in own if step.args.get("optimizer") == first and step.at_ns < began_ns])
         passed = [one for one in self.of("backward") if one.rank == fact.rank]  # a scaler has left out all steps
         return max(sum(one.start_ns <= fact.start_ns for one in passed) - 1, 0) if passed else None
+
+    def _backward_before(self, step: Fact) -> int:
+        """When the backward pass began whose gradients an optimizer's step uses: with several optimizers the first's ends a step."""
+        began = [one.start_ns for one in self.of("backward") if (one.rank, one.pid) == (step.rank, step.pid)]
+        at = bisect_right(began, step.start_ns)
+        within = bisect_right(began, step.at_ns) > at  # a closure's
+        return began[at - 1] if at and not within else step.start_ns
 
     def evaluates(self, fact: Fact) -> bool:
         """Whether a fact began in a loop over a loader in which nothing was trained."""

@@ -61,6 +61,8 @@ def _foreign(facts: Facts) -> Finding:
 
 
 def _never_updated(facts: Facts) -> Finding:
+    if _foreign(facts).found:
+        return Finding(None, "An optimizer holds parameters of another model, which is told of for itself.")
     doubtful = ""
     for process in facts.processes():
         unheld = process.of("unheld")

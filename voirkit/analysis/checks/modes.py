@@ -19,10 +19,12 @@ class _Trained:
     Attributes:
         train: In how many steps in train mode.
         eval: The first call of each step in eval mode since it was last in train mode.
+        by: The optimizers that stepped in train mode, and those that did in these steps in eval mode.
     """
 
     train: int
     eval: list[Fact]
+    by: tuple[set[int], set[int]]
 
 
 def _eval_while_training(facts: Facts) -> Finding:
@@ -39,6 +41,8 @@ def _eval_while_training(facts: Facts) -> Finding:
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
             if found["frozen"]:
                 doubtful = f"{found['kind']} is trained in eval mode, with some of its parameters frozen: that is done on purpose, too."
+            elif seen.train and _is_another_part(process, model, seen):
+                doubtful = f"A part of {found['kind']} is trained by another optimizer than before, in eval mode: it may be meant."
             elif not seen.train and not dropout and found["fresh"] < norm:
                 doubtful = (
                     f"{found['kind']} is trained in eval mode from the first step on, with the batch norm that was loaded: it may be meant."
@@ -72,11 +76,19 @@ def _is_trained(process: Facts, model: int) -> bool:
     return any(fact.value == model for fact in process.of("trained"))
 
 
+def _is_another_part(process: Facts, model: int, seen: _Trained) -> bool:
+    """Whether an optimizer that did not train a model in train mode trains some of its parameters, such as a head's."""
+    trained = {fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model}
+    before, now = (by & trained.keys() for by in seen.by)
+    return bool(now) and not before & now and sum(trained[which]["graded"] for which in now) < trained[min(now)]["of"]
+
+
 def _by_step(process: Facts) -> dict[int, _Trained]:
     """How each model was called between the optimizers' steps with gradients on, if a backward pass followed."""
     found: dict[int, _Trained] = {}
     called: dict[int, tuple[bool, Fact]] = {}
     passed: dict[int, tuple[bool, Fact]] = {}
+    stepped: list[int] = []  # the models of the last step; of several optimizers after the same backward pass
     for fact in process.of("call", "backward", "step"):
         if fact.name == "call":
             if fact.args["grad"]:
@@ -90,11 +102,14 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
             called = {}
         else:
             for model, (training, first) in passed.items():
-                seen = found.setdefault(model, _Trained(0, []))
+                seen = found.setdefault(model, _Trained(0, [], (set(), set())))
                 if training:
-                    seen.train, seen.eval = seen.train + 1, []
+                    seen.train, seen.eval, seen.by = seen.train + 1, [], (seen.by[0], set())
                 else:
                     seen.eval.append(first)
+            stepped = list(passed) or stepped
+            for model in stepped:
+                found[model].by[bool(found[model].eval)].add(fact.args["optimizer"])
             passed = {}
     return found
 
@@ -119,6 +134,9 @@ def _train_while_evaluating(facts: Facts) -> Finding:
                 continue
             if len(wrong) < len(calls):
                 doubtful = f"{found['kind']} is evaluated in eval mode, and in train mode at {wrong[0].where}: it may be meant."
+                continue
+            if norm and process.of("call", model=model, training=False, grad=False):
+                doubtful = f"{found['kind']} is used in eval mode; its calls at {wrong[0].where} may bring statistics up to date."
                 continue
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
             return Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from voirkit.analysis.checks.facts import Fact, Facts
 from voirkit.analysis.checks.finding import Detector, Finding
@@ -14,16 +15,17 @@ def _missing(facts: Facts) -> Finding:
         for which in sorted({fact.args["optimizer"] for fact in process.of("cleared", "uncleared")}):
             cleared, kept = process.of("cleared", optimizer=which), process.of("uncleared", optimizer=which)
             looked += len(cleared) + len(kept)
-            if len(kept) > len(cleared):
+            since = [fact for fact in cleared if kept and fact.at_ns > kept[0].at_ns]
+            if len(kept) > len(since):  # from the first time on more often than not
                 at = kept[0]
                 steps = len(process.of("step", optimizer=which))
                 return Finding(
                     True,
                     f"New gradients were added to those that the step before had used, which nobody had cleared, at {len(kept)} of "
-                    f"{len(kept) + len(cleared)} steps that were looked at ({steps} in all).",
+                    f"{len(kept) + len(since)} steps that were looked at since ({steps} in all).",
                     at,
                     "Call optimizer.zero_grad() before each backward pass (with gradient accumulation: after each step).",
-                    {"optimizer": which, "looked_at": len(kept) + len(cleared), "cleared": len(cleared)},
+                    {"optimizer": which, "looked_at": len(kept) + len(since), "cleared": len(since)},
                 )
     if not looked:
         return Finding(None, "No two steps of an optimizer with a backward pass between them were seen.")
@@ -76,7 +78,8 @@ def _last_clearing(since: Sequence[Fact], which: int) -> Fact | None:
     at = next((i for i in range(len(since) - 1, -1, -1) if since[i].name == "backward"), None)
     if at is None:
         return None
-    return next((fact for fact in since[at:] if fact.name == "zero_grad" and fact.args.get("optimizer") in (which, -1)), None)
+    clearing = next((fact for fact in since[at:] if fact.name == "zero_grad" and fact.args.get("optimizer") in (which, -1)), None)
+    return None if clearing is None else replace(clearing, start_ns=since[at].start_ns)  # it is of the backward pass's step
 
 
 MISSING = Detector("missing-zero-grad", _missing, ("step", "backward"))
