@@ -153,6 +153,12 @@ def test_eval_mode_on_purpose() -> None:
             told.call(training=False).backward().step(n, optimizer=optimizer)
         told.add("trained", 0, "main.py:12", optimizer=1, graded=2, of=4)
         assert told.says(says)["found"] is said
+    taught = trained(True, True, dropout_off=1)  # it is a student's teacher then, called with gradients on
+    for n in (1, 2, 3):
+        taught.call(training=False).call(model=1).backward().step(n, optimizer=1).add(
+            "trained", 1, "main.py:12", optimizer=1, graded=4, of=4
+        )
+    assert taught.says(says)["found"] is False
     attacked = Told().layers(training=False, dropout_off=1).layers(training=True)
     for n in range(1, 5):  # an attack in eval mode, then the step in train mode
         attacked.call(training=False).backward().call(training=True).backward().step(n).trained()

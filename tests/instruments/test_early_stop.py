@@ -125,7 +125,7 @@ def test_without_any_event_the_main_thread_is_stopped_all_the_same() -> None:
 
 
 def test_a_script_that_ends_before_its_time_is_not_stopped() -> None:
-    ov = SmallOverseer(stop_after_time(0.2))
+    ov = SmallOverseer(stop_after_time(3600))
     ov(lambda ov: None)
     stopping = [thread for thread in threading.enumerate() if thread.name == "voirkit-stop"]
     for thread in stopping:

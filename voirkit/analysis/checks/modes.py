@@ -33,7 +33,7 @@ def _eval_while_training(facts: Facts) -> Finding:
         layers = _layers(process)
         for model, seen in _by_step(process).items():
             found = layers.get((model, False))
-            if found is None or len(seen.eval) < _FEW or not process.of("trained") or not _is_trained(process, model):
+            if found is None or len(seen.eval) < _FEW:
                 continue
             dropout, norm = found["dropout_off"], found["norm_off"]
             if not dropout + norm:
@@ -76,19 +76,24 @@ def _is_trained(process: Facts, model: int) -> bool:
     return any(fact.value == model for fact in process.of("trained"))
 
 
+def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
+    """The optimizers that were seen to train some of a model's parameters, and how many."""
+    return {fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model}
+
+
 def _is_another_part(process: Facts, model: int, seen: _Trained) -> bool:
     """Whether an optimizer that did not train a model in train mode trains some of its parameters, such as a head's."""
-    trained = {fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model}
-    before, now = (by & trained.keys() for by in seen.by)
-    return bool(now) and not before & now and sum(trained[which]["graded"] for which in now) < trained[min(now)]["of"]
+    trained, (before, now) = _trainers(process, model), seen.by
+    return not before & now and sum(trained[which]["graded"] for which in now) < trained[min(now)]["of"]
 
 
 def _by_step(process: Facts) -> dict[int, _Trained]:
-    """How each model was called between the optimizers' steps with gradients on, if a backward pass followed."""
+    """How each model was called before steps of optimizers that train it, with gradients on, if a backward pass followed."""
     found: dict[int, _Trained] = {}
     called: dict[int, tuple[bool, Fact]] = {}
     passed: dict[int, tuple[bool, Fact]] = {}
-    stepped: list[int] = []  # the models of the last step; of several optimizers after the same backward pass
+    stepped: set[int] | None = None  # the models whose step is counted, once an optimizer has stepped after the last backward pass
+    trainers = {model: _trainers(process, model) for model in {fact.value for fact in process.of("trained")}}
     for fact in process.of("call", "backward", "step"):
         if fact.name == "call":
             if fact.args["grad"]:
@@ -96,21 +101,26 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
                 before = called.get(model)
                 called[model] = (training or (before is not None and before[0]), before[1] if before is not None else fact)
         elif fact.name == "backward":
+            if stepped is not None:
+                passed, stepped = {}, None
             for model, (training, first) in called.items():
                 known = passed.get(model)
                 passed[model] = (training or (known is not None and known[0]), known[1] if known is not None else first)
             called = {}
         else:
+            stepped = stepped or set()
+            which = fact.args["optimizer"]
             for model, (training, first) in passed.items():
+                if which not in trainers.get(model, ()):  # a teacher, or a discriminator while the generator is trained
+                    continue
                 seen = found.setdefault(model, _Trained(0, [], (set(), set())))
-                if training:
-                    seen.train, seen.eval, seen.by = seen.train + 1, [], (seen.by[0], set())
-                else:
-                    seen.eval.append(first)
-            stepped = list(passed) or stepped
-            for model in stepped:
-                found[model].by[bool(found[model].eval)].add(fact.args["optimizer"])
-            passed = {}
+                if model not in stepped:
+                    stepped.add(model)
+                    if training:
+                        seen.train, seen.eval, seen.by = seen.train + 1, [], (seen.by[0], set())
+                    else:
+                        seen.eval.append(first)
+                seen.by[bool(seen.eval)].add(which)
     return found
 
 
