@@ -61,7 +61,7 @@ class Place:
             path.write_text(dedent(text))
         return self
 
-    def run(self, *command: str, env: Mapping[str, str] | None = None, cwd: str = ".", timeout: float = 120, **options: Any) -> Ended:
+    def run(self, *command: str, env: Mapping[str, str] | None = None, cwd: str = ".", timeout: float = 280, **options: Any) -> Ended:
         """Run a command in the folder."""
         done = subprocess.run(
             command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True,

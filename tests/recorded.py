@@ -61,7 +61,7 @@ def start(run: Path, body: str, **env: str) -> subprocess.Popen[str]:
 def record(run: Path, body: str = LOOP, **env: str) -> Path:
     """Record a run, to its end."""
     process = start(run, body, **env)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 0
     return run
 

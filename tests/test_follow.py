@@ -159,21 +159,21 @@ def started(here: Place) -> Iterator[Any]:
 def test_sigterm_reaches_the_script(started: Any) -> None:
     process = started("trap 'echo caught; kill $!; exit 4' TERM\npython waits.py &\nwait")
     process.terminate()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=240)
     assert (process.returncode, out) == (4, "caught\n")
 
 
 def test_what_a_signal_ends_is_seen_to_end_by_it(started: Any) -> None:
     process = started("exec python waits.py")
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == -signal.SIGTERM
 
 
 def test_ctrl_c_reaches_the_python_and_ends_its_run(here: Place, started: Any) -> None:
     process = started("python waits.py; echo $?")
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in err
     (path,) = [path for path in (here.folder / "voirkit-runs").iterdir() if not path.is_symlink()]
@@ -183,7 +183,7 @@ def test_ctrl_c_reaches_the_python_and_ends_its_run(here: Place, started: Any) -
 def test_after_kill_9_the_runs_can_be_read(here: Place, started: Any) -> None:
     process = started("python waits.py")
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     ended = here.python("-m", "voirkit", "report")
     assert ended.code == 0
     assert "was killed" in ended.out
@@ -203,7 +203,7 @@ def test_a_python_without_voirkit_runs_plainly_and_that_is_told(here: Place) -> 
     assert process.stdin is not None
     assert "has no voirkit: what it runs is not recorded." in process.stderr.readline()
     process.stdin.write("\n")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (0, "ready\n")
     assert "run.sh: nothing was followed: it started no python that has voirkit." in err
 

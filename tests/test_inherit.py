@@ -84,7 +84,7 @@ PROGRAM = """
 def said(place: Place, body: str, method: str = "spawn", err: str = "") -> Any:
     place.write(tools=TOOLS, work=WORK, program=PROGRAM + body)
     env = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    ended = place.python("-W", "error", "program.py", method, timeout=60, env=env)
+    ended = place.python("-W", "error", "program.py", method, timeout=240, env=env)
     assert (ended.code, ended.err) == (0, err)
     return json.loads(ended.out.splitlines()[-1])
 
@@ -160,7 +160,7 @@ def test_a_process_starts_though_an_offer_can_not_be_made(place: Place, offer: s
         inherit.watch("tools:take_other", tools.offer)
         print(json.dumps([told(), told()]))
     """)  # fmt: skip
-    ended = place.python("program.py", "spawn", timeout=60)
+    ended = place.python("program.py", "spawn", timeout=240)
     assert ended.code == 0
     assert json.loads(ended.out) == [["{'n': 1, 'from': 0}"]] * 2
     assert ended.err.count("voirkit: tools does not reach processes that are started anew") == 1

@@ -241,7 +241,7 @@ def test_a_forked_child_that_drops_its_copy_does_not_make_the_parent_deaf(tmp_pa
         multiplexer.close()
         """)
     )
-    done = subprocess.run([sys.executable, "-W", "error", harness], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", harness], capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == ("['start', 'line', 'end']\n", "")
 
 

@@ -227,7 +227,7 @@ def with_descriptor(place: Place, fd: int | None, *words: str) -> tuple[subproce
     keep = [write] if fd is None else [write, fd]
     env = CLEAN if fd is not None else {**CLEAN, "DATA_FD": str(write)}
     ended = subprocess.run([sys.executable, "-m", "voirkit", *words], cwd=place.folder, env=env, pass_fds=keep, preexec_fn=move,
-                           capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+                           capture_output=True, text=True, check=False, timeout=240)  # fmt: skip
     os.close(write)
     with open(read) as file:
         return ended, [json.loads(line) for line in file]

@@ -46,7 +46,7 @@ class Terminal:
         )  # fmt: skip
         os.close(slave)
 
-    def until(self, condition: Callable[[], object], seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = 180) -> None:
         """Read until something is so; fails if it never is."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -55,11 +55,11 @@ class Terminal:
                     return
                 raise AssertionError("it never came; the screen:\n" + "\n".join(self.screen.display))
 
-    def until_shows(self, text: str, seconds: float = 60) -> None:
+    def until_shows(self, text: str, seconds: float = 180) -> None:
         """Read until a text is on the screen."""
         self.until(lambda: text in "\n".join(self.screen.display), seconds)
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = 180) -> int:
         """Read until the program has ended; its exit code."""
         deadline = time.monotonic() + seconds
         while self._read(0.05):

@@ -92,12 +92,12 @@ def test_an_interruption_ends_the_run_that_goes_on(place: Place, number: int, co
     words = [sys.executable, "-m", "voirkit", "--run-dir", "run", "--what-if", "checkpoint-no-crc", "main.py"]
     driver = subprocess.Popen(words, cwd=place.folder, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while not (place.folder / "pid").exists() or not (place.folder / "pid").read_text():
             assert time.monotonic() < until
             time.sleep(0.05)
         driver.send_signal(number)
-        out, err = driver.communicate(timeout=60)
+        out, err = driver.communicate(timeout=240)
     finally:
         driver.kill()
     assert driver.returncode == code, err
@@ -111,7 +111,7 @@ def test_a_driver_that_is_killed_leaves_no_run_behind(place: Place) -> None:
     words = [sys.executable, "-m", "voirkit", "--run-dir", "run", "--what-if", "checkpoint-no-crc", "main.py"]
     driver = subprocess.Popen(words, cwd=place.folder, env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while not (place.folder / "pid").exists() or not (place.folder / "pid").read_text():
             assert time.monotonic() < until
             time.sleep(0.05)

@@ -138,7 +138,7 @@ def stopping(place: Place, body: str, also: str = "//turn > never_called", steps
         """,
     )
     env = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    ended = place.voirkit("--quiet", "main.py", env=env, timeout=60)
+    ended = place.voirkit("--quiet", "main.py", env=env, timeout=240)
     assert ended.err == ""
     return ended
 

@@ -147,7 +147,7 @@ def test_a_signal_ends_it_and_leaves_nothing(place: Place, format: str, number: 
         while not os.listdir(out) and process.poll() is None:
             pass
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     if process.returncode == 0:
         pytest.skip("it was faster")
     assert b"Traceback" not in err

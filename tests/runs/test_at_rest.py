@@ -61,7 +61,7 @@ if left >= 0:
         setattr(os, name, count(getattr(os, name)))
 settle(sys.argv[1])
 """
-    return subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, timeout=60, check=False).returncode
+    return subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, timeout=240, check=False).returncode
 
 
 def test_the_same_is_read_from_segments_and_at_rest(tmp_path: Path) -> None:

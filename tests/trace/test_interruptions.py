@@ -139,7 +139,7 @@ except KeyboardInterrupt:
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signals.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     if how == "signal.SIG_DFL":
         assert process.returncode == -signals.SIGINT
     else:

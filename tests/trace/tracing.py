@@ -43,7 +43,7 @@ class Traced:
             **options,
         )  # fmt: skip
 
-    def run(self, program: str, code: int = 0, timeout: float = 120, **options: object) -> str:
+    def run(self, program: str, code: int = 0, timeout: float = 280, **options: object) -> str:
         """Run a program to its end; what it printed. It says nothing on stderr."""
         process = self.start(program, **options)
         out, err = ended(process, timeout)
@@ -66,7 +66,7 @@ class Traced:
         return Counter(columns.names[code].name for code in columns["name"].tolist())
 
 
-def ended(process: subprocess.Popen[str], timeout: float = 120) -> tuple[str, str]:
+def ended(process: subprocess.Popen[str], timeout: float = 280) -> tuple[str, str]:
     """Wait for a program's end; what it wrote."""
     try:
         return process.communicate(timeout=timeout)
