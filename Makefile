@@ -11,6 +11,8 @@ FRAMEWORKS := .cache/frameworks
 RECORDER := hatch_build.py $(wildcard voirkit/trace/*.c voirkit/probes/*.[ch] instruments/voirkit_instruments/*.[ch])
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
+# Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
+export UV_COMPILE_BYTECODE ?= 1
 
 .PHONY: demo test test-slow test-readers test-frameworks matrix lint format types docs benchmarks acceptance check clean
 
@@ -91,4 +93,5 @@ $(DEMO_STAMP): $(PY) pyproject.toml $(RECORDER)
 
 $(STAMP): $(PY) pyproject.toml $(RECORDER)
 	$(UV) pip install --quiet --python $(PY) -e '.[dev,docs]'
+	$(PY) -m compileall -q voirkit instruments
 	touch $@ $(DEMO_STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 
 import pytest
@@ -102,6 +103,22 @@ def test_a_log_that_is_cut_is_read_as_far_as_it_goes(place: Place) -> None:
     shown = syscalls(place, "a.strace")
     assert shown.code == 0
     assert "the log is cut in its last line" in shown.out
+
+
+def test_a_line_of_more_than_memory_holds_is_passed_over(place: Place) -> None:
+    lines = "7 1.000000 getpid() = 7 <0.000001>\n" * 1000
+    with (place.folder / "a.strace").open("w") as file:
+        file.write(lines)
+        file.seek(1 << 29)  # a hole, which takes no room on the disk
+        file.write("\n" + lines)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
+
+    shown = place.run(sys.executable, "-m", "voirkit", "syscalls", "--json", "a.strace", preexec_fn=limit)
+    assert shown.code == 0, shown.err
+    found = json.loads(shown.out)
+    assert (found["calls"], found["log"]["lines"], found["log"]["unread"]) == (2000, 2001, 1)
 
 
 def test_a_blind_spot_is_named(place: Place) -> None:

@@ -46,6 +46,8 @@ class Program:
         tree: Its syntax tree, or None if it has no source.
         source: Its source text's bytes, or None.
         begins, ends: Called right before what ``run`` runs, and right after, however it ends; an instrument may put a function here.
+        defines: Called when functions and classes have been defined at the outermost level of what ``run`` runs, and something else
+            follows; None if nobody wants to know.
     """
 
     def __init__(self, name: str, path: str | None, argv: Sequence[str], folder: str) -> None:
@@ -60,6 +62,7 @@ class Program:
         self._names_id = 0  # of the module's dictionary
         self.begins: Callable[[], object] = _nothing
         self.ends: Callable[[], object] = _nothing
+        self.defines: Callable[[], object] | None = None
 
     # before it runs
 
@@ -114,26 +117,29 @@ class Program:
         Returns:
             What the function returned with ``module:function``, else None.
         """
-        code = self._rest() if self.function is None else None
+        parts = self._rest() if self.function is None else []
         self.begins()
         try:
             if self.function is not None:
                 return self._call()
-            if code is not None:
+            for n, code in enumerate(parts):
+                if n and self.defines is not None:
+                    self.defines()
                 assert self._module is not None
                 exec(code, self._module.__dict__)
             return None
         finally:
             self.ends()
 
-    def _rest(self) -> CodeType | None:
-        """The code that is left to run."""
+    def _rest(self) -> list[CodeType]:
+        """The code that is left to run; in parts if somebody wants to know what it defines."""
         if self.tree is None:
             assert self._code is not None
-            return self._with_taps(self._code, None)
-        if self._split < len(self.tree.body) or not self._split:
-            return self._part(self.tree.body[self._split :])
-        return None
+            return [self._with_taps(self._code, None)]
+        left = self.tree.body[self._split :]
+        if self._split and not left:
+            return []
+        return [self._part(part) for part in ([left] if self.defines is None else _after_definitions(left))]
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:
         """The code of some of its statements, with the taps of probes on what they define."""
@@ -381,6 +387,20 @@ def defining_part(body: list[ast.stmt]) -> int:
             return i
         own.update(n.name for n in _walk(statement) if isinstance(n, _DEFINITIONS))
     return len(body)
+
+
+def _after_definitions(statements: list[ast.stmt]) -> list[list[ast.stmt]]:
+    """Statements in parts, each but the last up to where something has been defined. None begins with a text: it would be ``__doc__``."""
+    parts: list[list[ast.stmt]] = [[]]
+    has_defined = False
+    for statement in statements:
+        if isinstance(statement, _DEFINITIONS):
+            has_defined = True
+        elif has_defined and not _is_text(statement):
+            parts.append([])
+            has_defined = False
+        parts[-1].append(statement)
+    return parts
 
 
 def _defines(statement: ast.stmt, own: set[str], in_class: bool = False) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from voirkit import inherit
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ SHOWN = 20  # names of skipped functions for each reason, in the summary
 
 
 @instrument_definition
+@once("--calls")
 def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase]:
     """Record calls, from the script's own code on.
 
@@ -40,6 +42,8 @@ def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int =
 
     tracing = calls_children.watched(recorder, ov.warn, list(asked or DEFAULT), every, warmup)
     inherit.watch(calls_children.BEGIN, calls_children.offered)
+    if ov.program is not None and any(name.partition(".")[0] == "__main__" for name in tracing.asked):
+        ov.program.defines = lambda: tracing.ran(sys.modules["__main__"])
     try:
         yield ov.phases.run_script
     finally:

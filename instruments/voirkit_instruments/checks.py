@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from voirkit.imports import when_imported
 from voirkit_instruments.checks_facts import Facts
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Checks:
                 self._ov.warn(f"checks: {type(exc).__name__}: {exc}.")
 
 
+@once("--checks")
 def checks(ov: Overseer) -> Iterator[Phase]:
     """Record facts while the script runs."""
     yield ov.phases.parse_args

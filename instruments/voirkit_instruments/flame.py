@@ -8,6 +8,7 @@ from __future__ import annotations
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import FLAME_HZ
 from voirkit_instruments.flags import instrument_flame as instrument_flame
+from voirkit_instruments.once import once, started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @instrument_definition
+@once("--flame")
 def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[Phase | PhaseWithPriority]:
     """Take stacks, from the beginning of the script's work to its end.
 
@@ -33,9 +35,9 @@ def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
         return  # it has been said why there is none
-    native = getattr(ov.options, "--native", None) is not None
+    native = started(ov, "--native")
     taker = Taker(ov.run_dir, rate_hz, gil, native, ov.options.trace_limit, ov.warn)
-    taker.start(_strace_comes(getattr(ov.options, "--syscalls", None)))
+    taker.start(_strace_comes(ov))
     try:
         yield ov.phases.run_script
     finally:
@@ -43,8 +45,10 @@ def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[
         taker.stop()
 
 
-def _strace_comes(mode: str | None) -> bool:
+def _strace_comes(ov: Overseer) -> bool:
     """Whether strace is about to trace this process, for ``--syscalls``."""
-    import os
+    if not started(ov, "--syscalls"):
+        return False
+    from voirkit_instruments.syscalls import strace_comes
 
-    return mode in ("full", "files") or (mode == "counts" and os.geteuid() != 0)
+    return strace_comes(ov)

@@ -30,7 +30,7 @@ class Sampler:
     def __init__(self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:
         self._path, self._period_s, self._most_bytes, self._warn = path, 1 / rate_hz, most_bytes, warn
         self._over = threading.Event()
-        self._frames: dict[Any, int] = {}  # by code: a function that is gone keeps its code alive here
+        self._frames: dict[tuple[Any, int], int] = {}  # by code and line: a function that is gone keeps its code alive here
         self._stacks: dict[tuple[int, ...], int] = {}
         self._names: dict[int, str] = {}
         self._lines: list[str] = []
@@ -106,12 +106,12 @@ class Sampler:
     def _stack(self, frame: Any) -> int:
         numbers = []
         while frame is not None:
-            code = frame.f_code
-            number = self._frames.get(code)
+            code, at = frame.f_code, frame.f_lineno or 0
+            number = self._frames.get((code, at))
             if number is None:
-                number = self._frames[code] = len(self._frames)
+                number = self._frames[code, at] = len(self._frames)
                 name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and later know its class
-                self._lines.append(json.dumps({"frame": [name, code.co_filename]}))
+                self._lines.append(json.dumps({"frame": [name, code.co_filename, at]}))
             numbers.append(number)
             frame = frame.f_back
         stack = tuple(reversed(numbers))

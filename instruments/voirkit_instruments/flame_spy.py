@@ -17,7 +17,7 @@ CHUNK_S = 60
 _READY_S = 20.0
 _ANYBODY = -1
 # Threads that wait are taken too, and files in full: a stack that does not change is written once, so that its end would not be seen.
-_OPTIONS = ("--threads", "--nolineno", "--full-filenames")
+_OPTIONS = ("--threads", "--full-filenames")
 
 
 class Taking(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from voirkit import inherit
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Loader:
 
 
 @instrument_definition
+@once("--loader")
 def loader(ov: Overseer, *named: str) -> Iterator[Phase]:
     """Record what the program's loaders do.
 

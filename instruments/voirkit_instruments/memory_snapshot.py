@@ -11,6 +11,7 @@ import sys
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.memory_phases import MemoryPhases, resident
+from voirkit_instruments.once import once
 from voirkit_instruments.steps_heard import STEPPED, heard_of
 
 TYPE_CHECKING = False
@@ -119,6 +120,7 @@ class MemorySnapshot:
 
 
 @instrument_definition
+@once("--memory-snapshot")
 def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | PhaseWithPriority]:
     """Tell what each phase does to the memory, and keep CUDA's history of allocations.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import NATIVE_HZ
 from voirkit_instruments.flags import instrument_native as instrument_native
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @instrument_definition
+@once("--native")
 def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase]:
     """Sample what the processor does, from the beginning of the script's work to its end.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.once import once
 from voirkit_instruments.steps_heard import CALLED, STEPPED, WALKED, ZEROED, heard_of
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ class Parameters:
 
 
 @instrument_definition
+@once("--parameters")
 def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | PhaseWithPriority]:
     """Record what the parameters do at the optimizer's steps.
 

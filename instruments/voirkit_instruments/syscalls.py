@@ -6,9 +6,13 @@ tracing as root, else strace, else this process's counters.
 
 from __future__ import annotations
 
+import os
+import weakref
+
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import instrument_syscalls as instrument_syscalls
+from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +22,16 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
 
 
+_with_strace: weakref.WeakSet[Overseer] = weakref.WeakSet()
+
+
+def strace_comes(ov: Overseer) -> bool:
+    """Whether strace is to trace a run, as long as it can: no other program can then attach to it."""
+    return ov in _with_strace
+
+
 @instrument_definition
+@once("--syscalls")
 def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Iterator[Phase | PhaseWithPriority]:
     """Record the program's system calls, from the beginning of the script's work to its end.
 
@@ -32,6 +45,8 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
     if not sys.platform.startswith("linux"):
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
         return
+    if tool == "strace" or (tool is None and (mode in ("full", "files") or (mode == "counts" and os.geteuid()))):
+        _with_strace.add(ov)
     yield ov.phases.parse_args(priority=-100)  # after --loader, which tells of fetches itself
     from voirkit_instruments.syscalls_tracer import Tracer
 
@@ -41,10 +56,10 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
     if ov.run_dir is None:
         tracer.forget()
         return  # it has been said why there is none
-    tracer.start(ov.run_dir, ov.options.trace_limit)
-    if ov.program is not None:
-        ov.program.begins, ov.program.ends = tracer.begins, tracer.ends
     try:
+        tracer.start(ov.run_dir, ov.options.trace_limit)
+        if ov.program is not None:
+            ov.program.begins, ov.program.ends = tracer.begins, tracer.ends
         yield ov.phases.run_script(priority=100)
     finally:
         tracer.stop()

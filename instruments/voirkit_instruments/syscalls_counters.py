@@ -27,6 +27,13 @@ TRUSTED = {
 }
 
 
+def why_not() -> str | None:
+    """Why there are none here, and what to do."""
+    if os.path.exists(_IO.format(threading.get_native_id())):
+        return None
+    return "no process is told here what it has read and written (/proc/self/io).\nMount it: mount -t proc none /proc"
+
+
 class Counters:
     """The counters of this process and of those that it forks.
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from voirkit_instruments.native_beside import Beside, run_beside
-from voirkit_instruments.syscalls_tool import CanNotTrace, Tracing
+from voirkit_instruments.syscalls_tool import NO_PROC, CanNotTrace, Tracing, has_proc
 
 _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "syscalls_reader.py")
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
@@ -29,6 +29,8 @@ def tracefs() -> str:
     """
     if os.geteuid():
         raise CanNotTrace("only root may have the kernel trace.")
+    if not has_proc():
+        raise CanNotTrace(NO_PROC)
     if os.uname().machine not in _MACHINES:
         raise CanNotTrace(f"the numbers of system calls on {os.uname().machine} are not known.")
     try:

@@ -22,7 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-EVENTS = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "task/task_newtask", "task/task_rename", "sched/sched_process_exit")
+EVENTS = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "task/task_newtask", "task/task_rename", "sched/sched_process_exit",
+          "sched/sched_switch")  # fmt: skip
 KB_EACH, KB_ALL = 8192, 131072  # of buffer for a processor, 80,000 calls, and for all of them at most
 EVERY_S = 0.02
 MUCH = 1 << 20  # bytes that were there at once: more is coming

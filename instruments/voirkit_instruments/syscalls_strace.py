@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from voirkit_instruments.native_beside import Beside, run_beside
-from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing
+from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing, has_proc
 
 _READY_S = 30.0
 _BLOCK = 512  # bytes: what a shell's limits of files are told in
@@ -28,6 +28,8 @@ TRUSTED = {
     "calls, errors, bytes": "exact",
     "seconds": "too large, 8 to 36 times on short calls, since each stops for strace; as root the kernel's own times are taken",
 }
+
+_WITHOUT_PROC = {"threads": "the first, and those that begin later; no others are found without /proc"}
 
 
 def why_not() -> str | None:
@@ -63,7 +65,8 @@ def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Tracing:
         raise CanNotTrace(f"{exc}.") from None
     finally:
         let_trace(0)
-    return Tracing("strace", beside, f"{stem}.strace", TRUSTED)
+    trusted = TRUSTED if has_proc() else {**TRUSTED, **_WITHOUT_PROC}
+    return Tracing("strace", beside, f"{stem}.strace", trusted)
 
 
 def _wait(beside: Beside, pid: int) -> None:

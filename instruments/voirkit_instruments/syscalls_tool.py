@@ -10,6 +10,7 @@ from typing import NamedTuple
 from voirkit_instruments.native_beside import Beside
 
 _CALLS = 300
+NO_PROC = "there is no /proc here, which tells of processes.\nMount it: mount -t proc none /proc"
 
 
 class CanNotTrace(Exception):
@@ -34,6 +35,11 @@ class Tracing(NamedTuple):
     beside: Beside
     log: str
     trusted: Mapping[str, str]
+
+
+def has_proc() -> bool:
+    """Whether a process can be seen here (``/proc``), as it can not where somebody has but changed the root."""
+    return os.path.exists("/proc/self/stat")
 
 
 def a_call_takes_s() -> float:

@@ -12,13 +12,14 @@ from voirkit.runs.directory import SYSCALLS_FOLDER, write_json
 from voirkit.runs.markers import OTHER, OWN
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments import syscalls_edges, syscalls_kernel, syscalls_strace
+from voirkit_instruments import syscalls_counters, syscalls_edges, syscalls_kernel, syscalls_strace
 from voirkit_instruments.native_beside import refusal
 from voirkit_instruments.syscalls_fetch import Fetches
-from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing, a_call_takes_s
+from voirkit_instruments.syscalls_tool import CanNotTrace, TracedAlready, Tracing, a_call_takes_s, has_proc
 
 _ENDED_S = 120.0
 _GOES_ON = "The run goes on without it."
+_COUNTED = "Only counters are taken: bytes and calls that read and write, by phase."
 
 
 class Tracer:
@@ -85,10 +86,14 @@ class Tracer:
                 self._tell(name, exc)
         if self._tracing is not None:
             self._begin(self._tracing)
-        elif self._tool in (None, "counters"):
+            return
+        why_not = syscalls_counters.why_not()
+        if why_not is None and self._tool in (None, "counters"):
             self._count()
-        else:
-            self.forget()
+            return
+        if why_not is not None and not self._ways():
+            self._warn(refusal("--syscalls: counters: ", CanNotTrace(why_not), _GOES_ON))
+        self.forget()
 
     def _ways(self) -> list[tuple[str, Callable[[int], Tracing]]]:
         """The tracers to be tried, best first. What names files is strace alone; what knows times is the kernel."""
@@ -105,7 +110,7 @@ class Tracer:
 
     def _tell(self, name: str, exc: CanNotTrace) -> None:
         last = name == self._ways()[-1][0]
-        then = {True: "Only counters are taken: bytes and calls that read and write, by phase.", False: "The next best is taken."}[last]
+        then = _COUNTED if last and syscalls_counters.why_not() is None else _GOES_ON if last else "The next best is taken."
         if self._tool is not None:
             then = _GOES_ON
         what = str(exc).partition("\n")[0]
@@ -137,9 +142,7 @@ class Tracer:
         syscalls_edges.begins(OWN)
 
     def _count(self) -> None:
-        from voirkit_instruments.syscalls_counters import Counters
-
-        self._counters = Counters(self._stem)
+        self._counters = syscalls_counters.Counters(self._stem)
         if self._fetches is not None:
             self._fetches.is_worker = self._counters.is_worker
         self._taken.update(tool="counters", log=None, trusted=dict(self._counters.trusted))
@@ -165,8 +168,9 @@ class Tracer:
                 if self._tracing.tool == "kernel":
                     syscalls_kernel.clean(self._pid)
                 self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
-            self._taken["took_s"] = beside.took_s()
-            recorder.timed(0, int(self._taken["took_s"] * 1e9))
+            took_s = beside.took_s()
+            self._taken["took_s"] = took_s if has_proc() else None
+            recorder.timed(0, int(took_s * 1e9))
             try:
                 beside.interrupt()
             except PermissionError:  # the tracer ends when the program has, and is not waited for
@@ -198,7 +202,7 @@ def _clocks() -> tuple[int, int]:
 def _threads() -> dict[str, str]:
     """The threads of this process and their names."""
     found = {}
-    for tid in os.listdir("/proc/self/task"):
+    for tid in _listed("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
                 found[tid] = file.read().strip()
@@ -210,7 +214,7 @@ def _threads() -> dict[str, str]:
 def _files() -> dict[str, str]:
     """The files that this process has open."""
     found = {}
-    for number in os.listdir("/proc/self/fd"):
+    for number in _listed("/proc/self/fd"):
         try:
             path = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
@@ -218,6 +222,13 @@ def _files() -> dict[str, str]:
         if path.startswith("/"):
             found[number] = path
     return found
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # there is no /proc
+        return []
 
 
 def _own_threads() -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.once import once
 from voirkit_instruments.steps_heard import ASKED, STEPPED, WALKED, heard_of
 from voirkit_instruments.torch_profile_steps import DEFAULT, Turns, Window
 
@@ -79,6 +80,7 @@ class TorchProfile:
 
 
 @instrument_definition
+@once("--torch-profile")
 def torch_profile(ov: Overseer, window: Window = DEFAULT, memory: bool = False) -> Iterator[Phase | PhaseWithPriority]:
     """Run torch's profiler on a window of steps.
 

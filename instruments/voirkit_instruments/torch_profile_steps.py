@@ -24,6 +24,9 @@ class Window:
     def __init__(self, skip: int, wait: int, active: int, repeat: int = 1) -> None:
         self.skip, self.wait, self.active, self.repeat = skip, wait, active, repeat
 
+    def __repr__(self) -> str:
+        return ":".join(map(str, self.document().values()))
+
     def __contains__(self, n: int) -> bool:
         """Whether the step with this number, the first is 0, is recorded."""
         turn, at = divmod(n - self.skip, self.wait + self.active)

@@ -36,9 +36,9 @@ def test_each_thread_has_its_own(ai, recorded):
     def work():
         for _ in range(20):
             with ai.compute.forward:
-                barrier.wait(30)
+                barrier.wait(120)
             ai.compute.backward.start()
-            barrier.wait(30)
+            barrier.wait(120)
             ai.compute.backward.stop()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -52,17 +52,22 @@ def test_each_thread_has_its_own(ai, recorded):
 
 
 def test_interleaved_coroutines_keep_their_times_and_arguments(ai, recorded):
-    async def work(who, seconds):
+    async def work(who, mine, others):
         with ai.compute.forward(args={"who": who}):
-            await asyncio.sleep(seconds)
+            mine.set()
+            await others.wait()
 
     async def main():
-        await asyncio.gather(work("a", 0.06), work("b", 0.01))
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        first = asyncio.ensure_future(work("a", begun, go_on))
+        await begun.wait()
+        await work("b", go_on, begun)
+        await first
 
     asyncio.run(main())
     a, b = recorded()
     assert (a.args, b.args) == ({"who": "a"}, {"who": "b"})
-    assert a.duration_ns > 55e6 > b.duration_ns
+    assert a.start_ns < b.start_ns < b.start_ns + b.duration_ns < a.start_ns + a.duration_ns
 
 
 def test_interleaved_generators_keep_their_times(ai, recorded):
@@ -142,21 +147,27 @@ def test_a_stop_in_another_thread_does_nothing(ai, recorded):
 
 
 def test_tasks_have_their_own_starts(ai, recorded):
-    async def work(who, seconds):
+    async def work(who, mine, others):
         use = ai.compute.step(args={"who": who})
         use.start()
-        await asyncio.sleep(seconds)
+        mine.set()
+        await others.wait()
         ai.compute.step.stop()
 
     async def main():
+        begun, go_on = asyncio.Event(), asyncio.Event()
         ai.compute.step.start()
-        await asyncio.gather(work("a", 0.06), work("b", 0.01))
+        first = asyncio.ensure_future(work("a", begun, go_on))
+        await begun.wait()
+        await asyncio.ensure_future(work("b", go_on, begun))
+        await first
 
     asyncio.run(main())
     ai.compute.step.stop()
     found = recorded()
     assert [e.args for e in found] == [{"who": "a"}, {"who": "b"}]
-    assert found[0].duration_ns > 55e6 > found[1].duration_ns
+    a, b = found
+    assert a.start_ns < b.start_ns < b.start_ns + b.duration_ns < a.start_ns + a.duration_ns
 
 
 def test_reset_forgets_what_was_started_and_keeps_the_arguments(ai, recorded):

@@ -96,6 +96,21 @@ def test_a_stack_begins_at_the_script_and_a_forked_worker_s_at_its_loop() -> Non
     assert (of_worker([LOOP, FETCHER]), of_worker([LOOP]), of_worker([MAIN])) == (FETCH, BETWEEN, None)
 
 
+def test_the_import_system_is_left_out_between_a_module_and_what_imports_it() -> None:
+    finds, loads = Frame("_find_and_load", "<frozen importlib._bootstrap>"), Frame("get_data", "<frozen importlib._bootstrap_external>")
+    stacks = Stacks()
+    assert stacks.of(stacks.number([MAIN, finds, FORWARD, finds, loads])) == [MAIN, FORWARD, finds, loads]
+
+
+def test_a_line_is_told_of_the_program_s_own_functions() -> None:
+    stacks = Stacks()
+    one, same, other = (
+        stacks.number([MAIN._replace(line=at), FORWARD._replace(line=of_torch)]) for at, of_torch in ((7, 1), (7, 2), (8, 2))
+    )
+    assert one == same
+    assert [label(frame) for frame in stacks.of(other)] == ["<module> (me/main.py:8)", "Module._call_impl (torch/nn/modules/module.py)"]
+
+
 def test_addresses_in_a_library_without_names_are_one_function() -> None:
     stacks = Stacks()
     one, other = (stacks.number([MAIN, Frame(address, "[vdso]")]) for address in ("0x7f7066a0ab7c", "0x7f7066a0ab46"))
@@ -158,9 +173,10 @@ def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_f
 
 def test_stacks_without_times_are_read_with_their_threads() -> None:
     stacks = Stacks()
-    lines = ["thread (3): MainThread;<module> (/a/main.py);f (/a/main.py) 12\n", "thread (9);g (/a b/lib.so) 1\n", "nothing\n"]
-    found = [(tid, name, [frame.name for frame in stacks.of(number)], n) for tid, name, number, n in sampled.counted(lines, stacks)]
-    assert found == [(3, "MainThread", ["<module>", "f"], 12), (9, "", ["g"], 1)]
+    lines = ["thread (3): MainThread;<module> (/a/main.py:9);f (/a/main.py:3) 12\n", "thread (9);g (/a b/lib.so) 1\n", "nothing\n"]
+    found = [(tid, name, stacks.of(number), n) for tid, name, number, n in sampled.counted(lines, stacks)]
+    program = [Frame("<module>", "/a/main.py", 9), Frame("f", "/a/main.py", 3)]
+    assert found == [(3, "MainThread", program, 12), (9, "", [Frame("g", "/a b/lib.so")], 1)]
 
 
 def counts(rank: int = 0) -> dict[str, Any]:
@@ -180,6 +196,19 @@ def test_shares_are_of_the_threads_that_train_and_of_the_workers_apart() -> None
     assert {phase: row["share"] for phase, row in found["phases"].items()} == {"forward": 0.75, "wait": 0.25, "fetch": 1.0}
     assert found["phases"]["forward"]["functions"] == {"g;h (a/main.py)": 1.0}
     assert (found["samples"], found["other_threads"], found["lost"]) == (87, 40, 1)
+
+
+def test_the_lines_of_a_phase_are_the_innermost_of_the_program_on_its_stacks() -> None:
+    one = counts()
+    one["frames"] = [["f", "/a/main.py", 3], ["g;h", "/p/site-packages/g.py", 0], ["_worker_loop", "worker.py", 0]]
+    found = figures.figures([one])["phases"]
+    assert {phase: row["lines"] for phase, row in found.items()} == {
+        "forward": {"a/main.py:3": 1.0},
+        "wait": {"a/main.py:3": 1.0},
+        "fetch": {},
+    }
+    assert next(figures.collapsed([one])) == "forward;main;f (a/main.py:3);g,h (g.py) 30\n"
+    assert figures.speedscope([one])["shared"]["frames"][1] == {"name": "f", "file": "/a/main.py", "line": 3}
 
 
 def test_collapsed_stacks_begin_with_phase_and_process() -> None:

@@ -18,13 +18,14 @@ from voirkit.analysis.syscalls.numbers import names
 from voirkit.analysis.syscalls.ring import RingError, RingLog
 from voirkit.runs.markers import PHASES, path_and_mode, said_by_mode, said_by_text
 
-ENTER, EXIT, NEWTASK, RENAME, ENDED = 443, 442, 205, 204, 301
+ENTER, EXIT, NEWTASK, RENAME, ENDED, SWITCH = 443, 442, 205, 204, 301, 372
 LAYOUT = {
     ENTER: {"event": "sys_enter", "fields": {"common_type": [0, 2], "common_pid": [4, 4], "id": [8, 8], "args": [16, 48]}},
     EXIT: {"event": "sys_exit", "fields": {"common_type": [0, 2], "common_pid": [4, 4], "id": [8, 8], "ret": [16, 8]}},
     NEWTASK: {"event": "task_newtask", "fields": {"common_pid": [4, 4], "pid": [8, 4], "comm": [12, 16], "clone_flags": [32, 8]}},
     RENAME: {"event": "task_rename", "fields": {"common_pid": [4, 4], "pid": [8, 4], "oldcomm": [12, 16], "newcomm": [28, 16]}},
     ENDED: {"event": "sched_process_exit", "fields": {"common_pid": [4, 4], "comm": [8, 16], "pid": [24, 4], "prio": [28, 4]}},
+    SWITCH: {"event": "sched_switch", "fields": {"prev_pid": [24, 4], "prev_state": [32, 8], "next_pid": [56, 4]}},
 }
 NUMBERS = {name: number for number, name in names("x86_64").items()}
 
@@ -47,6 +48,10 @@ def rename(tid: int, name: bytes) -> bytes:
 
 def ended(tid: int) -> bytes:
     return struct.pack("<HBBi16sii", ENDED, 0, 0, tid, b"python", tid, 120)
+
+
+def switch(left: int, state: int, came: int) -> bytes:
+    return struct.pack("<HBBi16siiq16sii", SWITCH, 0, 0, left, b"python", left, 120, state, b"python", came, 120)
 
 
 def page(*events: tuple[int, bytes]) -> bytes:
@@ -81,6 +86,24 @@ def marked(tid: int, said: str) -> tuple[bytes, bytes]:
 def test_a_call_lasts_from_its_entry_to_its_exit(tmp_path: Path) -> None:
     events = list(log(tmp_path, page((1_000, enter(7, "read", 3, 0, 9)), (3_500, leave(7, "read", 5)))).events())
     assert events == [Call(7, pytest.approx(1e-6), "read", "3", 5, "", pytest.approx(2.5e-6), False)]
+
+
+def test_a_call_waits_while_its_thread_sleeps_and_not_while_a_disk_or_another_thread_has_its_turn(tmp_path: Path) -> None:
+    second = 10**9
+    events = [
+        (0, enter(7, "read", 3)), (1 * second, switch(7, 1, 0)), (3 * second, switch(0, 0, 7)),  # S: until something comes
+        (4 * second, switch(7, 2, 9)), (5 * second, switch(9, 0x100, 7)),  # D: a disk
+        (6 * second, switch(7, 0x100, 9)), (8 * second, switch(9, 1, 7)),  # R: another thread's turn; who sleeps then is in no call
+        (8 * second, leave(7, "read", 5)), (9 * second, enter(7, "futex")), (9 * second, switch(7, 1, 9)), (11 * second, switch(9, 1, 7)),
+        (12 * second, leave(7, "futex")),
+    ]  # fmt: skip
+    log_ = log(tmp_path, page(*events))
+    assert [(call.name, call.seconds, call.waited) for call in log_.events() if type(call) is Call] == [("read", 8, 2), ("futex", 3, 2)]
+    document = figures(Attribution().add(log_.events()), timed=True)
+    assert document["phases"]["all"]["read"] == {"calls": 1, "errors": 0, "seconds": 8, "bytes": 5, "waited": 2}
+    assert "waited" not in document["phases"]["all"]["futex"]  # all of it is waiting
+    total = document["totals"]["all"]
+    assert (total["working"]["calls"], total["working"]["seconds"], total["waiting"]["seconds"]) == (1, 6, 5)
 
 
 def test_an_error_has_its_name(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Terminal:
             if self.process.poll() is not None and not self._ready(0.0):
                 break
             assert time.monotonic() < deadline, "the program does not end; the screen:\n" + "\n".join(self.screen.display)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def type(self, text: str) -> None:
         """Press keys."""

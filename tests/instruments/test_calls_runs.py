@@ -99,6 +99,26 @@ def test_without_the_flag_nothing_is_loaded_for_it(tmp_path: Path) -> None:
     assert ended.summary["calls"] is None
 
 
+def test_functions_of_the_script_are_recorded_wherever_they_are_defined(tmp_path: Path) -> None:
+    text = """
+    'of the script'
+    def first(x): return x
+    number = len("seed")
+    def second(x): return first(x)
+    class Net:
+        def fit(self): return second(1)
+    'no docstring'
+    Net().fit()
+    def third(x): return x
+    if __name__ == "__main__":
+        third(2)
+        print(__doc__, number)
+    """
+    where = place(tmp_path, text)
+    assert traced(where, "--calls=__main__").out == "of the script 4\n"
+    assert [call.name for call in calls(where)] == [f"__main__.{name}" for name in ("Net.fit", "second", "first", "third")]
+
+
 @pytest.mark.torch
 def test_of_many_steps_those_are_recorded_that_are_asked_for(tmp_path: Path) -> None:
     where = place(tmp_path, FUNCTIONS, NET, MAIN.replace("main()", "main(10)"))

@@ -100,7 +100,7 @@ DATA = """
     class SlowWorker(Numbers):
         def __getitem__(self, index):
             if get_worker_info().id == 0:
-                time.sleep(0.06)
+                time.sleep(0.15)
             return super().__getitem__(index)
 
     everywhere = Pipeline(Scale(2), Flip())

@@ -148,8 +148,9 @@ def test_planted_costs_are_recovered(found: list[Record], folder: Path) -> None:
     for name in "Slow", "Slower":
         mine = [r for r in named(found, f"operation.{name}") if r.args["loader"] == NAMES.index("planted")]
         seen = [(record.end - record.begin) / 1e9 for record in mine]
-        assert sum(seen) == pytest.approx(sum(took[name]), rel=0.03)
-        assert statistics.median(seen) == pytest.approx(statistics.median(took[name]), rel=0.03)
+        more = [one - other for one, other in zip(seen, took[name], strict=True)]
+        assert min(more) >= 0
+        assert statistics.median(more) < 0.03 * statistics.median(took[name])  # of each: a busy machine lengthens some between two looks
 
 
 def test_a_name_that_is_none_is_refused_before_the_program_runs(tmp_path: Path) -> None:

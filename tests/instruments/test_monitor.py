@@ -180,7 +180,7 @@ def test_a_look_at_this_machine_has_all_it_gives() -> None:
 
 SCRIPT = """
 import subprocess, sys
-subprocess.run([sys.executable, "-c", "b = bytearray(80_000_000)\\nfor i in range(0, len(b), 4096): b[i] = 1"])
+subprocess.run([sys.executable, "-c", "import time\\nb = bytearray(80_000_000)\\nfor i in range(0, len(b), 4096): b[i] = 1\\ntime.sleep(0.5)"])
 print("done")
 """
 VOIRFILE = """

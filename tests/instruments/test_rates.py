@@ -188,7 +188,7 @@ def test_without_use_cuda_no_device_is_waited_for(ov: SmallOverseer) -> None:
 def test_threads_of_a_task_are_paired_apart_and_add_up(ov: SmallOverseer) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
-    turn = threading.Barrier(2, timeout=30)
+    turn = threading.Barrier(2, timeout=120)
 
     def work(first: bool) -> None:
         for _ in range(5):

@@ -119,6 +119,31 @@ def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else
     assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
 
 
+def test_a_call_that_works_waits_while_it_blocks_and_works_while_it_does_not(place: Place) -> None:
+    if why_not("kernel"):
+        pytest.skip(why_not("kernel"))
+    place.write(
+        main="""
+        import socket, struct
+        one, other = socket.socketpair()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 50_000))
+        for _ in range(20):
+            other.send(b"x"), one.recv(1)
+        try:
+            one.recv(1)
+        except BlockingIOError:
+            print("after 50 ms")
+    """
+    )
+    assert place.voirkit("--quiet", "--syscalls", "main.py").out == "after 50 ms\n"
+    found = document(place)
+    received, total = found["phases"]["other"]["recvfrom"], found["totals"]["other"]
+    assert (received["calls"], received["errors"], received["bytes"]) == (21, 1, 20)
+    assert 0.045 < received["waited"] < received["seconds"]
+    assert total["waiting"]["seconds"] >= received["waited"]
+    assert total["working"]["calls"] >= 41
+
+
 def test_processes_that_come_and_go_are_counted_together(place: Place, tracer: str) -> None:
     place.write(
         main="""

@@ -28,6 +28,10 @@ def reader():
                 continue
             if any(word.endswith(b"syscalls_reader.py") for word in words) and str(os.getpid()).encode() in words:
                 return int(name)
+def looks(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("voluntary_ctxt_switches"):
+            return int(line.split()[1])
 """
 
 
@@ -48,8 +52,10 @@ def test_a_killed_reader_leaves_the_program_and_what_it_has_copied(kernel: Place
         main=READER
         + """
 for _ in range(3000): os.getpgid(0)
-time.sleep(0.5)
-os.kill(reader(), signal.SIGKILL)
+it = reader()
+before = looks(it)
+while looks(it) < before + 5: time.sleep(0.01)  # it has waited for something to copy again and again
+os.kill(it, signal.SIGKILL)
 while reader(): time.sleep(0.01)
 for _ in range(3000): os.getpgid(0)
 print("goes on"); sys.exit(4)
@@ -111,6 +117,25 @@ def test_where_tracefs_is_not_mounted_it_says_how_to_mount_it_and_takes_the_next
     assert "mount -t tracefs none /sys/kernel/tracing" in ended.err
     found = document(place)
     assert (found["tool"], count(found["phases"], "other", PGID)) == ("strace", 20)
+
+
+def test_without_proc_as_after_a_chroot_the_next_best_is_taken(place: Place) -> None:
+    if why_not("kernel") or why_not("strace"):
+        pytest.skip(why_not("kernel") or why_not("strace"))
+    place.write(main="import os, sys\nfor _ in range(20): os.getpgid(0)\nsys.exit(9)\n")
+    command = f"umount -l /proc; exec {sys.executable} -m voirkit --run-dir run --force"
+    ended = place.run("unshare", "-m", "sh", "-c", f"{command} --syscalls main.py")
+    assert ended.code == 9, ended.err
+    assert "kernel: there is no /proc here" in ended.err
+    assert "mount -t proc none /proc" in ended.err
+    found = document(place)
+    assert (found["tool"], count(found["phases"], "other", PGID)) == ("strace", 20)
+    assert "those that begin later" in found["trusted"]["threads"]
+    assert found["cost"]["tracer_s"] is None
+    counters = place.run("unshare", "-m", "sh", "-c", f"{command} --syscalls=counters main.py")
+    assert counters.code == 9, counters.err
+    assert "--syscalls: counters: no process is told here what it has read and written" in counters.err
+    assert document(place) is None
 
 
 @pytest.mark.parametrize("flags", [["--user", "--map-root-user", "--pid"], ["--pid"]])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import ctypes
 import errno
+import fcntl
 import mmap
 import multiprocessing
 import os
 import pickle
 import resource
 import sys
+import termios
 import time
 from collections.abc import Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -193,12 +196,12 @@ def test_a_workers_queue_gives_the_same_and_tells_what_waits() -> None:
     sent = [(0, [1, 2]), (1, [3, 4]), (2, [5]), None]
     for one in sent:
         queue.put(one)
-    while queue.qsize() < 4:
-        pass
-    time.sleep(0.2)  # until the queue's thread has sent them
+    size = sum(4 + len(ForkingPickler.dumps(one)) for one in sent)
+    while int.from_bytes(fcntl.ioctl(queue._reader.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder) < size:
+        time.sleep(0.001)  # until the queue's thread has sent them
     told: list[Any] = []
     ahead = Queue(queue, told.append)
-    assert [ahead.get(timeout=5) for _ in sent] == sent
+    assert [ahead.get(timeout=60) for _ in sent] == sent
     assert told == [[3, 4], [5]]
     queue.close()
 

@@ -37,7 +37,7 @@ def forked(function: Callable[[], object]) -> None:
 
 
 def wait_for(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -92,13 +92,12 @@ def test_without_another_event_it_is_raised_when_the_probe_ends_and_the_stream_e
 
 
 def test_a_value_that_is_given_raises_it_too(place: Place) -> None:
-    ended = stopping(place, "giving.give(step=step)")
+    ended = stopping(place, "giving.give(step=step)", steps=1_000_000)
     assert (ended.code, ended.out) == (0, "closed\nfinalized\n")
-    assert ended.summary["given"]["step"] < 100
 
 
 def test_a_probe_in_the_loop_raises_it_too(place: Place) -> None:
-    ended = stopping(place, "turn(step)", "//turn > n")
+    ended = stopping(place, "turn(step)", "//turn > n", steps=1_000_000)
     assert (ended.code, ended.out) == (0, "closed\nfinalized\n")
 
 
@@ -107,7 +106,7 @@ def test_the_run_is_none_the_worse_if_it_comes_at_its_end(place: Place) -> None:
     assert (ended.code, ended.out) == (0, "closed\ncame to its end\nfinalized\n")
 
 
-def stopping(place: Place, body: str, also: str = "//turn > never_called") -> Any:
+def stopping(place: Place, body: str, also: str = "//turn > never_called", steps: int = 2000) -> Any:
     place.write(
         main=f"""
             import giving, multiprocessing, time
@@ -123,7 +122,7 @@ def stopping(place: Place, body: str, also: str = "//turn > never_called") -> An
                 child.start()
                 child.join()
                 try:
-                    for step in range(2000):
+                    for step in range({steps}):
                         {body}
                         time.sleep(0.001)
                 finally:

@@ -98,9 +98,9 @@ def test_values_are_replaced_in_forked_children() -> None:
 
 
 def test_an_event_arrives_while_the_child_lives() -> None:
-    seen: list[float] = []
+    seen: list[Any] = []
     probe = probing("half > result")
-    probe.subscribe(lambda event: seen.append(time.monotonic()))
+    probe.subscribe(seen.append)
     ready, go = os.pipe()
     with probe:
         pid = os.fork()
@@ -108,11 +108,9 @@ def test_an_event_arrives_while_the_child_lives() -> None:
             half(3)
             os.read(ready, 1)
             os._exit(0)
-        begun = time.monotonic()
-        while not seen and time.monotonic() < begun + 10:
+        while not seen:
             time.sleep(0.001)
         assert len(seen) == 1
-        assert seen[0] < begun + 1
         os.write(go, b"!")
         os.waitpid(pid, 0)
     os.close(ready)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-import time
 
 from conftest import Place
 from forking import forked, half, run
@@ -194,21 +194,25 @@ def test_a_child_is_not_waited_for(place: Place) -> None:
         from voirkit import probing
         def f(n):
             x = n
+        seen = []
         with probing("f > x") as probe:
             probe.print()
-            if os.fork() == 0:
+            probe.subscribe(seen.append)
+            child = os.fork()
+            if child == 0:
                 os.close(1)
                 os.close(2)
                 f(1)
-                time.sleep(30)
+                time.sleep(600)
                 os._exit(0)
-            time.sleep(0.3)
+            while not seen:
+                time.sleep(0.001)
+        print(child)
     """
     place.write(program=program)
-    begun = time.monotonic()
-    ended = run(place, "program.py")
-    assert ended.out.startswith("{'x': 1,")
-    assert time.monotonic() - begun < 15
+    event, child = run(place, "program.py").out.splitlines()
+    assert event.startswith("{'x': 1,")
+    os.kill(int(child), signal.SIGKILL)  # it is there still
 
 
 def test_a_global_probe_sees_children_that_python_waits_for_at_its_end(place: Place) -> None:
@@ -242,6 +246,34 @@ def test_python_does_not_warn_of_forks_with_threads(place: Place) -> None:
                     work(n)
                     os._exit(0)
                 os.waitpid(pid, 0)
+            while len(seen) < 3 or warnings.filters != before:
+                time.sleep(0.001)
+        print(len(seen))
+    """)  # fmt: skip
+    ended = run(place, "-W", "always", "program.py")
+    assert (ended.code, ended.out, ended.err) == (0, "3\n", "")
+
+
+def test_python_does_not_warn_of_forks_that_take_long_on_a_busy_machine(place: Place) -> None:
+    place.write(program="""
+        import os, time, warnings
+        from voirkit import probing
+        from voirkit.probes import exchange
+        exchange.HUSHED_S = 0.01
+        def work(n):
+            half = n / 2
+        def fork(n):
+            pid = os.fork()
+            if pid == 0:
+                work(n)
+                os._exit(0)
+            os.waitpid(pid, 0)
+        before = list(warnings.filters)
+        with probing("work > half").values() as seen:
+            fork(1)
+            os.register_at_fork(after_in_parent=lambda: time.sleep(0.3))  # from then on until python looks whether it is to warn
+            fork(2)
+            fork(3)
             while len(seen) < 3 or warnings.filters != before:
                 time.sleep(0.001)
         print(len(seen))

@@ -121,14 +121,15 @@ pending.clear()
 @pytest.mark.parametrize("how", ["signal.default_int_handler", "signal.SIG_DFL"])
 def test_ctrl_c_is_the_programs(traced: Traced, how: str) -> None:
     import signal as signals
-    import time
 
     process = traced.start(
         COUNTED
         + f"""
 signal.signal(signal.SIGINT, {how})
-print("ready", flush=True)
 try:
+    for _ in range(1001):
+        span(main, 1, 2)
+    print("ready", flush=True)
     while True:
         span(main, 1, 2)
 except KeyboardInterrupt:
@@ -137,7 +138,6 @@ except KeyboardInterrupt:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.2)
     process.send_signal(signals.SIGINT)
     out, err = process.communicate(timeout=60)
     if how == "signal.SIG_DFL":
@@ -156,13 +156,16 @@ class Stop(Exception): pass
 stopped = []
 def work():
     try:
+        begun.set()
         while True:
             with Span(main): pass
     except Stop:
         stopped.append(1)
 for _ in range(20):
+    begun = threading.Event()
     t = threading.Thread(target=work)
     t.start()
+    begun.wait()
     time.sleep(0.02)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(t.ident), ctypes.py_object(Stop))
     t.join()

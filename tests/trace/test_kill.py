@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tracing import Traced, ended
@@ -58,13 +57,14 @@ def reading_says_nothing(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 def kill_when_recording(traced: Traced, program: str, pid_of: str | None = None) -> None:
     """Start a program and kill it, or the process whose id it writes into a file, at some moment."""
     (traced.folder / "counts").write_bytes(bytes(8 * SLOTS))
+    victim = traced.folder / (pid_of or "")
     process = traced.start(COUNTING + program, start_new_session=True)
     try:
-        while not any(counted(traced)):
+        while not any(counted(traced)) or not (pid_of is None or (victim.exists() and victim.read_text())):
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.3))
         if pid_of is not None:
-            os.kill(int(Path(traced.folder / pid_of).read_text()), signal.SIGKILL)
+            os.kill(int(victim.read_text()), signal.SIGKILL)
         else:
             os.killpg(process.pid, signal.SIGKILL)
     except BaseException:

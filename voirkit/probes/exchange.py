@@ -28,7 +28,7 @@ FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a sub
 END_S = 10.0  # how long the end of a probe waits for it
 GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
-HUSHED_S = 0.5  # from before a fork to when python has, or has not, warned
+HUSHED_S = 0.5  # how long after a fork it is looked first whether python has, or has not, warned
 
 Take = Callable[[int, int, Any], None]  # process id, probe, data
 
@@ -132,6 +132,8 @@ class Exchange:
         self._alone = 0  # how many threads want to read alone
         self._is_closed = False
         self._hushed_until: float | None = None
+        self._forks_at: tuple[int, int, int] | None = None  # thread, frame and instruction of the last fork
+        self._readers: set[int] = set()  # of threads that may be there still, as the system counts them
         self._complained = False
 
     def uplink(self, slots: int) -> Uplink:
@@ -166,11 +168,11 @@ class Exchange:
     def before_fork(self) -> None:
         """Let the thread come to rest."""
         self._unhush(by_all_means=True)
-        tasks, own = _tasks() if WARNS else 0, self._thread is not None
-        if WARNS and tasks - own <= 1:  # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is done
+        others = self._others() if WARNS else 0
+        if WARNS and not others:  # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is done
             _hush()
-            self._hushed_until = time.monotonic() + HUSHED_S
-        if own and tasks == 2:  # starting anew takes a millisecond
+            self._forks_at, self._hushed_until = _caller(2), time.monotonic() + HUSHED_S
+        if WARNS and self._thread is not None and not others:  # starting anew takes a millisecond
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
             self._forking = threading.get_ident()
@@ -188,6 +190,8 @@ class Exchange:
         if until is None:
             return None
         left_s = until - time.monotonic()
+        if left_s <= 0 and _is_there(self._forks_at):  # a busy machine: python has not come to warn
+            left_s = HUSHED_S
         if left_s > 0 and not by_all_means:
             return left_s * 1000 + 1
         self._hushed_until = None
@@ -209,6 +213,7 @@ class Exchange:
                 self._thread = None
             else:
                 self._thread = thread
+                self._readers.add(thread.native_id or 0)
 
     def park(self, patience_s: float = FORK_S) -> bool:
         """Stop the thread; whether it has stopped."""
@@ -230,6 +235,15 @@ class Exchange:
             while os.path.exists(task) and time.monotonic() < deadline:
                 time.sleep(0)
         return True
+
+    def _others(self) -> int:
+        """How many threads this process has beside this one and those that read, of which one that has ended may be there for a while."""
+        try:
+            tasks = set(map(int, os.listdir("/proc/self/task")))
+        except OSError:
+            return threading.active_count() - 1 - (self._thread is not None)
+        self._readers &= tasks
+        return len(tasks) - 1 - len(self._readers)
 
     def _ring(self) -> None:
         if self.is_open:
@@ -451,12 +465,24 @@ def _changed(warnings: Any) -> None:
     getattr(warnings, "_filters_mutated", int)()
 
 
-def _tasks() -> int:
-    """How many threads this process has for the system, which is what python counts where it can."""
+def _caller(depth: int) -> tuple[int, int, int] | None:
+    """Where the thread that forks is: itself, the frame that does, and the instruction in it."""
     try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return threading.active_count()
+        frame = sys._getframe(depth + 1)
+    except ValueError:  # C forks
+        return None
+    return threading.get_ident(), id(frame), frame.f_lasti
+
+
+def _is_there(place: tuple[int, int, int] | None) -> bool:
+    """Whether a thread is still where it was, or in what is called from there."""
+    if place is None:
+        return False
+    thread, number, instruction = place
+    frame = sys._current_frames().get(thread)
+    while frame is not None and id(frame) != number:
+        frame = frame.f_back
+    return frame is not None and frame.f_lasti == instruction
 
 
 __all__ = ["Exchange"]

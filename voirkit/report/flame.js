@@ -4,7 +4,7 @@
 (() => {
   const box = document.getElementById("flame-graph");
   const data = JSON.parse(document.getElementById("flame-counts").textContent);
-  const [phases, processes, search, back, told] = ["phase", "process", "search", "back", "told"].map((id) => document.getElementById(`flame-${id}`));
+  const [phases, processes, search, lines, back, told] = ["phase", "process", "search", "lines", "back", "told"].map((id) => document.getElementById(`flame-${id}`));
   const ROW = 18, LETTER = 6.7, LEAST = 0.4;
   const SVG = "http://www.w3.org/2000/svg";
   let root = null, focus = null;
@@ -19,7 +19,7 @@
     const left = trees.map((tree) => [parent, tree]);
     while (left.length) {
       const [up, [at, n, kids]] = left.pop();
-      const made = kid(up, data.names[at], data.kinds[at]);
+      const made = kid(up, lines.checked ? data.names[at] : data.functions[at] ?? data.names[at], data.kinds[at]);
       made.n += n;
       for (const one of kids) left.push([made, one]);
     }
@@ -94,6 +94,7 @@
   const anew = () => { build(); draw(); };
   phases.addEventListener("change", anew);
   processes.addEventListener("change", anew);
+  lines.addEventListener("change", anew);
   search.addEventListener("input", draw);
   back.addEventListener("click", () => { focus = root; draw(); });
   let drawn = 0;

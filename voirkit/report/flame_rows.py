@@ -12,6 +12,7 @@ from rich.text import Text
 from voirkit.report.figure import duration
 
 _MOST = 12  # phases
+_LINES = 3  # the column
 _LEAST = 0.005  # of the stacks of its kind of process
 
 
@@ -22,7 +23,7 @@ def flame_part(flame: Mapping[str, Any], width: int) -> RenderableType:
         flame: The key ``flame`` of a summary.
         width: Columns of the terminal.
     """
-    heads = ("stacks in", "seen", "share", "innermost functions")
+    heads = ("stacks in", "seen", "share", "lines of the program", "innermost functions")
     if not flame["phases"]:
         return Group(*(Text(f" {line}", style="dim") for line in said(flame)))
     rows = [(phase, row) for phase, row in flame["phases"].items() if row["share"] >= _LEAST][:_MOST]
@@ -31,21 +32,27 @@ def flame_part(flame: Mapping[str, Any], width: int) -> RenderableType:
             f"{row['of']}s: {phase}" if row["of"] == "worker" else phase,
             f"{row['samples']:,}",
             f"{row['share']:.1%}",
+            _lines(row.get("lines") or {}),
             _functions(row["functions"]),
         )
         for phase, row in rows
     ]
-    shown = [at for at, least in enumerate((0, 52, 40, 0)) if width >= least]
+    shown = [at for at, least in enumerate((0, 52, 40, 72, 0)) if width >= least and any(row[at] for row in cells)]
     last = len(heads) - 1
     wide = {at: max(len(row[at]) for row in [heads, *cells]) for at in shown}
     wide[last] = max(min(wide[last], width - 2 * len(shown) - sum(wide[at] for at in shown[:-1])), len(heads[last]))
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for at in shown:
-        justify: Any = "left" if at in (0, last) else "right"
+        justify: Any = "left" if at in (0, _LINES, last) else "right"
         table.add_column(heads[at], no_wrap=True, overflow="ellipsis", justify=justify, min_width=wide[at], max_width=wide[at])
     for row in cells:
         table.add_row(*(Text(row[at]) for at in shown))
     return Group(table, *(Text(f" {line}", style="dim") for line in said(flame)))
+
+
+def _lines(lines: Mapping[str, float]) -> str:
+    """The two that were seen most often; the folder of a file stays away."""
+    return ", ".join(f"{share:.0%} {at.rpartition('/')[2]}" for at, share in list(lines.items())[:2] if share >= 0.005)
 
 
 def _functions(functions: Mapping[str, float]) -> str:

@@ -49,6 +49,10 @@ class Node:
         self.kids: dict[int, Node] = {}
 
 
+Name = tuple[str, str, str]  # of a function: what it is called, whose it is, and what it is called without its line
+Names = dict[Name, int]
+
+
 class Group(NamedTuple):
     """The stacks of a phase of a process; ``tree`` is its outermost node, which stands for the phase."""
 
@@ -65,16 +69,16 @@ def flame(run: Run, summary: Mapping[str, Any]) -> Html | None:
     from voirkit.analysis.flame.of_run import counts_of
 
     counts = counts_of(run)
-    names: dict[tuple[str, str], int] = {}
+    names: Names = {}
     groups = list(_groups(counts, names))
     if not groups:
         return None
     least = bounded(group.tree for group in groups)
     note = " ".join(f"{line[0].upper()}{line[1:]}." for line in said(found))
     note += f" Functions on less than {least} stacks are not drawn on their own." if least > 1 else ""
-    heads = ("stacks in", "seen", "share", "innermost functions")
+    heads = ("stacks in", "seen", "share", "lines of the program", "innermost functions")
     rows = [
-        (phase, f"{row['samples']:,}", f"{row['share']:.1%}", ", ".join(f"{part:.0%} {name}" for name, part in row["functions"].items()))
+        (phase, f"{row['samples']:,}", f"{row['share']:.1%}", *(_named(row.get(key) or {}) for key in ("lines", "functions")))
         for phase, row in found["phases"].items()
     ]
     return section(
@@ -86,18 +90,23 @@ def flame(run: Run, summary: Mapping[str, Any]) -> Html | None:
         Html('<div id="flame-graph"></div>'),
         Html(f"<noscript>{_picture(groups, list(names))}</noscript>"),
         _data(groups, list(names), found["rate_hz"]),
-        table(heads, rows, left=(0, 3)),
+        table(heads, rows, left=(0, 3, 4)),
         note=note,
     )
 
 
-def _groups(counts: Sequence[Mapping[str, Any]], names: dict[tuple[str, str], int]) -> Iterator[Group]:
+def _named(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{part:.0%}\u00a0{name}" for name, part in shares.items())
+
+
+def _groups(counts: Sequence[Mapping[str, Any]], names: Names) -> Iterator[Group]:
     from voirkit.analysis.flame.figures import process_of
     from voirkit.analysis.flame.stacks import Frame, label
 
     found: dict[tuple[str, str], Group] = {}
     for one in counts:
-        numbers = [names.setdefault((label(Frame(*frame)), kind_of(frame[1])), len(names)) for frame in one["frames"]]
+        frames = [Frame(*frame) for frame in one["frames"]]
+        numbers = [names.setdefault((label(frame), kind_of(frame.file), label(frame, False)), len(names)) for frame in frames]
         for phase, process, thread, stack, n in one["rows"]:
             who = process_of(one, process, len(counts) > 1) + (f", thread {thread}" if thread else "")
             node = found.setdefault((phase, who), Group(phase, who, Node(-1))).tree
@@ -111,14 +120,18 @@ def _groups(counts: Sequence[Mapping[str, Any]], names: dict[tuple[str, str], in
 
 def kind_of(file: str) -> str:
     """Whose a function is, as a class of colours."""
+    from voirkit.analysis.flame.stacks import is_program
+
+    if is_program(file):
+        return _KINDS["the program"]
     path = f"/{file}"
     if file.startswith("<"):
         return _KINDS["Python"]  # <frozen importlib._bootstrap>
     if "/torch/" in path or "/torchvision/" in path:
         return _KINDS["torch"]
-    if "/site-packages/" in path or "/dist-packages/" in path or not path.endswith((".py", "/")):
+    if "/site-packages/" in path or "/dist-packages/" in path or not path.endswith(".py"):
         return _KINDS["other packages"]
-    return _KINDS["Python"] if "/lib/python3" in path else _KINDS["the program"]
+    return _KINDS["Python"] if "/lib/python3" in path else _KINDS["other packages"]
 
 
 def bounded(trees: Iterator[Node], most: int = MOST) -> int:
@@ -156,18 +169,20 @@ def _choices(groups: Sequence[Group]) -> Html:
         '<div id="flame-choices" hidden><label>phase <select id="flame-phase"><option value="">all</option>'
         f'{options}</select></label><label>of <select id="flame-process">{whose}</select></label>'
         '<label>find <input id="flame-search" type="search" placeholder="function or file"></label>'
+        '<label><input id="flame-lines" type="checkbox" checked> lines</label>'
         '<button id="flame-back" disabled>show all</button><span id="flame-told" class="note"></span></div>'
     )
 
 
-def _data(groups: Sequence[Group], names: Sequence[tuple[str, str]], rate_hz: int) -> Html:
+def _data(groups: Sequence[Group], names: Sequence[Name], rate_hz: int) -> Html:
     choices: dict[str, list[str]] = {}
     for group in groups:
         for choice in dict.fromkeys((_choice_of(group.process), group.process)):
             choices.setdefault(choice, []).append(group.process)
     document = {
-        "names": [name for name, _ in names],
-        "kinds": [kind for _, kind in names],
+        "names": [name for name, _, _ in names],
+        "kinds": [kind for _, kind, _ in names],
+        "functions": {at: function for at, (name, _, function) in enumerate(names) if function != name},
         "period_s": 1 / rate_hz,
         "choices": choices,
         "groups": [
@@ -192,7 +207,7 @@ def _nested(node: Node) -> list[Any]:
     return [node.name, node.n, [_nested(kid) for kid in node.kids.values()]]
 
 
-def _picture(groups: Sequence[Group], names: Sequence[tuple[str, str]]) -> Html:
+def _picture(groups: Sequence[Group], names: Sequence[Name]) -> Html:
     """All phases of the threads that train, beside each other."""
     chosen = [group for group in groups if _choice_of(group.process) == _TRAINS] or list(groups)
     total = sum(group.tree.n for group in chosen)
@@ -203,7 +218,7 @@ def _picture(groups: Sequence[Group], names: Sequence[tuple[str, str]]) -> Html:
         while left:
             node, at, y = left.pop()
             wide = _WIDE * node.n / total
-            name, kind = names[node.name] if node.name >= 0 else (group.phase, colour(group.phase, 9))
+            name, kind = names[node.name][:2] if node.name >= 0 else (group.phase, colour(group.phase, 9))
             drawn.append(_box(name, kind, at, y, wide))
             depth = max(depth, y + 1)
             for kid in sorted(node.kids.values(), key=lambda kid: -kid.n):

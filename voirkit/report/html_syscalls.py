@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.syscalls.figures import divided
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
@@ -99,9 +100,10 @@ def _rows(found: Document) -> Rows:
         for kind in workers:
             for phase, calls in threads.pop(kind).items():
                 for name, call in calls.items():
-                    row = summed.setdefault(phase, {}).setdefault(name, {"calls": 0, "errors": 0, "bytes": 0, "seconds": None})
-                    for key in ("calls", "errors", "bytes"):
-                        row[key] += call[key] or 0
+                    empty = {"calls": 0, "errors": 0, "bytes": 0, "seconds": None, "waited": 0.0}
+                    row = summed.setdefault(phase, {}).setdefault(name, empty)
+                    for key in ("calls", "errors", "bytes", "waited"):
+                        row[key] += call.get(key) or 0
                     row["seconds"] = call["seconds"] if row["seconds"] is None else row["seconds"] + (call["seconds"] or 0.0)
         threads[f"{len(workers)} workers"] = summed
     rows = [(kind, phase, calls) for kind, phases in threads.items() for phase, calls in phases.items()]
@@ -110,7 +112,7 @@ def _rows(found: Document) -> Rows:
 
 def _seconds(waits: set[str], wanted: bool) -> Callable[[str, Mapping[str, Any]], float]:
     """Of a call, the time of those that wait, or of those that work."""
-    return lambda name, call: (call["seconds"] or 0.0) if (name in waits) is wanted else 0.0
+    return lambda name, call: divided(name, call, waits)[wanted]
 
 
 def _stacked(

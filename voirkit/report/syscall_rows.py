@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.analysis.syscalls.figures import divided
+from voirkit.report.cells import printable
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.syscall_shares import top_calls
 
@@ -87,8 +89,8 @@ def _most_calls(calls: Mapping[str, Any], room: int) -> str:
 def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> tuple[str, ...]:
     waits = found.get("waits", ())
     entered = (found.get("entered") or {}).get(kind, {}).get(phase, 0)
-    working = [call for name, call in calls.items() if name not in waits]
-    waiting = [call for name, call in calls.items() if name in waits]
+    parts = [divided(name, call, waits) for name, call in calls.items()]
+    working, waiting = (sum(part[at] for part in parts) for at in (0, 1))
     errors, moved = (sum(call[key] or 0 for call in calls.values()) for key in ("errors", "bytes"))
     count = sum(call["calls"] for call in calls.values())
     each = figure(count / entered) if entered else ""
@@ -99,14 +101,9 @@ def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> 
         each,
         f"{errors:,}" if errors else "",
         size(moved) if moved else "",
-        _time(working),
-        _time(waiting),
+        duration(working) if working else "",
+        duration(waiting) if waiting else "",
     )
-
-
-def _time(calls: Sequence[Mapping[str, Any]]) -> str:
-    known = [call["seconds"] for call in calls if call["seconds"] is not None]
-    return duration(sum(known)) if known and sum(known) else ""
 
 
 def _most_used(found: Document, width: int) -> Iterator[str]:
@@ -164,7 +161,7 @@ def said(found: Document) -> Iterator[str]:
     log = found.get("log") or {}
     if log.get("unread"):
         example = log["examples"][0]
-        yield f"{log['unread']:,} lines were not understood, the first is line {example['line']}: {example['text'][:60]}"
+        yield f"{log['unread']:,} lines were not understood, the first is line {example['line']}: {printable(example['text'], 60)}"
     if log.get("torn"):
         yield "the log is cut in its last line, which is left out"
 
@@ -190,7 +187,7 @@ def whole(found: Document, console_width: int, most: int) -> Iterator[Renderable
         table.add_column(name, no_wrap=True)
     for name in ("calls", "errors", "time", "a call", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("waits", no_wrap=True)
     for kind, phases in found["threads"].items():
         for phase, calls in phases.items():
             _add_calls(table, kind, phase, calls, found["waits"], most)
@@ -202,21 +199,26 @@ def whole(found: Document, console_width: int, most: int) -> Iterator[Renderable
         yield Text(line, style="dim")
 
 
+def _share(call: Mapping[str, Any]) -> str:
+    """Of the time of calls that work, what they waited."""
+    return f"{call['waited'] / call['seconds']:.0%}" if call.get("waited", 0.0) > 0.005 * (call["seconds"] or 0.0) else ""
+
+
 def _add_calls(table: Table, kind: str, phase: str, calls: Mapping[str, Any], waits: Sequence[str], most: int) -> None:
     total = {key: sum(call[key] or 0 for call in calls.values()) for key in ("calls", "errors", "bytes")}
-    seconds = [call["seconds"] for name, call in calls.items() if call["seconds"] is not None and name not in waits]
+    seconds = [divided(name, call, waits)[0] for name, call in calls.items() if call["seconds"] is not None and name not in waits]
     table.add_row(
         *(Text(word, style="bold") for word in (kind, phase, "all")), f"{total['calls']:,}",
         f"{total['errors']:,}" if total["errors"] else "", duration(sum(seconds)) if seconds else "",
         "", size(total["bytes"]) if total["bytes"] else "",
-        Text("working", style="dim") if any(name in waits for name in calls) else "",
+        Text("working", style="dim") if any(name in waits or "waited" in call for name, call in calls.items()) else "",
     )  # fmt: skip
     for name, call in list(calls.items())[:most]:
         took = call["seconds"]
         table.add_row(
             "", "", name, f"{call['calls']:,}", f"{call['errors']:,}" if call["errors"] else "", duration(took) if took else "",
             duration(took / call["calls"]) if took and call["calls"] else "", size(call["bytes"]) if call["bytes"] else "",
-            Text("waits", style="dim") if name in waits else "",
+            Text("waits" if name in waits else _share(call), style="dim"),
         )  # fmt: skip
     if len(calls) > most:
         rest = sum(call["calls"] for call in list(calls.values())[most:])

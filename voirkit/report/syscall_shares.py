@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.analysis.syscalls.figures import divided
 from voirkit.report.figure import duration
 
 _TOP = 10
@@ -32,8 +33,9 @@ def sums(found: Document) -> tuple[dict[str, float], dict[str, float], dict[str,
         for name, call in phase.items():
             made[name] = made.get(name, 0) + call["calls"]
             if call["seconds"] is not None:
-                table = took[name in waits]
-                table[name] = table.get(name, 0.0) + call["seconds"]
+                for table, part in zip(took, divided(name, call, waits), strict=True):
+                    if part:
+                        table[name] = table.get(name, 0.0) + part
     return made, *took
 
 

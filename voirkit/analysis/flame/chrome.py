@@ -77,6 +77,6 @@ def _between(edges: list[Mapping[str, Any]]) -> Iterator[tuple[int, int, list[Fr
             yield since, at, list(open_)
         since = at
         if edge["ph"] == "B":
-            open_.append(Frame(edge["name"], edge["args"]["filename"]))
+            open_.append(Frame(edge["name"], edge["args"]["filename"], edge["args"].get("line") or 0))
         elif open_:
             open_.pop()

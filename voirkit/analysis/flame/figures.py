@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.flame.aligned import Clock
-from voirkit.analysis.flame.stacks import MAIN, Frame, label
+from voirkit.analysis.flame.stacks import MAIN, Frame, label, place
 
 SPEEDSCOPE, COLLAPSED = "speedscope.json", "collapsed.txt"
-_MOST = 8  # functions of a phase in a summary
+_MOST = 8  # functions, and lines, of a phase in a summary
 _KINDS = ("main", "worker", "child")
 _NO_PYTHON = "(no Python)"
 
@@ -46,6 +46,7 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
     Shares of phases are those of the threads that train among each other, and those of the loader workers' own.
     """
     phases: dict[str, Counter[str]] = {}
+    lines: dict[str, Counter[str]] = {}
     kinds: Counter[str] = Counter()
     kind_of: dict[str, str] = {}
     others = 0
@@ -55,7 +56,10 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
             continue
         kind_of[phase] = kind = process.partition(" ")[0]
         kinds[kind] += n
-        phases.setdefault(phase, Counter())[frames[-1] if frames else _NO_PYTHON] += n
+        phases.setdefault(phase, Counter())[label(frames[-1], False) if frames else _NO_PYTHON] += n
+        at = next((frame for frame in reversed(frames) if frame.line), None)
+        if at is not None:
+            lines.setdefault(phase, Counter())[place(at.file, at.line)] += n
     first = counts[0]
     compared = sum(one["clock"]["compared"] for one in counts)
     same = sum(one["clock"]["compared"] * (one["clock"]["agreement"] or 0.0) for one in counts)
@@ -65,7 +69,7 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
         "phases": {
             phase: {
                 "samples": functions.total(), "share": functions.total() / kinds[kind_of[phase]], "of": kind_of[phase],
-                "functions": {name: n / functions.total() for name, n in functions.most_common(_MOST)},
+                "functions": _shares(functions, functions.total()), "lines": _shares(lines.get(phase, Counter()), functions.total()),
             }
             for phase, functions in sorted(phases.items(), key=lambda pair: (_KINDS.index(kind_of[pair[0]]), -pair[1].total()))
         },
@@ -81,11 +85,16 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rows(counts: Sequence[Counts]) -> Iterator[tuple[int, tuple[str, str, str, int, int], list[str]]]:
-    """(which rank's, (phase, process, thread, stack, n), what the frames are called) of each row."""
+def _shares(counted: Counter[str], of: int) -> dict[str, float]:
+    """Those that were seen most often."""
+    return {name: n / of for name, n in counted.most_common(_MOST)}
+
+
+def rows(counts: Sequence[Counts]) -> Iterator[tuple[int, tuple[str, str, str, int, int], list[Frame]]]:
+    """(which rank's, (phase, process, thread, stack, n), the frames from the outermost) of each row."""
     for at, one in enumerate(counts):
-        labels = [label(Frame(*frame)) for frame in one["frames"]]
-        stacks = [[labels[number] for number in stack] for stack in one["stacks"]]
+        frames = [Frame(*frame) for frame in one["frames"]]
+        stacks = [[frames[number] for number in stack] for stack in one["stacks"]]
         for phase, process, thread, stack, n in one["rows"]:
             yield at, (phase, process, thread, stack, n), stacks[stack]
 
@@ -112,7 +121,7 @@ def collapsed(counts: Sequence[Counts]) -> Iterator[str]:
     """Lines of ``phase;process;[thread;]frames n``, as flame graph tools read them."""
     several = len(counts) > 1
     for at, (phase, process, thread, _, n), frames in rows(counts):
-        parts = [phase, process_of(counts[at], process, several), *([f"thread {thread}"] if thread else []), *frames]
+        parts = [phase, process_of(counts[at], process, several), *([f"thread {thread}"] if thread else []), *map(label, frames)]
         yield ";".join(part.replace(";", ",").replace("\n", " ") for part in parts) + f" {n}\n"
 
 
@@ -122,18 +131,16 @@ def speedscope(counts: Sequence[Counts]) -> dict[str, Any]:
     Stacks are in the order of phases, not of time: each stands once, with all the time that it was seen.
     """
     several = len(counts) > 1
-    frames: dict[tuple[str, str], int] = {}
+    frames: dict[Frame, int] = {}
     profiles: dict[str, tuple[list[list[int]], list[float]]] = {}
-    for at, one in enumerate(counts):
-        for phase, process, thread, stack, n in one["rows"]:
-            name = process_of(counts[at], process, several) + (f", thread {thread}" if thread else "")
-            samples, weights = profiles.setdefault(name, ([], []))
-            path = [(phase, ""), *(tuple(one["frames"][number]) for number in one["stacks"][stack])]
-            samples.append([frames.setdefault(frame, len(frames)) for frame in path])
-            weights.append(n / one["rate_hz"])
+    for at, (phase, process, thread, _, n), path in rows(counts):
+        name = process_of(counts[at], process, several) + (f", thread {thread}" if thread else "")
+        samples, weights = profiles.setdefault(name, ([], []))
+        samples.append([frames.setdefault(frame, len(frames)) for frame in (Frame(phase, ""), *path)])
+        weights.append(n / counts[at]["rate_hz"])
     return {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "shared": {"frames": [{"name": name, **({"file": file} if file else {})} for name, file in frames]},
+        "shared": {"frames": [{key: value for key, value in frame._asdict().items() if value or key == "name"} for frame in frames]},
         "profiles": [
             {"type": "sampled", "name": name, "unit": "seconds", "startValue": 0, "endValue": sum(weights), "samples": samples,
              "weights": weights}

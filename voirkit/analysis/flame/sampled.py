@@ -13,6 +13,7 @@ from voirkit.analysis.flame.stacks import Frame, Stacks
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.perf_lines import split
 
+_LINE = re.compile(r"(.*):(\d+)")
 THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")
 
 
@@ -51,12 +52,19 @@ def samples(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array,
 
 
 def counted(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, int, int]]:
-    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads --nolineno --full-filenames``."""
+    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads --full-filenames``."""
     for line in lines:
         text, _, count = line.rstrip("\n").rpartition(" ")
         root, *rest = text.split(";")
         thread = THREAD.fullmatch(root)
         if thread is None or not count.isdigit():
             continue
-        frames = [Frame(*split(part)) if part.endswith(")") else Frame(part, "") for part in rest]
-        yield int(thread["tid"], 0), thread["name"] or "", stacks.number(frames), int(count)
+        yield int(thread["tid"], 0), thread["name"] or "", stacks.number([_frame(part) for part in rest]), int(count)
+
+
+def _frame(text: str) -> Frame:
+    if not text.endswith(")"):
+        return Frame(text, "")
+    name, place = split(text)
+    found = _LINE.fullmatch(place)
+    return Frame(name, found[1], int(found[2])) if found else Frame(name, place)

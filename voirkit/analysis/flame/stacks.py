@@ -20,9 +20,11 @@ MAIN = ""  # the thread that trains, or loads
 _OWN = {("attach", "flame_spy.py"): (ATTACHING,), ("stop", "flame_taker.py"): (STOPPING,)}
 _RUNS_SCRIPT = "/voirkit/script.py"
 _COMMAND = "/voirkit/cli.py"
+_IMPORTING = "<frozen importlib"
 _WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+_VOIRKIT = (os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep, "/voirkit_instruments/")
 UNNAMED = "(unnamed)"  # a library without names: each address would be a function of its own
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 Stack = tuple[int, ...]
@@ -34,10 +36,12 @@ class Frame(NamedTuple):
     Attributes:
         name: With its class, if that is known.
         file: Its source, or library.
+        line: That was being executed, of the program's own functions; 0 if it is not known, and of all others.
     """
 
     name: str
     file: str
+    line: int = 0
 
 
 @dataclass
@@ -53,9 +57,9 @@ class Stacks:
         of_script = of_program(frames)
         if of_script is None:
             return next(
-                (number for name, file in frames for number in _OWN.get((name.rpartition(".")[2], os.path.basename(file)), ())), OWN
+                (number for name, file, _ in frames for number in _OWN.get((name.rpartition(".")[2], os.path.basename(file)), ())), OWN
             )
-        of_script = [Frame(UNNAMED, frame.file) if _ADDRESS.fullmatch(frame.name) else frame for frame in of_script]
+        of_script = [_known(frame) for frame in without_importing(of_script)]
         stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
         number = self.stacks.setdefault(stack, len(self.stacks))
         if number == len(self._by_number):
@@ -70,12 +74,20 @@ class Stacks:
 def of_program(frames: Sequence[Frame]) -> Sequence[Frame] | None:
     """A stack without what runs the script, or, of a worker that was forked, what its parent was doing; None of voirkit's own work."""
     for at in range(len(frames) - 1, -1, -1):
-        name, file = frames[at]
+        name, file, _ = frames[at]
         if file.endswith(_WORKER) and name == "_worker_loop":
             return frames[at:]
         if file.endswith(_RUNS_SCRIPT):
             return frames[at + 1 :]
     return None if any(frame.file.endswith(_COMMAND) for frame in frames) else frames
+
+
+def without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """A stack without the import system's functions between a module and what imports it, as Python's own tracebacks are."""
+    last = len(frames)
+    while last and frames[last - 1].file.startswith(_IMPORTING):
+        last -= 1  # it is at work itself
+    return [frame for frame in frames[:last] if not frame.file.startswith(_IMPORTING)] + list(frames[last:])
 
 
 def of_worker(frames: Sequence[Frame]) -> str | None:
@@ -92,10 +104,31 @@ def phase_by_frames(frames: Sequence[Frame]) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def label(frame: Frame) -> str:
-    """What a frame is called in a graph: its function and the end of its file's path."""
-    name, file = frame
-    return f"{name} ({short(file)})" if file else name
+def _known(frame: Frame) -> Frame:
+    """A frame with what is told of it."""
+    if _ADDRESS.fullmatch(frame.name):
+        return Frame(UNNAMED, frame.file)
+    return frame if is_program(frame.file) else Frame(frame.name, frame.file)
+
+
+@lru_cache(maxsize=10_000)
+def is_program(file: str) -> bool:
+    """Whether a source is the program's own: of no installed package, and not Python's."""
+    if _PACKAGES.match(f"/{file}") or not file.endswith((".py", os.sep)):
+        return False
+    return not (file.startswith(_VOIRKIT[0]) or _VOIRKIT[1] in file)
+
+
+@lru_cache(maxsize=100_000)
+def label(frame: Frame, with_line: bool = True) -> str:
+    """What a frame is called in a graph: its function, the end of its file's path, and the line, of the program's own."""
+    name, file, line = frame
+    return f"{name} ({place(file, line if with_line else 0)})" if file else name
+
+
+def place(file: str, line: int) -> str:
+    """Where in the sources: ``package/file.py:12``."""
+    return f"{short(file)}:{line}" if line else short(file)
 
 
 def short(file: str) -> str:

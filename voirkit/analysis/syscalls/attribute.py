@@ -17,8 +17,9 @@ from voirkit.analysis.syscalls.tasks import BEFORE, Task, Tasks, Thread
 from voirkit.runs.markers import OWN, said_by_text
 
 _HELD = 20_000  # calls of threads that wait until it is known who has made them
-_CALLS, _ERRORS, _SECONDS, _BYTES = range(4)
-Row = list[float]  # calls, errors, seconds, bytes
+_CALLS, _ERRORS, _SECONDS, _BYTES, _WAITED = range(5)
+Row = list[float]  # calls, errors, seconds, bytes, seconds of those that waited in calls that work
+NOTHING: Row = [0, 0, 0.0, 0, 0.0]
 Rows = dict[str, Row]
 
 
@@ -52,7 +53,7 @@ class Attribution:
         known: What is known of the run.
 
     Attributes:
-        rows: By task, kind of thread and phase: by name of the call calls, errors, seconds, bytes.
+        rows: By task, kind of thread and phase: by name of the call a row.
         times: By phase: how often it was entered, and how long it lasted in all.
         operations: By operation of the loaders: as ``rows``.
         files: Files and folders.
@@ -161,7 +162,7 @@ class Attribution:
     # calls
 
     def _call(self, thread: Thread, call: Call) -> None:
-        _, began, name, args, result, _, seconds, _ = call
+        _, began, name, args, result, _, seconds, _, _ = call
         task = thread.task
         if name in ACCESSES and (said := said_by_text(args)) is not None:
             self.markers += 1
@@ -183,7 +184,7 @@ class Attribution:
             thread.name = args.partition('"')[2].partition('"')[0]
 
     def _count(self, thread: Thread, call: Call, phase: str, path: str | None) -> None:
-        _, began, name, _, result, error, seconds, joined = call
+        _, began, name, _, result, error, seconds, joined, waited = call
         snapshot, thread.snapshot = thread.snapshot, None
         split = None
         if joined and snapshot is not None:
@@ -195,7 +196,7 @@ class Attribution:
         if self._known.operation is not None:
             operation = self._known.operation(thread.tid, began)
             if operation is not None:
-                rows.append(self.operations.setdefault(operation, {}).setdefault(name, [0, 0, 0.0, 0]))
+                rows.append(self.operations.setdefault(operation, {}).setdefault(name, NOTHING[:]))
         for row in rows:
             row[_CALLS] += 1
             row[_BYTES] += moved
@@ -203,8 +204,11 @@ class Attribution:
                 row[_ERRORS] += 1
             if seconds == seconds and (split is None or row is not rows[0]):
                 row[_SECONDS] += seconds
+                row[_WAITED] += waited
         for other, part in (split or {}).items():
-            self._row(thread.task, kind, other, name)[_SECONDS] += part
+            row = self._row(thread.task, kind, other, name)
+            row[_SECONDS] += part
+            row[_WAITED] += waited * part / seconds
         self.calls += 1
         if began == began:
             self.over_time.add(name, began, seconds)
@@ -220,7 +224,7 @@ class Attribution:
             self._keys.setdefault(task, []).append((kind, phase))
         row = rows.get(name)
         if row is None:
-            row = rows[name] = [0, 0, 0.0, 0]
+            row = rows[name] = NOTHING[:]
         return row
 
     def _split(self, thread: Thread, before: dict[str, float], end: float) -> dict[str, float] | None:

@@ -22,6 +22,7 @@ class Call(NamedTuple):
         error: Name of the error, or "".
         seconds: How long it took, ``nan`` if the log does not say.
         joined: Whether other threads' calls stand between its beginning and its end.
+        waited: Seconds of it for which the thread slept until something came; 0 of what is not seen.
     """
 
     tid: int
@@ -32,6 +33,7 @@ class Call(NamedTuple):
     error: str
     seconds: float
     joined: bool
+    waited: float = 0.0
 
 
 class Begun(NamedTuple):

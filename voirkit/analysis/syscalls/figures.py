@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from voirkit.analysis.syscalls import over_time
-from voirkit.analysis.syscalls.attribute import Attribution, Rows
+from voirkit.analysis.syscalls.attribute import NOTHING, Attribution, Rows
 from voirkit.analysis.syscalls.calls import WAITS
 
 _TOP = 20
@@ -59,25 +59,45 @@ def calls(rows: Rows, timed: bool) -> dict[str, dict[str, Any]]:
     """Rows by name, those with the most calls first."""
     ordered = sorted(rows.items(), key=lambda item: (-item[1][0], item[0]))
     return {
-        name: {"calls": int(row[0]), "errors": int(row[1]), "seconds": row[2] if timed else None, "bytes": int(row[3])}
+        name: {
+            "calls": int(row[0]), "errors": int(row[1]), "seconds": row[2] if timed else None, "bytes": int(row[3]),
+            **({"waited": row[4]} if row[4] and name not in WAITS else {}),
+        }
         for name, row in ordered
-    }
+    }  # fmt: skip
+
+
+def divided(name: str, call: Mapping[str, Any], waits: Collection[str]) -> tuple[float, float]:
+    """The seconds of a row in which its calls worked, and those in which they waited; zeros if they are not known.
+
+    Args:
+        name: Of the call.
+        call: Its figures.
+        waits: The calls of which all time is waiting.
+    """
+    seconds = call["seconds"] or 0.0
+    if name in waits:
+        return 0.0, seconds
+    waited = call.get("waited", 0.0)
+    return seconds - waited, waited
 
 
 def _total(rows: Rows, times: list[float] | None, timed: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"entered": int(times[0]) if times else None, "lasted_s": times[1] if times else None}
     for key, waits in (("working", False), ("waiting", True)):
         chosen = [row for name, row in rows.items() if (name in WAITS) is waits]
+        waited = sum(row[4] for name, row in rows.items() if name not in WAITS)
+        seconds = sum(row[2] for row in chosen) + (waited if waits else -waited)
         found[key] = {
             "calls": int(sum(row[0] for row in chosen)), "errors": int(sum(row[1] for row in chosen)),
-            "seconds": sum(row[2] for row in chosen) if timed else None, "bytes": int(sum(row[3] for row in chosen)),
+            "seconds": seconds if timed else None, "bytes": int(sum(row[3] for row in chosen)),
         }  # fmt: skip
     return found
 
 
 def _add(to: Rows, rows: Mapping[str, list[float]]) -> None:
     for name, row in rows.items():
-        sums = to.setdefault(name, [0, 0, 0.0, 0])
+        sums = to.setdefault(name, NOTHING[:])
         for at, value in enumerate(row):
             sums[at] += value
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from voirkit.analysis.syscalls.attribute import Attribution, Known
 from voirkit.analysis.syscalls.figures import figures
+from voirkit.analysis.syscalls.lines import bounded
 from voirkit.analysis.syscalls.strace import StraceLog
 from voirkit.errors import VoirkitError
 
@@ -28,7 +29,7 @@ def read_strace(path: str, known: Known | None = None) -> tuple[dict[str, Any], 
             if b"\0" in raw.peek():  # it may have no lines at all, and more than memory holds
                 packed = ", and has to be unpacked first" if path.endswith(_PACKED) else ""
                 raise SyscallLogError(f"it is no text{packed}.", where=path, next=_MADE)
-            found = Attribution(known).add(log.events(lines))
+            found = Attribution(known).add(log.events(bounded(lines)))
     except OSError as exc:
         raise SyscallLogError(f"it can not be read: {exc.strerror}.", where=path) from None
     if any(text.endswith(_OF_LTRACE) for _, text in log.examples):

@@ -21,6 +21,7 @@ _HEAD = 16
 _PADDING, _EXTEND, _STAMP = 29, 30, 31
 _MISSED, _MISSED_STORED = 1 << 31, 1 << 30
 _THREAD = 0x00010000  # CLONE_THREAD
+_SLEEPS = 1  # TASK_INTERRUPTIBLE: until something comes; not for a disk (2), nor because another is to run (0)
 _MOST_ERROR = 4095
 _DESCRIPTORS = TRANSFERS | {"close"}
 _ENDS = frozenset(["exit", "exit_group"])
@@ -84,12 +85,21 @@ class RingLog:
                 return number, _reader([tuple(place) for place in places])
         raise RingError(f"{event} was not traced")
 
+    def _switches(self) -> tuple[int, Callable[[bytes], tuple[Any, ...]]]:
+        """As ``_field``; a number that no event has of a run whose switches were not traced, by an older voirkit."""
+        if any(known["event"] == "sched_switch" for known in self._events.values()):
+            return self._field("sched_switch", "prev_pid", "prev_state", "next_pid")
+        return -1, _reader([])
+
     def _calls(self, merged: Iterator[tuple[int, int, bytes]]) -> Iterator[Event]:
         enter, read_enter = self._field("sys_enter", "common_pid", "id", "args")
         exit_, read_exit = self._field("sys_exit", "common_pid", "id", "ret")
         made, read_made = self._field("task_newtask", "common_pid", "pid", "clone_flags")
         renamed, read_renamed = self._field("task_rename", "pid", "newcomm")
         ended, read_ended = self._field("sched_process_exit", "common_pid")
+        switched, read_switched = self._switches()
+        asleep: dict[int, int] = {}  # threads that sleep in their call, since when
+        slept: dict[int, int] = {}  # how long others have, or this one before
         open_: dict[int, tuple[int, int, Any]] = {}
         told: set[int] = set()  # threads whose call was told to have begun
         known, make, nothing = self._names, tuple.__new__, (0, -1, b"")
@@ -97,6 +107,7 @@ class RingLog:
             if number == enter:
                 tid, call, args = read_enter(event)
                 open_[tid] = (at, call, args)
+                slept.pop(tid, None)
                 if known.get(call) in FORKS:
                     yield Begun(tid, at * 1e-9, known[call], "")
             elif number == exit_:
@@ -121,7 +132,14 @@ class RingLog:
                                 yield Begun(other, since * 1e-9, known.get(which, ""), "")
                 joined = tid in told
                 told.discard(tid)
-                yield make(Call, (tid, began * 1e-9, name, text, result, error, seconds, joined))
+                waited = min(slept.pop(tid, 0) * 1e-9, seconds) if tid in slept and seconds == seconds else 0.0
+                yield make(Call, (tid, began * 1e-9, name, text, result, error, seconds, joined, waited))
+            elif number == switched:
+                left, state, came = read_switched(event)
+                if state & _SLEEPS and left in open_:
+                    asleep[left] = at
+                if came in asleep:
+                    slept[came] = slept.get(came, 0) + at - asleep.pop(came)
             elif number == made:
                 parent, tid, flags = read_made(event)
                 yield Named(tid, "", parent, bool(flags & _THREAD))
@@ -130,15 +148,17 @@ class RingLog:
                 yield Named(tid, name.partition(b"\0")[0].decode("utf-8", "replace"), None, False)
             elif number == ended:
                 (tid,) = read_ended(event)
+                asleep.pop(tid, None)
+                slept.pop(tid, None)
                 if tid in open_:  # it called exit, or was killed in a call
                     began, call, _ = open_.pop(tid)
                     name = known.get(call) or f"syscall_{call}"
                     seconds = NAN if name in _ENDS else (at - began) * 1e-9
-                    yield make(Call, (tid, began * 1e-9, name, "", None, "", seconds, tid in told))
+                    yield make(Call, (tid, began * 1e-9, name, "", None, "", seconds, tid in told, 0.0))
                     told.discard(tid)
                 yield Ended(tid, at * 1e-9, "")
         for tid, (began, call, _) in open_.items():
-            yield make(Call, (tid, began * 1e-9, known.get(call) or f"syscall_{call}", "", None, "", NAN, tid in told))
+            yield make(Call, (tid, began * 1e-9, known.get(call) or f"syscall_{call}", "", None, "", NAN, tid in told, 0.0))
 
     def _arguments(self, name: str, args: bytes) -> str:
         """As strace prints them, what is needed: a marker's text, a descriptor."""

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from voirkit.analysis.syscalls.calls import NAN, Begun, Call, Ended, Event, Signal
+from voirkit.analysis.syscalls.lines import SHOWN
 
 # How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no thread while there is one only.
 _THREADS = (r"(\d+)(?:<[^\n]*?>)? +", r"(?:\[pid +(\d+)(?:<[^\n]*?>)?\] +)?")  # with the program's name behind it: -Y
@@ -39,7 +40,7 @@ class StraceLog:
     Attributes:
         lines: How many have been read.
         unread: How many were not understood. The tracer's own words (``strace: Process 7 attached``) are none of them.
-        examples: The first of those, with their numbers.
+        examples: The first of those, with their numbers, as far as they can be shown.
         torn: Whether the last line is cut.
         dated: Whether lines have times.
         timed: Whether calls have durations (``-T``).
@@ -83,7 +84,7 @@ class StraceLog:
             except ValueError:
                 value = None if result == "?" else int(result, 16)
             yield make(Call, (
-                int(tid or 0), began, name, args, value, error or "", float(seconds) if seconds else NAN, False,
+                int(tid or 0), began, name, args, value, error or "", float(seconds) if seconds else NAN, False, 0.0,
             ))  # fmt: skip
         self.timed = timed
         if began == began:
@@ -162,7 +163,7 @@ class StraceLog:
         elif line.strip() and not re.match(r"(?:\[pid +\d+\] +)?(?:/\S*/)?strace: |\[ Process PID=", line):
             self.unread += 1
             if len(self.examples) < _SHOWN:
-                self.examples.append((self.lines, line.rstrip("\n")))
+                self.examples.append((self.lines, line[: SHOWN + 2].rstrip("\n")))
 
 
 class _SinceTheLast:
