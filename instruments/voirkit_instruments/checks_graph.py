@@ -58,6 +58,9 @@ class Graphs:
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
         self.unheld: dict[int, Unheld] = {}
 
+    def __deepcopy__(self, memo: object) -> Graphs:
+        return self  # torch.compile copies the constants of code, of which its methods are some
+
     def enter_backward(self, optimizers: OptimizerFacts) -> Any:
         """Before the outermost walk through a graph."""
         here = self._facts.here

@@ -56,6 +56,9 @@ class ModelFacts:
         self.called: dict[int, weakref.ref[Any]] = {}
         self.recent: dict[int, weakref.ref[Any]] = {}
 
+    def __deepcopy__(self, memo: object) -> ModelFacts:
+        return self  # torch.compile copies the constants of code, of which its methods are some
+
     def enter_call(self, module: Any) -> int:
         """Before a module call; inside of another only while calls are collected."""
         here, called = self._facts.here, self.called

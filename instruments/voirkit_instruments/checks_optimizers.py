@@ -92,6 +92,9 @@ class OptimizerFacts:
         self._alarmed = False
         self._told: set[str] = set()
 
+    def __deepcopy__(self, memo: object) -> OptimizerFacts:
+        return self  # torch.compile copies the constants of code, of which its methods are some
+
     def _held(self, optimizer: Any) -> Held:
         key = id(optimizer)
         known = self._known.get(key)

@@ -41,8 +41,11 @@ def innermost(function: Any) -> Any:
 
 
 def as_function(method: Any) -> Any:
-    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function."""
-    if type(method) is FunctionType:
+    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function.
+
+    A method of an object whose copy is itself (``__deepcopy__``) can stay what it is, which saves a call.
+    """
+    if type(method) is FunctionType or hasattr(type(method.__self__), "__deepcopy__"):
         return method
 
     def call(*arguments: Any) -> Any:
