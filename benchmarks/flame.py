@@ -1,6 +1,6 @@
 """What ``--flame`` costs: a loop of Python calls 12 deep, with it, without, and under py-spy alone, interleaved.
 
-    python benchmarks/flame.py [--rounds 7] [--turns 150000]
+    python benchmarks/flame.py [--rounds 7] [--turns 3000000]
 
 Printed are ratios to the run without the flag, medians of the rounds with the smallest and the largest: CPU time of the loop (start and
 imports left out), its wall time; and what py-spy itself took for each second that the loop lasted.
@@ -70,7 +70,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--turns", type=int, default=150_000)
+    parser.add_argument("--turns", type=int, default=3_000_000)
     options = parser.parse_args()
     names = list(VARIANTS)
     taken: dict[str, list[tuple[float, float, float, int]]] = {name: [] for name in names}
