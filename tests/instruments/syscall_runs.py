@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from conftest import Place
+
+INSTANCES = Path("/sys/kernel/tracing/instances")
 
 # Calls that nothing else makes here: getpgrp, setpgid's like. In each step of ten: 2 in forward, 1 in backward, 3 in the step, and for each
 # of its four samples a file is opened, 3 bytes are read twice, and it is closed.
@@ -72,6 +75,13 @@ MARK = lambda word: os.access(f"/mark!{word}", 0)
 if __name__ == "__main__":
     main(int(sys.argv[1]))
 """
+
+
+def instances(place: Place) -> list[str]:
+    """What is there of the kernel's tracing of a place's run; other runs may be going on beside it."""
+    pids = [json.loads(path.read_text())["pid"] for path in (place.folder / "run" / "syscalls").glob("*-r?-*[0-9].json")]
+    assert pids
+    return [path.name for path in INSTANCES.iterdir() if path.name.startswith(tuple(f"voirkit-{pid}-" for pid in pids))]
 
 
 @cache

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 from conftest import Place
-from syscall_runs import PGID, PLANTED, count, document, use, why_not
+from syscall_runs import INSTANCES, PGID, PLANTED, count, document, instances, use, why_not
 
-INSTANCES = Path("/sys/kernel/tracing/instances")
 # Finds what reads the kernel's tracing of this process, and does something to it.
 READER = """
 import os, signal, sys, time
@@ -43,10 +41,6 @@ def kernel(place: Place) -> Place:
     return place
 
 
-def ours() -> list[str]:
-    return [name for name in os.listdir(INSTANCES) if name.startswith("voirkit-")]
-
-
 def test_a_killed_reader_leaves_the_program_and_what_it_has_copied(kernel: Place) -> None:
     kernel.write(
         main=READER
@@ -67,7 +61,7 @@ print("goes on"); sys.exit(4)
     found = document(kernel)
     assert count(found["phases"], "other", PGID) == 3000
     assert "killed" in found["cut"]
-    assert not ours()
+    assert not instances(kernel)
 
 
 def test_what_a_killed_reader_of_a_killed_program_leaves_is_removed_by_the_next_run_and_nothing_of_others(kernel: Place) -> None:
@@ -77,10 +71,10 @@ def test_what_a_killed_reader_of_a_killed_program_leaves_is_removed_by_the_next_
         for other in others:
             other.mkdir()
         assert kernel.voirkit("main.py").code == -signal.SIGKILL
-        assert [name for name in ours() if name != others[1].name]
+        (left,) = instances(kernel)
         assert kernel.voirkit("--force", "next.py").code == 0
-        assert ours() == [others[1].name]
-        assert others[0].exists()
+        assert not (INSTANCES / left).exists()
+        assert all(other.exists() for other in others)
     finally:
         for other in others:
             other.rmdir()
