@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests on every Python from 3.10 to 3.13 that this machine has, each in an environment of its own: on 3.13 all of them, on the
-# others those that need no torch. On these with torch: make test PYTHON=python3.12 VENV=.venv-3.12
+# Runs the tests that need no torch on every Python from 3.10 to 3.13 that this machine has, each in an environment of its own.
+# On those that $WITH_TORCH names (such as "3.12 3.13") all tests are run, with torch.
 # What reads runs (analysis, exports, views) is tested on the oldest and the newest alone; what weaves and records on each.
 # $WITHOUT (such as 3.11) is left out: the one whose tests have just been run with torch and all.
 set -uo pipefail
@@ -18,8 +18,8 @@ for minor in 10 11 12 13; do
   echo "== python 3.$minor: $python"
   env=.cache/matrix/3.$minor
   extra=test chosen="not slow and not readers and not frameworks and not torch" between=()
-  [ "$minor" != 13 ] || extra=dev chosen=${chosen% and not torch}
-  [ "$minor" = 10 ] || [ "$minor" = 13 ] || between=(--ignore=tests/analysis --ignore=tests/report --ignore=tests/runs --ignore-glob='tests/instruments/test_dash*')
+  [[ " ${WITH_TORCH:-} " != *" 3.$minor "* ]] || extra=dev chosen=${chosen% and not torch}
+  [ "$extra" = dev ] || [ "$minor" = 10 ] || [ "$minor" = 13 ] || between=(--ignore=tests/analysis --ignore=tests/report --ignore=tests/runs --ignore-glob='tests/instruments/test_dash*')
   [ -x "$env/bin/python" ] || "$python" -m venv "$env"
   "$uv" pip install --quiet --python "$env/bin/python" -e ".[$extra]" &&
     "$env/bin/python" -m compileall -q voirkit instruments &&

@@ -132,7 +132,7 @@ thread.start()
 beta(1.2)
 thread.join()
 assert os.waitpid(pid, 0)[1] == 0
-time.sleep(0.5)
+time.sleep(1.0)
 """
     )
     ended = place.voirkit("--flame", "main.py")

@@ -47,7 +47,7 @@ class Traced:
         """Run a program to its end; what it printed. It says nothing on stderr."""
         process = self.start(program, **options)
         out, err = ended(process, timeout)
-        assert (process.returncode, err) == (code, "")
+        assert (process.returncode, err) == (code, ""), (process.returncode, err)
         return out
 
     def told(self, program: str, **options: object) -> tuple[str, str]:
