@@ -106,6 +106,15 @@ def test_a_call_waits_while_its_thread_sleeps_and_not_while_a_disk_or_another_th
     assert (total["working"]["calls"], total["working"]["seconds"], total["waiting"]["seconds"]) == (1, 6, 5)
 
 
+def test_a_thread_whose_return_from_sleep_was_not_recorded_has_slept_until_its_call_ended(tmp_path: Path) -> None:
+    second = 10**9
+    events = [
+        (0, enter(7, "read", 3)), (1 * second, switch(7, 1, 9)), (5 * second, leave(7, "read", 5)), (6 * second, enter(7, "read", 3)),
+        (7 * second, switch(7, 1, 9)), (8 * second, switch(7, 0, 9)), (9 * second, leave(7, "read", 5)),
+    ]  # fmt: skip
+    assert [call.waited for call in log(tmp_path, page(*events)).events() if type(call) is Call] == [4, 0]
+
+
 def test_an_error_has_its_name(tmp_path: Path) -> None:
     (call,) = log(tmp_path, page((1, enter(7, "openat")), (2, leave(7, "openat", -2)))).events()
     assert (call.result, call.error) == (-1, "ENOENT")

@@ -107,11 +107,14 @@ class RingLog:
             if number == enter:
                 tid, call, args = read_enter(event)
                 open_[tid] = (at, call, args)
+                asleep.pop(tid, None)
                 slept.pop(tid, None)
                 if known.get(call) in FORKS:
                     yield Begun(tid, at * 1e-9, known[call], "")
             elif number == exit_:
                 tid, call, result = read_exit(event)
+                if tid in asleep:  # that it runs again was not recorded, as happens while another tracing begins or ends
+                    slept[tid] = slept.get(tid, 0) + at - asleep.pop(tid)
                 began, entered, args = open_.pop(tid, nothing)
                 if call < 0:
                     continue  # of a signal that came: the call itself has been told
@@ -136,6 +139,7 @@ class RingLog:
                 yield make(Call, (tid, began * 1e-9, name, text, result, error, seconds, joined, waited))
             elif number == switched:
                 left, state, came = read_switched(event)
+                asleep.pop(left, None)
                 if state & _SLEEPS and left in open_:
                     asleep[left] = at
                 if came in asleep:
