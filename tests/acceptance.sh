@@ -5,24 +5,39 @@ cd "$(dirname "$0")/.."
 folder=$PWD/../shared/acceptance
 [ -d "$folder" ] || { echo "no ../shared/acceptance: nothing to check"; exit 0; }
 python=$PWD/${VENV:-.venv}/bin/python
-failed=0
+printed=$PWD/.cache/acceptance
+mkdir -p "$printed"
+failed=()
+
+# A part has failed if its command has; what it printed is kept, so that the end can say what.
+part() { # name, command
+  local name=$1
+  shift
+  "$@" 2>&1 | tee "$printed/$name.txt" || failed+=("$name")
+}
+probes() { (cd "$folder/probes" && "$python" "$1.py"); }
+
 # What is about subcommands that do not exist yet comes with those.
-later=command-report-unknown-engine
-"$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip "$later" || failed=1
-"$python" "$folder/truth/check.py" --voirkit "$python -m voirkit" || failed=1
+part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip command-report-unknown-engine
+part truth "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit"
 # A shell in the background ignores SIGINT, and so would all that is interrupted here.
-env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit" || failed=1
-for part in selectors preserve stdlib; do
-  (cd "$folder/probes" && "$python" "$part.py") || failed=1
+part crash env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit"
+for name in selectors preserve stdlib; do
+  part "$name" probes "$name"
 done
 # Annotations, and what DFAnalyzer makes of their export; its environment is the one that make test-readers makes.
-annotations=$folder/annotations/accept.py
+annotations=("$python" "$folder/annotations/accept.py")
 if PYTHON=$python bash tests/report/readers/make.sh .cache/readers; then
   analyzer=$PWD/.cache/readers/dfanalyzer
   pair=$([ "$(cat "$analyzer/pair")" = released ] && echo --released)
-  "$python" "$annotations" all --python "$python" --analyzer "$analyzer" $pair || failed=1
+  part annotations "${annotations[@]}" all --python "$python" --analyzer "$analyzer" $pair
 else
   echo "DFAnalyzer can not be installed from the package index: only the battery is run"
-  "$python" "$annotations" battery --python "$python" || failed=1
+  part annotations "${annotations[@]}" battery --python "$python"
 fi
-exit $failed
+
+for name in "${failed[@]}"; do
+  echo "== $name has failed:"
+  grep -vE '^ok |: ok( |$)' "$printed/$name.txt" | tail -n 30
+done
+[ ${#failed[@]} -eq 0 ]
