@@ -104,3 +104,29 @@ def test_an_instrument_that_a_stop_did_not_end_is_closed(place: Place) -> None:
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "StopProgram\nclosed\n")
     assert "Exception ignored" not in ended.err
+
+
+@pytest.mark.parametrize(("raised", "ended", "code"), [("SystemExit(7)", "exit", 7), ("Preempted('now')", "exception", 1)])
+def test_what_a_signal_handler_raises_as_the_run_ends_with_an_error_is_how_it_ended(place: Place, raised: str, ended: str, code: int) -> None:
+    """A loader's worker that is killed breaks a connection first, and torch's handler raises after that."""
+    place.write(
+        main=f"""
+        import signal
+        class Preempted(BaseException):
+            pass
+        def handler(*_):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise {raised}
+        signal.signal(signal.SIGTERM, handler)
+        class Broken(Exception):
+            def __str__(self):  # asked for when the error has left the script
+                signal.raise_signal(signal.SIGTERM)
+                return "broken"
+        def train():
+            raise Broken
+        train()
+        """,
+    )
+    run = place.voirkit("main.py")
+    assert (run.code, run.summary["exit_code"], run.summary["ended"]) == (code, code, ended)
+    assert "voirkit/" not in run.err.replace("voirkit/runs", "").replace("voirkit-runs", "")

@@ -76,7 +76,7 @@ class Overseer(GivenOverseer):
         self._early: list[str] | None = []  # log lines from before the run directory is made
         self._quiet = False
         self._pid = os.getpid()
-        self._ended, self._exit_code = "normal", 0
+        self._ended, self._exit_code = "exception", 1  # until it has come to its end
         self._refused = False  # before the script started
         self._start = time.perf_counter()
         self._duration_s = 0.0
@@ -206,6 +206,7 @@ class Overseer(GivenOverseer):
                 self._deactivate()
                 if os.getpid() != self._pid:
                     self._leave_to_child()
+        self._ended, self._exit_code = "normal", 0
 
     def _configure(self, argv: Sequence[str], typed: str | None) -> None:
         chosen = self.argparser.early_values(argv, "--config")
@@ -338,27 +339,28 @@ class Overseer(GivenOverseer):
         waiting, self._plan[self.phases.finalize] = self._plan[self.phases.finalize], []
         super()._on_stop(value)
         self._plan[self.phases.finalize] = waiting
+        self._ended, self._exit_code = "normal", 0
 
     def _on_error(self, exc: BaseException) -> None:
-        self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
-        self._ended, self._exit_code = how_it_ended(exc)
-        self._refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
+        try:
+            self._ended, self._exit_code = how_it_ended(exc)
+            self._refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
+            self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
+        except BaseException as later:  # a signal handler of the program's: this is what python ends with
+            self._ended, self._exit_code = how_it_ended(later)
+            raise
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a child that the script forked came this far; the run is its parent's
         try:
             self.status = "ended"
-            if self._refused:
-                do_all([self._close, self._end_streams], self.warn)
-            else:
-                do_all([self._finalize, self._close], self.warn)
+            ends = [self._close, self._end_streams] if self._refused else [self._finalize, self._close]
+            do_all([*ends, self._hand_back, self.log.end], self.warn)
         except BaseException as exc:
             self._ended, self._exit_code = how_it_ended(exc)
             raise
         finally:
-            self._hand_back()
-            self.log.end()
             self._end_record()
             if self._traced:
                 recording.go_on()

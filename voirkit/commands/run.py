@@ -143,17 +143,16 @@ def figure(value: float) -> str:
 
 def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
     """Have python show the exception as it would without voirkit: beginning with the script's first frame."""
-    program = overseer.program
-    shown = exc.__traceback__
-    while shown is not None and not (program is not None and program.is_own_frame(shown.tb_frame)):
-        shown = shown.tb_next
-    if shown is None:
-        shown = _after_own(exc.__traceback__)
+    shown = _from_the_script(exc.__traceback__, overseer)
     hook = sys.excepthook
 
     def excepthook(kind: type[BaseException], value: BaseException, tb: TracebackType | None) -> None:
         if value is exc:
             value.__traceback__ = tb = shown
+            before = value.__context__
+            # A signal handler has raised this one when that one had left the script.
+            if before is not None and before.__traceback__ is not None and _is_own(before.__traceback__):
+                before.__traceback__ = _from_the_script(before.__traceback__, overseer)
         with contextlib.suppress(AttributeError):
             sys.last_traceback = tb
         sys.excepthook = hook
@@ -176,11 +175,19 @@ def _write(text: str) -> None:
         sys.stderr.write(text)
 
 
-def _after_own(tb: TracebackType | None) -> TracebackType | None:
-    """A traceback from behind the last of voirkit's frames at its beginning."""
-    while tb is not None:
-        name = tb.tb_frame.f_code.co_filename
-        if not name.startswith((_HERE, "<frozen ")) and os.path.basename(name) not in ("contextlib.py", "runpy.py"):
-            return tb
+def _from_the_script(tb: TracebackType | None, overseer: Overseer) -> TracebackType | None:
+    """A traceback from the script's first frame on; if it has none, from behind the last of voirkit's frames at its beginning."""
+    program, found = overseer.program, tb
+    while found is not None and not (program is not None and program.is_own_frame(found.tb_frame)):
+        found = found.tb_next
+    if found is not None:
+        return found
+    while tb is not None and _is_own(tb):
         tb = tb.tb_next
-    return None
+    return tb
+
+
+def _is_own(tb: TracebackType) -> bool:
+    """Whether a traceback begins with a frame of voirkit's, or of what leads to the script."""
+    name = tb.tb_frame.f_code.co_filename
+    return name.startswith((_HERE, "<frozen ")) or os.path.basename(name) in ("contextlib.py", "runpy.py")
