@@ -1,6 +1,6 @@
 """What ``--parameters`` costs: beside Adam.step over tensors of ResNet-18's sizes, what other ways would, and bytes a record.
 
-    python benchmarks/parameters.py [--rounds 5] [--every 40] [--only steps|ways|bytes]
+    python benchmarks/parameters.py [--rounds 5] [--every 50] [--only steps|ways|bytes]
 
 Steps: blocks of EVERY optimizer steps, a whole round of looks in each, without and with the watch by turns in one process, one thread;
 CPU time of the thread. What is printed of each round is the ratio of the two blocks after it. TrainCheck's figure is its own sweep over the
@@ -47,7 +47,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--every", type=int, default=40)
+    parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--only", choices=["steps", "ways", "bytes"])
     options = parser.parse_args()
     torch.set_num_threads(1)
