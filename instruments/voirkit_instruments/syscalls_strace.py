@@ -26,7 +26,7 @@ _ON_FILES = (
 )  # fmt: skip
 TRUSTED = {
     "calls, errors, bytes": "exact",
-    "seconds": "too large, 8 to 36 times on short calls, since each stops for strace; as root the kernel's own times are taken",
+    "seconds": "too large by 2 us a call, some 60 on idle processors: each stops for strace; as root the kernel's own times are taken",
 }
 
 _WITHOUT_PROC = {"threads": "the first, and those that begin later; no others are found without /proc"}
