@@ -48,6 +48,15 @@ PROGRAMS = {
         def g(x=f()): return x
         print("three", g())
         """,
+    "callbacks of an exit stack that fail one after the other": """
+        from contextlib import ExitStack
+        def fail(text):
+            raise ValueError(text)
+        with ExitStack() as stack:
+            stack.callback(fail, "second")
+            stack.callback(fail, "first")
+            fail("before them")
+        """,
     "a hook for exceptions that fails itself": """
         import sys
         def hook(kind, value, tb):

@@ -150,8 +150,8 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
         if value is exc:
             value.__traceback__ = tb = shown
             before = value.__context__
-            # A signal handler has raised this one when that one had left the script.
-            if before is not None and before.__traceback__ is not None and _is_own(before.__traceback__):
+            # A signal handler has raised this one when that one had left the script: voirkit has caught that one.
+            if before is not None and before.__traceback__ is not None and _file_of(before.__traceback__).startswith(_HERE):
                 before.__traceback__ = _from_the_script(before.__traceback__, overseer)
         with contextlib.suppress(AttributeError):
             sys.last_traceback = tb
@@ -189,5 +189,9 @@ def _from_the_script(tb: TracebackType | None, overseer: Overseer) -> TracebackT
 
 def _is_own(tb: TracebackType) -> bool:
     """Whether a traceback begins with a frame of voirkit's, or of what leads to the script."""
-    name = tb.tb_frame.f_code.co_filename
+    name = _file_of(tb)
     return name.startswith((_HERE, "<frozen ")) or os.path.basename(name) in ("contextlib.py", "runpy.py")
+
+
+def _file_of(tb: TracebackType) -> str:
+    return tb.tb_frame.f_code.co_filename
