@@ -14,14 +14,14 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-slow test-readers test-frameworks matrix lint format types docs benchmarks acceptance check clean
+.PHONY: demo test test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
 test: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers and not frameworks"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers and not frameworks and not gpu"
 
 # What measures has the machine for itself, what only takes long shares it.
 ALONE := tests/instruments/test_loader_sweep.py
@@ -38,6 +38,10 @@ test-readers: $(STAMP)
 test-frameworks: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/frameworks/make.sh $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
+
+# On a machine with a CUDA device, in minutes; without one it is skipped, and says so.
+test-gpu: $(STAMP)
+	$(PY) -m pytest -m gpu tests/gpu
 
 matrix: $(STAMP)
 	bash tests/matrix.sh

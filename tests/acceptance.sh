@@ -22,6 +22,7 @@ part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirki
 part truth "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit"
 # A shell in the background ignores SIGINT, and so would all that is interrupted here.
 part crash env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit"
+part programs "$python" "$folder/programs/programs.py" --voirkit "$python -m voirkit"
 for name in selectors preserve stdlib; do
   part "$name" probes "$name"
 done

@@ -99,18 +99,18 @@ SCRIPTS = {"trainer": TRAINER, "flat": FLAT, "validation": VALIDATION, "accumula
 EXPECTED: dict[str, tuple[list[str], dict[str, int]]] = {
     "mlp": (
         ["--epochs", "2", "--items", "256", "--batch-size", "64"],
-        {"use_cuda": 1, "model": 1, "loader": 1, "options": 1, "loss": 8, "step": 8},
+        {"use_cuda": 1, "model": 1, "loader": 1, "loss": 8, "step": 8},
     ),
     "resnet": (
         ["--size", "33", "--epochs", "1", "--batch-size", "4", "--limit", "3", "--workers", "0", "--data", "images"],
-        {"use_cuda": 1, "model": 1, "loader": 1, "options": 1, "loss": 3, "step": 3},
+        {"use_cuda": 1, "model": 1, "loader": 1, "loss": 3, "step": 3},
     ),
     "sentiment": (
         ["--steps", "5", "--sentences", "64", "--batch-size", "8", "--test-sentences", "16"],
-        {"use_cuda": 1, "model": 1, "loader": 1, "options": 1, "loss": 5, "step": 5},
+        {"use_cuda": 1, "model": 1, "loader": 1, "loss": 5, "step": 5},
     ),
     "trainer": ([], {"model": 1, "loader": 1, "loss": 12, "step": 12}),
-    "flat": ([], {}),
+    "flat": ([], {"use_cuda": 1, "model": 1, "loader": 1, "loss": 6, "step": 6}),
     "validation": ([], {"use_cuda": 1, "model": 1, "loader": 1, "loss": 12, "step": 12}),
     "accumulation": ([], {"model": 1, "loss": 24, "step": 6}),
 }
@@ -150,7 +150,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             made = place.python(str(EXAMPLES / "resnet" / "make_images.py"), "--data", "images", "--count", "12")
             assert made.code == 0, made.err
         assert init(place, "main.py").code == 0
-        return place.voirkit("--options", "main.py", *EXPECTED[name][0])
+        options = [] if name in SCRIPTS else ["--options"]  # which says so where no arguments are parsed
+        return place.voirkit(*options, "main.py", *EXPECTED[name][0])
 
     with ThreadPoolExecutor(2) as pool:
 
@@ -176,7 +177,7 @@ def test_what_was_found_arrives(run: Any, name: str) -> None:
     assert {reading: given.get(reading) for reading in expected} == expected
 
 
-@pytest.mark.parametrize("name", [name for name in EXPECTED if name != "flat"])
+@pytest.mark.parametrize("name", EXPECTED)
 def test_each_turn_of_the_training_loop_is_wrapped(run: Any, name: str) -> None:
     wraps = [probe["events"] for probe in run(name).summary["probes"] if "compute_start" in probe["selector"]]
     assert wraps == [2 * EXPECTED[name][1]["step"]]
@@ -211,11 +212,22 @@ def test_a_loss_that_is_set_twice_is_pointed_out(place: Place) -> None:
     assert "# It is set 2 times in main, and each is an event." in written(place, DATA + ACCUMULATION)
 
 
-def test_code_at_the_top_level_is_commented_out_with_the_reason(place: Place) -> None:
+def test_code_at_the_top_level_is_probed_there(place: Place) -> None:
     text = written(place, DATA + FLAT)
-    assert probes_in(text) == []
-    assert text.count("top level") == 6
-    assert '# ov.probe("//main(x as batch) > #endloop_x as step").give()' in text
+    assert [line for line in probes_in(text) if "device" not in line] == [
+        'ov.probe("//<module> > model").give()',
+        'ov.probe("//<module> > loader").give()',
+        'ov.probe("//<module> > loss").give()',
+        'ov.probe("//<module>(x as batch) > #endloop_x as step").give()',
+        'ov.probe("//<module>(x as batch, !#loop_x as compute_start, !!#endloop_x as compute_end)").give()',
+    ]
+
+
+def test_the_next_step_that_is_proposed_passes_on_a_cpu(place: Place) -> None:
+    place.write(main=DATA + FLAT.replace('device = "cpu"', ""))
+    ended = init(place, "main.py")
+    assert ended.out.splitlines()[-1] == "Next: voirkit --verify main.py"
+    assert place.voirkit("--verify", "main.py").code == 0
 
 
 def test_a_script_that_trains_nothing_gets_hints(place: Place) -> None:

@@ -206,11 +206,24 @@ def test_each_line_begins_with_a_place_to_click_on(script: Place) -> None:
     assert all(line.startswith("main.py:") for line in lines)
 
 
-def test_a_script_without_functions_says_that_nothing_can_be_probed(place: Place) -> None:
-    place.write(main="for x in [1]:\n    loss = x\n")
+def test_the_top_level_comes_first(place: Place) -> None:
+    place.write(main="import os\nfor x in [1]:\n    loss = x\ndef f(): ...\n")
     ended = probes(place, "main.py")
     assert (ended.code, ended.err) == (0, "")
-    assert "no function" in ended.out
+    assert [line.split(maxsplit=2)[1:] for line in ended.out.splitlines()[:4]] == [
+        ["function", "<module>"],
+        ["loop", "x         //<module>(x as batch) > #endloop_x as step"],
+        ["variable", "x         //<module> > x"],
+        ["variable", "loss      //<module> > loss"],
+    ]
+    assert "//<module> > os" not in ended.out
+
+
+def test_a_script_that_sets_nothing_says_that_nothing_can_be_probed(place: Place) -> None:
+    place.write(main="print(1)\n")
+    ended = probes(place, "main.py")
+    assert (ended.code, ended.err) == (0, "")
+    assert "nothing in it to be probed" in ended.out
 
 
 def test_on_a_terminal_a_table_is_drawn(script: Place) -> None:
@@ -293,6 +306,7 @@ def test_what_a_run_would_refuse_is_not_offered_and_the_reason_is_said_once(plac
 
 def test_all_that_is_offered_of_a_module_can_be_probed_there() -> None:
     source = catalogue(Path(json.decoder.__file__).read_text(), json.decoder.__file__, module="json.decoder")
-    for selector in (selector for one in offers(source) for offer in one.offers for selector in offer.selectors):
+    functions = offers(source)[1:]  # the top level of this module has run
+    for selector in (selector for one in functions for offer in one.offers for selector in offer.selectors):
         with probing(selector, env={}):
             pass

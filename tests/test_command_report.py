@@ -52,8 +52,8 @@ def test_a_finished_run_is_shown_as_at_its_end_and_its_summary_as_it_is(place: P
     assert told == json.loads((place.folder / "voirkit-runs/latest/summary.json").read_text())
     assert told["ended"] == "normal"
     assert told["verdict"]["evidence"]["workers"] == 0
-    cpus = json.loads((place.folder / "voirkit-runs/latest/run.json").read_text())["cpus"]
-    assert f"num_workers={max(cpus - 1, 1)}" in told["verdict"]["next"]
+    assert "num_workers=" in told["verdict"]["next"]
+    assert told["verdict"]["next"].startswith(told["advice"][0]["do"])
     assert told["steps"]["n"] == 10
 
 

@@ -29,6 +29,8 @@ def main():
 if __name__ == "__main__":
     main()
     f()
+    for x in range(2):
+        loss = x
 """
 BLOCKS = [
     pytest.param(block, id=f"{path}-{n}")

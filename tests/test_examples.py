@@ -87,7 +87,7 @@ def test_the_script_prints_the_same_under_voirkit(run: Run, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_voirfile_gives_every_reading(run: Run, name: str) -> None:
     steps = SMALL[name][1]
-    expected = {"use_cuda": 1, "model": 1, "loader": 1, "options": 1, "loss": steps, "step": steps}
+    expected = {"use_cuda": 1, "model": 1, "loader": 1, "loss": steps, "step": steps}
     given = run(name, "voirkit").summary["given"]
     assert {key: given.get(key) for key in expected} == expected
 

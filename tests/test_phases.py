@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -149,6 +150,20 @@ def test_one_that_caught_the_failure_may_wait_on(ov: Plain) -> None:
     with pytest.raises(ValueError, match="boom"):
         ov(1, ValueError("boom"), 3)
     assert ov.seen[-1] == "still here"
+
+
+@pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(0), KeyboardInterrupt(), StopProgram(), None])
+def test_one_that_asks_for_no_exception_goes_on_however_the_phase_ends(ov: Plain, failure: BaseException | None) -> None:
+    def instrument(ov: Plain) -> Any:
+        ov.seen.append((yield ov.phases.two(throw=False)))
+        ov.seen.append(ov.phases.two.exception)
+        yield ov.phases.one(priority=1, throw=False)
+        ov.seen.append("after")
+
+    ov.require(instrument)
+    with suppress(ValueError, SystemExit, KeyboardInterrupt):
+        ov(1, 2 if failure is None else failure, 3)
+    assert ov.seen[2:5] == [2 if failure is None else None, failure, "after"]
 
 
 @pytest.mark.parametrize("when", ["at the start", "later"])

@@ -37,7 +37,7 @@ def test_a_figure_that_the_run_does_not_have_is_a_failure(place: Place) -> None:
     place.write(main="print('hello')")
     ended = place.voirkit("--require", "train_rate>=1", "main.py")
     assert (ended.code, ended.out) == (3, "hello\n")
-    assert "this run has no rates.train_rate.median" in ended.err
+    assert "this run has no rates.train_rate.value" in ended.err
 
 
 def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) -> None:

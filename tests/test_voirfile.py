@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,9 @@ SAYS = "def instrument_says(ov):\n    yield ov.phases.finalize\n    ov.say('{}')
 
 
 def said(ended: Ended) -> list[str]:
-    return [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if not line.startswith("voirkit: run directory")]
+    """What instruments said."""
+    own = ("voirkit: run directory", "voirkit: with ", "voirkit: note: ")
+    return [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if not line.startswith(own)]
 
 
 def test_a_voirfile_is_found_beside_the_script(place: Place) -> None:
@@ -21,7 +24,7 @@ def test_a_voirfile_is_found_beside_the_script(place: Place) -> None:
 
 
 def test_the_current_folder_and_its_parents_are_searched_nearest_first(place: Place) -> None:
-    place.write({"code/main.py": "", "code/voirfile.py": SAYS.format("beside"), "voirfile.py": SAYS.format("top"),
+    place.write({"pyproject.toml": "", "code/main.py": "", "code/voirfile.py": SAYS.format("beside"), "voirfile.py": SAYS.format("top"),
                  "a/voirfile.py": SAYS.format("a"), "a/b/voirfile.py": SAYS.format("b")})  # fmt: skip
     ended = place.voirkit("../../code/main.py", cwd="a/b")
     assert said(ended) == ["beside", "b", "a", "top"]
@@ -92,8 +95,8 @@ WRONG = {
     "an instrument that raises after init": (
         "def instrument_x(ov):\n    yield ov.phases.init\n    raise ValueError('planted')\n", ["voirfile.py:3", "planted"]),
     "an unknown phase": ("def instrument_x(ov):\n    yield ov.phases.run\n", ["voirfile.py:2", "run"]),
-    "an option that exists": (
-        "def instrument_x(ov):\n    yield ov.phases.init\n    ov.argparser.add_argument('--dash')\n", ["--dash", "instrument_x"]),
+    "an option that is the command's own": (
+        "def instrument_x(ov):\n    yield ov.phases.init\n    ov.argparser.add_argument('--force')\n", ["--force", "instrument_x"]),
 }  # fmt: skip
 
 
@@ -162,3 +165,110 @@ def test_an_unreadable_voirfile_is_told(place: Place) -> None:
     ended = place.voirkit("main.py")
     assert ended.code == 2
     assert "voirfile.py" in ended.err
+
+
+def test_no_folder_above_the_projects_is_searched(place: Place) -> None:
+    place.write({"voirfile.py": SAYS.format("above"), "project/.git/HEAD": "", "project/voirfile.py": SAYS.format("project"),
+                 "project/a/main.py": ""})  # fmt: skip
+    assert said(place.voirkit("main.py", cwd="project/a")) == ["project"]
+
+
+def test_without_a_project_only_the_current_folder_is_searched(place: Place) -> None:
+    place.write({"voirfile.py": SAYS.format("above"), "a/main.py": ""})
+    assert said(place.voirkit("main.py", cwd="a")) == []
+
+
+def test_a_voirfile_and_what_it_overrides_are_said_and_recorded(place: Place) -> None:
+    place.write(
+        main="def train():\n    lr = 1\n    print(lr)\ntrain()\n",
+        voirfile="def instrument_x(ov):\n    ov.probe('//train > lr', overridable=True).override(5)\n",
+    )
+    ended = place.voirkit("main.py")
+    assert ended.out == "5\n"
+    assert "voirkit: with voirfile.py; the values of //train > lr are overridden\n" in ended.err
+    (recorded,) = json.loads((place.folder / "run" / "run.json").read_text())["voirfiles"]
+    assert recorded["path"].endswith("voirfile.py")
+    assert len(recorded["sha256"]) == 64
+    assert ended.summary["probes"][0]["overrides"] is True
+
+
+TAKES_NAMES = """
+from dataclasses import dataclass
+from voirkit import configurable
+
+@dataclass
+class Config:
+    dash: bool = False
+    stop: int = 20
+
+@configurable
+def instrument_main(ov, options: Config):
+    yield ov.phases.load_script
+    print(options.dash, options.stop)
+"""
+
+
+def test_options_of_a_voirfile_take_the_names_of_built_in_ones_which_is_said_once(place: Place) -> None:
+    place.write(main="print('ran')\n", voirfile=TAKES_NAMES)
+    ended = place.voirkit("--dash", "--stop", "3", "main.py")
+    assert (ended.code, ended.out) == (0, "True 3\nran\n")
+    assert "note: --dash, --stop are of instrument_main (voirfile.py:10) here, not voirkit's own." in ended.err
+
+
+def test_a_configuration_sets_options_that_a_voirfile_has_taken(place: Place) -> None:
+    place.write({"main.py": "", "voirfile.py": TAKES_NAMES, "run.json.in.json": '{"options": {"stop": 7, "dash": true}}'})
+    assert place.voirkit("--config", "run.json.in.json", "main.py").out == "True 7\n"
+
+
+def test_help_runs_no_instrument_beyond_what_adds_its_options(place: Place) -> None:
+    place.write(
+        voirfile="""
+        def instrument_x(ov):
+            yield ov.phases.init
+            ov.argparser.add_argument("--mine", help="what is mine")
+            yield ov.phases.parse_args
+            print("went on")
+        def instrument_y(ov):
+            yield ov.phases.finalize
+            print("finalized")
+        """
+    )
+    ended = place.voirkit("--help")
+    assert "what is mine" in ended.out
+    assert "went on" not in ended.out
+    assert "finalized" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("from voirkit import probbing\n", "probing"),
+        ("import voirkit\nvoirkit.probbing\n", "probing"),
+        ("def instrument_x(ov):\n    yield ov.phases.run_scrip\n", "run_script"),
+        ("def instrument_x(ov):\n    ov.prob('f > x')\n", "probe"),
+    ],
+)
+def test_a_misspelt_name_of_voirkits_is_answered_with_the_right_one(place: Place, text: str, word: str) -> None:
+    place.write(main="", voirfile=text)
+    assert f"Did you mean '{word}'" in place.voirkit("main.py").err
+
+
+def test_an_option_behind_a_script_that_does_not_name_it_is_pointed_out(place: Place) -> None:
+    place.write(main="import sys\nprint(sys.argv[1:])\n", takes="import sys\nprint('--checks' in sys.argv)\n")
+    ended = place.voirkit("main.py", "--checks")
+    assert ended.out == "['--checks']\n"
+    assert "--checks was given to main.py, behind which it stands. voirkit's own: voirkit --checks main.py" in ended.err
+    assert "behind which" not in place.voirkit("--force", "takes.py", "--checks").err
+
+
+def test_a_value_that_can_only_be_an_options_is_taken_without_an_equals_sign(place: Place) -> None:
+    place.write(main="import sys\nprint(sys.argv)\n")
+    ended = place.voirkit("--monitor", "1s", "main.py")
+    assert (ended.code, ended.out) == (0, "['main.py']\n")
+
+
+def test_the_list_of_what_ifs_needs_no_script(place: Place) -> None:
+    for words in (["--what-if", "list"], ["--what-if", "list", "main.py"]):
+        ended = place.voirkit(*words)
+        assert ended.code == 0
+        assert "checkpoint-async" in ended.out

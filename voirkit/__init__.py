@@ -72,7 +72,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'voirkit' has no attribute {name!r}")
+        import sys
+
+        raise AttributeError(f"module 'voirkit' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     from importlib import import_module
 
     value = getattr(import_module(home), name)

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exc.exit_code
     from voirkit.commands import run
 
-    return run.main(words)
+    return run.main(words, with_process=argv is None)
 
 
 def _refuse_misspelt(word: str) -> None:

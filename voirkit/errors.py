@@ -112,3 +112,17 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     if not near:
         return ""
     return f"Did you mean {' or '.join([', '.join(near[:-1]), near[-1]] if len(near) > 1 else near)}?"
+
+
+def misspelt(exc: BaseException) -> str:
+    """``Did you mean …?`` of a name that voirkit's own objects and modules do not have; nothing of all else."""
+    package = sys.modules.get("voirkit")
+    if isinstance(exc, AttributeError) and (exc.obj is package or type(exc.obj).__module__.partition(".")[0] == "voirkit"):
+        names: Iterable[str] = package.__all__ if exc.obj is package and package is not None else dir(exc.obj)
+        word = exc.name
+    elif isinstance(exc, ImportError) and exc.name == "voirkit" and "cannot import name" in str(exc):
+        names = package.__all__ if package is not None else ()
+        word = str(exc).split("'")[1]
+    else:
+        return ""
+    return did_you_mean(word or "", (name for name in names if not name.startswith("_")))

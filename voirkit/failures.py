@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from voirkit.errors import InstrumentError, VoirkitError
+from voirkit.errors import InstrumentError, VoirkitError, misspelt
 from voirkit.phases import NotAPhase
 from voirkit.script import current_folder
 from voirkit.voirfile import name_of, place_of
@@ -57,6 +57,7 @@ def as_error(exc: BaseException, instrument: Any) -> VoirkitError:
         tb = tb.tb_next
     text = f"{type(exc).__name__}: {text_of(exc)}".rstrip(": ")
     deeper = f"It was raised at {at}." if at != place else ""
+    deeper = "\n".join(filter(None, (misspelt(exc), deeper)))
     return InstrumentError(f"instrument {name} raised {text}.", where=shown(place), next=deeper)
 
 

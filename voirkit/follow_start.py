@@ -1,9 +1,9 @@
-"""Loaded by each python that starts while ``voirkit --follow`` follows a shell script, before anything else: has it run under voirkit.
+"""Loaded by each python that starts while ``$VOIRKIT_FOLLOW`` is set, before anything else, by voirkit's ``follow.pth``.
 
-``follow.pth``, installed with voirkit, imports this if ``$VOIRKIT_FOLLOW`` is set: a folder that ``voirkit.follow`` made. The process then
-executes ``python -m voirkit`` in its own place, with the same id, folder, files and interpreter options; the variable is gone there, so
-that what the program itself starts is part of its run and none of its own. Must never keep a python from starting, and imports nothing
-that python has not loaded by then.
+It is a folder that ``voirkit --follow`` made: the process executes ``python -m voirkit`` in its own place, with the same id, folder, files
+and interpreter options. Or it is what a program that runs under voirkit hands to the pythons that it starts (``subprocesses``): this one
+takes part in that run, as soon as it imports torch. The variable is gone for the program itself, and for what it starts. Must never keep a
+python from starting, and imports nothing that python has not loaded by then.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.follow_words import how, read
+from voirkit.follow_words import BECOMES_RAY_WORKER, how, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 FOLDER = "VOIRKIT_FOLLOW"
 OPTIONS, RUN_DIR = "options", "run-dir"  # files: voirkit's options for each run; the directory of the first run, if it was given
@@ -90,5 +92,41 @@ def _note(folder: str, words: Sequence[str]) -> None:
             number += 1
 
 
-if os.path.isdir(os.environ.get(FOLDER, "")):
-    begin(os.environ[FOLDER])
+class TakingPart:
+    """First in ``sys.meta_path`` until the program imports what this waits for: a program that never does pays for this alone.
+
+    Args:
+        offers: What another process has handed over.
+    """
+
+    def __init__(self, offers: str) -> None:
+        self._offers = offers
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module is found by others."""
+        if name not in _AWAITED or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            from base64 import urlsafe_b64decode
+            from pickle import loads
+
+            loads(urlsafe_b64decode(self._offers))  # this takes them: see inherit
+        except Exception as exc:
+            if sys.stderr is not None:
+                print(f"voirkit: sees nothing in a process that the program has started ({type(exc).__name__}: {exc}).", file=sys.stderr)
+        for finder in list(sys.meta_path):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+
+_AWAITED = ("torch", "dftracer", "voir")
+_value = os.environ.get(FOLDER, "")
+if os.path.isdir(_value):
+    begin(_value)
+elif _value and (_python := read(sys.orig_argv)).program != BECOMES_RAY_WORKER:
+    del os.environ[FOLDER]
+    if how(_python, sys.stdlib_module_names) != "plain":  # what a shell command starts, such as voirkit itself
+        sys.meta_path.insert(0, TakingPart(_value))

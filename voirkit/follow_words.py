@@ -15,6 +15,8 @@ LAUNCHER_MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
     "deepspeed.launcher.runner", "deepspeed.launcher.launch",
 })  # fmt: skip
+STARTS_RAY_WORKERS = "raylet"  # no python: it hands its environment to those that it starts
+BECOMES_RAY_WORKER = "setup_worker.py"  # each of them executes a worker in its own place
 # Programs that train nothing: installers, environments, and what shows or checks things. (The modules of the standard library are none.)
 TOOLS = frozenset({
     "pip", "uv", "uvx", "pipx", "pipenv", "poetry", "hatch", "conda", "mamba", "virtualenv", "wheel", "build", "twine", "ninja", "cmake",

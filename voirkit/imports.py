@@ -129,7 +129,7 @@ class _Loader:
             watcher.ran(module)
 
 
-def _as_importlib(code: CodeType) -> CodeType:
+def as_importlib(code: CodeType) -> CodeType:
     """Code that stands in tracebacks as python's own loader does: python leaves that out of most, and shows it in the others."""
     own = _bootstrap_external._LoaderBasics.exec_module.__code__  # type: ignore[attr-defined]
     line, size = max(line for _, _, line in own.co_lines() if line is not None), len(code.co_code)
@@ -140,7 +140,7 @@ def _as_importlib(code: CodeType) -> CodeType:
     return code.replace(co_filename=own.co_filename, co_firstlineno=line, co_linetable=table)
 
 
-_Loader.exec_module.__code__ = _as_importlib(_Loader.exec_module.__code__)
+_Loader.exec_module.__code__ = as_importlib(_Loader.exec_module.__code__)
 
 
 def _is_loading(name: str, frame: FrameType | None) -> bool:

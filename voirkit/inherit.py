@@ -1,9 +1,9 @@
-"""What processes that multiprocessing starts anew (spawn, forkserver) inherit from voirkit in this one: an offer each, and who takes it.
+"""What the processes that the program starts anew inherit from voirkit in this one: an offer each, and who takes it.
 
-The ``Process`` that multiprocessing pickles for such a child is given one thing more to load, before the program's own; so is what it
-pickles before, which is loaded before the main module.  The program's
-objects gain no attribute, and neither ``os.environ`` nor ``sys.path`` changes; whatever fails here, the program's process starts as it
-would without.  Checked with python 3.10 to 3.13.
+Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one thing more to load, before the
+program's own; so is what it pickles before, which is loaded before the main module.  Pythons that are started by ``subprocess`` take the
+same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
+changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.13.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ except Exception as exc:
             pass
 """
 
+# Who takes it, who makes it (module and name), whether subprocesses take it too, and the offer, pickled.
+Offer = tuple[str, str, str, bool, bytes]
 _offers: dict[str, Callable[[], object | None]] = {}
 _early: set[str] = set()  # those that are taken before the main module is loaded
+_of_multiprocessing: set[str] = set()  # those that are for children of multiprocessing alone
 _is_waiting = False  # for multiprocessing to be imported
 main_needs_them = False  # the main module can not be loaded where there are no offers: see alias
 _complained: set[str] = set()
@@ -55,8 +58,8 @@ _complained: set[str] = set()
 # in the process that starts another
 
 
-def watch(begin: str, offer: Callable[[], object | None], *, before_main: bool = False) -> None:
-    """From now on a process that multiprocessing starts anew calls a function with what is offered here; so do those started from there.
+def watch(begin: str, offer: Callable[[], object | None], *, before_main: bool = False, subprocesses: bool = True) -> None:
+    """From now on a process that is started anew calls a function with what is offered here; so do those started from there.
 
     Args:
         begin: ``"module:function"``.  Called in the child, with one argument, when its main module has been loaded and before what the
@@ -64,21 +67,27 @@ def watch(begin: str, offer: Callable[[], object | None], *, before_main: bool =
         offer: Called here for each such process: what to hand to it, plain and picklable; None if there is nothing.  If it can be found
             by its module and name in the child, it is watched there too, unless ``begin`` did not return.
         before_main: Call it before the main module is loaded, and before ``sys.path`` is the program's.
+        subprocesses: Offer it to pythons that are started by ``subprocess`` too; it is taken when they import torch, which may be before
+            their main module has defined anything.
     """
     global _is_waiting
     _offers[begin] = offer
     if before_main:
         _early.add(begin)
+    if not subprocesses:
+        _of_multiprocessing.add(begin)
     if "multiprocessing.process" in sys.modules or not _is_waiting:
         _is_waiting = True
         when_imported("multiprocessing.process", _patch)
         when_imported("multiprocessing.spawn", _patch_preparation)
+        when_imported("subprocess", _patch_subprocess)
 
 
 def unwatch(begin: str) -> None:
     """No more."""
     _offers.pop(begin, None)
     _early.discard(begin)
+    _of_multiprocessing.discard(begin)
     process = sys.modules.get("multiprocessing.process")
     base = getattr(process, "BaseProcess", None)
     if not _offers and base is not None and base.__dict__.get("__reduce_ex__") is _reduce_ex:
@@ -86,6 +95,8 @@ def unwatch(begin: str) -> None:
     spawn = sys.modules.get("multiprocessing.spawn")
     if not _offers and getattr(spawn, "get_preparation_data", None) is _preparation_data and _original is not None:
         spawn.get_preparation_data = _original  # type: ignore[union-attr]  # just asked for the attribute
+    if not _offers and "voirkit.subprocesses" in sys.modules:
+        sys.modules["voirkit.subprocesses"].remove()
 
 
 def _patch(process: ModuleType) -> None:
@@ -93,6 +104,30 @@ def _patch(process: ModuleType) -> None:
     _is_waiting = False
     if _offers and "__reduce_ex__" not in process.BaseProcess.__dict__:
         process.BaseProcess.__reduce_ex__ = _reduce_ex
+
+
+def _patch_subprocess(subprocess: ModuleType) -> None:
+    if _offers:
+        from voirkit.errors import tell
+
+        try:
+            from voirkit import subprocesses
+
+            subprocesses.put(subprocess, _as_text, tell)
+        except Exception as exc:  # the program is importing something: this must not come out there
+            tell(f"pythons that the program starts are not recorded ({type(exc).__name__}: {exc}).")
+
+
+def _as_text() -> str | None:
+    """All offers for a python program, as a text; who loads it takes them."""
+    lots = [(early, [one for one in _collected(early) if one[3]]) for early in (True, False)]
+    begins = [_Begin({"offers": offers, "folder": _FOLDER, "before_main": early}) for early, offers in lots if offers]
+    if not begins:
+        return None
+    from base64 import urlsafe_b64encode
+    from pickle import dumps
+
+    return urlsafe_b64encode(dumps(begins)).decode()
 
 
 _original: Callable[[str], dict[str, Any]] | None = None
@@ -165,8 +200,8 @@ def _is_first() -> bool:
     return True
 
 
-def _collected(early: bool) -> list[tuple[str, str, str, bytes]]:
-    """For each offer who takes it, who makes it (module and name), and the offer, pickled: it may fail to load there."""
+def _collected(early: bool) -> list[Offer]:
+    """All offers, each pickled by itself: it may fail to load there."""
     from pickle import dumps
 
     found = []
@@ -177,7 +212,7 @@ def _collected(early: bool) -> list[tuple[str, str, str, bytes]]:
             offered = offer()
             if offered is not None:
                 module, name = str(getattr(offer, "__module__", "")), str(getattr(offer, "__qualname__", ""))
-                found.append((begin, module, name, dumps(offered)))
+                found.append((begin, module, name, begin not in _of_multiprocessing, dumps(offered)))
         except Exception as exc:
             if begin not in _complained:
                 _complained.add(begin)
@@ -190,15 +225,15 @@ def _collected(early: bool) -> list[tuple[str, str, str, bytes]]:
 # in the process that was started
 
 
-def take(offers: list[tuple[str, str, str, bytes]], before_main: bool = False) -> None:
+def take(offers: list[Offer], before_main: bool = False) -> None:
     """Call those who take what has been offered; none can keep the others from it."""
     from pickle import loads
 
-    for begin, module, name, offered in offers:
+    for begin, module, name, subprocesses, offered in offers:
         try:
             _found(*begin.split(":"))(loads(offered))
             if begin not in _offers and module and name.isidentifier():
-                watch(begin, _found(module, name), before_main=before_main)
+                watch(begin, _found(module, name), before_main=before_main, subprocesses=subprocesses)
         except Exception as exc:
             from voirkit.errors import tell
 

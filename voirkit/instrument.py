@@ -67,7 +67,7 @@ def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
         yield ov.phases.init
         ov.argparser.add_argument(flag, action="store_true", dest=flag, help=help)
         yield ov.phases.parse_args
-        if getattr(ov.options, flag):
+        if ov.argparser.value(ov.options, flag):
             ov.require(_named(instrument) if isinstance(instrument, str) else instrument)
 
     return _instrument(phases, instrument, f'gated("{flag}")', place)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from voirkit.configuration import Setting
 
 
+BUILT_IN, PLUGIN, VOIRFILE = range(3)
+
+
 class _HelpFormatter(argparse.HelpFormatter):
     """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in a help text."""
 
@@ -66,6 +69,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     Attributes:
         definer: Who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself.
+        precedence: That of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes the name of one that has less.
+        displaced: The names that were taken so, each with who has it now.
     """
 
     def __init__(self, prog: str | None = None, usage: str | None = None, *args: Any, **kwargs: Any) -> None:
@@ -73,6 +78,9 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             prog, usage = "voirkit", usage or f"{SYNTAX}\n       {MODULE_SYNTAX}"
         self.definer: str | None = None
         self._definers: dict[str, str | None] = {}
+        self.precedence = BUILT_IN
+        self._precedences: dict[str, int] = {}
+        self.displaced: dict[str, str] = {}
         self._of_instruments: argparse._ArgumentGroup | None = None
         self._was_read = False
         self._settings: list[Setting] = []
@@ -126,13 +134,30 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 if first is None or who is None:
                     hint = "Give it another name."
                     raise InstrumentError(f"the option {name} is voirkit's own.", where=first or where, next=hint)
-                hint = "Rename it in one of them."
-                raise InstrumentError(f"the option {name} is added by {first} and by {who}.", next=hint)
+                if self._precedences[name] >= self.precedence:
+                    hint = "Rename it in one of them."
+                    raise InstrumentError(f"the option {name} is added by {first} and by {who}.", next=hint)
+                self._handle_conflict_resolve(None, [(name, self._option_string_actions[name])])  # type: ignore[arg-type]  # unused
+                self.displaced[name] = who
             self._definers[name] = who
+            self._precedences[name] = self.precedence
 
     def defined_by(self, option: str) -> str | None:
         """Who added an option (with its dashes); None if it is voirkit's own."""
         return self._definers.get(option)
+
+    def option_names(self) -> Iterable[str]:
+        """The names of all options, with their dashes."""
+        return self._option_string_actions.keys()
+
+    def value(self, options: Namespace, option: str) -> Any:
+        """The parsed value of an option of the instrument that runs now, or of one beside it; None if a voirfile has taken its name.
+
+        Args:
+            options: What was parsed.
+            option: Its name, with its dashes; its ``dest`` is the same.
+        """
+        return getattr(options, option, None) if self._precedences.get(option) == self.precedence else None
 
     def add_from_model(self, dest: str, model: Any, flatten: bool = True) -> None:
         """Make an option of each field of a dataclass.

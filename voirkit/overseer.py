@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from voirkit import __version__, alias, configuration, helpers, recording
-from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, tell
+from voirkit import __version__, alias, child_process, configuration, helpers, import_times, recording
+from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, say_as_it_is, tell
 from voirkit.failures import as_error, described, do_all, how_it_ended, shown, text_of
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
-from voirkit.options import ExtendedArgumentParser
+from voirkit.options import VOIRFILE, ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, Phase, StopProgram
 from voirkit.runs import summary, traces
 from voirkit.runs.ranks import rank_and_world_size
@@ -41,6 +41,7 @@ class Overseer(GivenOverseer):
         instruments: Functions or generators of the overseer.
         logfile: A file descriptor to send the log to, line by line, or None.
         record: Whether to make a run directory.
+        begun_ns: When the run began (``time.perf_counter_ns``), if that was before this is made.
 
     Attributes:
         phases: The phases; ``yield ov.phases.run_script`` waits for the end of one.
@@ -52,16 +53,21 @@ class Overseer(GivenOverseer):
         script: What is run, as the user typed it, after ``parse_args``.
         run_dir: Absolute path of the run directory, from ``load_script`` on, or None.
         summary: What becomes ``summary.json``; instruments add to it.
+        voirfiles: ``{"path", "sha256"}`` of each voirfile whose instruments take part.
     """
 
-    def __init__(self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False) -> None:
+    def __init__(
+        self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False, begun_ns: int | None = None
+    ) -> None:
         self._current: Instrument | None = None
+        self._precedences: dict[int, int] = {}  # of instruments that are not a voirfile's, by id
         self.argparser = ExtendedArgumentParser()
         _own_options(self.argparser)
         super().__init__(["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,))
         self.log = LogStream()
         self.options: Namespace
         self.probes: list[Probe] = []
+        self.voirfiles: list[dict[str, str]] = []
         self.script: str | None = None
         self.run_dir: str | None = None
         self.summary: dict[str, Any] = summary.empty(__version__)
@@ -78,12 +84,25 @@ class Overseer(GivenOverseer):
         self._pid = os.getpid()
         self._ended, self._exit_code = "exception", 1  # until it has come to its end
         self._refused = False  # before the script started
-        self._start = time.perf_counter()
+        self._begun_ns = time.perf_counter_ns() if begun_ns is None else begun_ns
+        self._script_ended_ns: int | None = None
+        self._imports_ns = 0
         self._duration_s = 0.0
         self._traced = False
         self._when_given: list[Callable[[Any], None]] = []
         self._wrong: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
+
+    def adopt(self, instruments: Iterable[Instrument], precedence: int) -> None:
+        """Take in instruments whose options give way to those of a higher precedence (``voirkit.options``: BUILT_IN, PLUGIN, VOIRFILE)."""
+        for instrument in instruments:
+            self._precedences[id(instrument)] = precedence
+            self.require(instrument)
+
+    def _require(self, instrument: Instrument) -> Any:
+        if self._current is not None:  # what an instrument requires is of its kind
+            self._precedences.setdefault(id(instrument), self._precedences.get(id(self._current), VOIRFILE))
+        return super()._require(instrument)
 
     # what instruments call
 
@@ -124,6 +143,24 @@ class Overseer(GivenOverseer):
         if given is not None:
             giving.give.produce(data)
 
+    def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
+        """Give what voirkit has measured or seen itself: to those who listen in this run, without counting it as given.
+
+        Args:
+            data: What to give.
+            yielding: Whether nothing is given where the script or a voirfile gives one of the keys itself.
+        """
+        given = self._given
+        if given is not None and not self._given_closed:
+            given.offer(data, yielding)
+
+    @property
+    def may_be_listened_to(self) -> bool:
+        """Whether somebody may subscribe to ``given``, or has: an instrument that is not voirkit's own may do so later."""
+        return self._given is not None or any(
+            not str(getattr(handler, "__module__", "")).startswith("voirkit") for handler in self.handlers
+        )
+
     def say(self, text: str) -> None:
         """Say something to the user, on stderr; nothing with ``--quiet``."""
         if not self._quiet:
@@ -151,6 +188,7 @@ class Overseer(GivenOverseer):
     def current(self, instrument: Instrument | None) -> None:
         self._current = instrument
         self.argparser.definer = None if instrument is None else described(instrument)
+        self.argparser.precedence = self._precedences.get(id(instrument), VOIRFILE)
 
     @property
     def exit_code(self) -> int:
@@ -175,7 +213,7 @@ class Overseer(GivenOverseer):
             self._configure(argv, typed)
         self._refuse()
         with self.run_phase(self.phases.parse_args):
-            self.options = self.argparser.parse_command(list(argv))
+            self.options = self._parse(argv)
             self._quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0  # one rank speaks for all
             if self.options.require:
                 from voirkit.runs import conditions
@@ -183,6 +221,7 @@ class Overseer(GivenOverseer):
                 known = set(self.summary)
                 self._required = [conditions.read(text, known) for text in self.options.require]
             self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
+            self._tell_displaced()
         self._refuse()
         with self.run_phase(self.phases.load_script):
             self.program = self._find(self.options)
@@ -199,14 +238,36 @@ class Overseer(GivenOverseer):
             self._begin_record(argv)
             self.program.load()
         self._refuse()
+        self._tell_voirfiles()
         with self.run_phase(self.phases.run_script) as set_value:
             try:
                 set_value(self.program.run())
             finally:
+                self._script_ended_ns = time.perf_counter_ns()
                 self._deactivate()
                 if os.getpid() != self._pid:
-                    self._leave_to_child()
+                    self._abandon()  # a forked child came to the end of the script: the run, and its instruments, are its parent's
         self._ended, self._exit_code = "normal", 0
+
+    def _parse(self, argv: Sequence[str]) -> Namespace:
+        try:
+            return self.argparser.parse_command(list(argv))
+        except SystemExit:  # --help, --version: what instruments do after they have added their options is for a run
+            self._abandon()
+            raise
+
+    def _tell_displaced(self) -> None:
+        by: dict[str, list[str]] = {}
+        for option, who in self.argparser.displaced.items():
+            by.setdefault(who, []).append(option)
+        for who, options in by.items():
+            self.say(f"note: {', '.join(options)} {'is' if len(options) == 1 else 'are'} of {who} here, not voirkit's own.")
+
+    def _tell_voirfiles(self) -> None:
+        if self.voirfiles:
+            overridden = [", ".join(probe.selectors) for probe in self.probes if probe.overrides]
+            changes = f"; the values of {', '.join(overridden)} are overridden" if overridden else ""
+            self.say(f"with {', '.join(os.path.relpath(one['path'], current_folder()) for one in self.voirfiles)}{changes}")
 
     def _configure(self, argv: Sequence[str], typed: str | None) -> None:
         chosen = self.argparser.early_values(argv, "--config")
@@ -218,15 +279,16 @@ class Overseer(GivenOverseer):
             return module(options.MODULE, options.ARGV)
         return script(options.SCRIPT, options.ARGV)
 
-    def _leave_to_child(self) -> None:
-        """A child that the script forked came to the end of the script: the run, and its instruments, are its parent's."""
+    def _abandon(self) -> None:
+        """Resume no instrument any more."""
         for waiting in self._plan.values():
             waiting.clear()
 
     def _prepare(self) -> None:
         helpers.set_current_overseer(self)
         # The script may give without any instrument that listens: what is given is counted all the same.
-        when_imported("voirkit.streams", self._notice_streams)
+        when_imported("voirkit.streams", self._report_of_streams)
+        when_imported("voirkit.reactive", self._notice_streams)
         when_imported("giving", _load_streams)
         self._open_log()
         super()._prepare()
@@ -276,14 +338,15 @@ class Overseer(GivenOverseer):
             self.warn(f"{exc}\n  This run is not recorded; --run-dir DIR records it elsewhere.")
             self._early = None
             return
-        begun = manifest.begin(__version__, command, own, current_folder())
+        begun = {**manifest.begin(__version__, command, own, current_folder(), self._begun_ns), "voirfiles": self.voirfiles}
         self._record = Record(path, self.warn, begun)
         self.run_dir = path
         self.summary.update(command=command, world_size=begun["world_size"])
-        recording.prepare(path, begun["rank"], begun["host"], self.options.trace_limit, self.warn)
+        recording.prepare(path, begun["rank"], begun["host"], self.options.trace_limit, self.warn, begun["world_size"])
         for line in self._early or ():
             self._record.log(line)
         self._early = None
+        import_times.begin()
 
     # given
 
@@ -302,9 +365,13 @@ class Overseer(GivenOverseer):
         given = streams.Given()
         if self._given_closed:
             return given  # asked for after the run: it hears nothing
-        streams.report = self.warn
         given.where("$event").subscribe(self.log)
         return given
+
+    def _report_of_streams(self, streams: Any) -> None:
+        # Patches need this module, and no stream: giving and reactivex, 170 ms of CPU and 7,000 live objects, stay away.
+        if not self._given_closed:
+            streams.report = self.warn
 
     def _notice_streams(self, _: object) -> None:
         if not self._given_closed:
@@ -312,9 +379,8 @@ class Overseer(GivenOverseer):
 
     def _end_streams(self) -> None:
         super()._end_streams()
-        if self._given is not None:
-            from voirkit import streams
-
+        streams: Any = sys.modules.get("voirkit.streams")
+        if streams is not None:
             streams.report = streams.to_stderr
 
     # when something fails
@@ -353,6 +419,10 @@ class Overseer(GivenOverseer):
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a child that the script forked came this far; the run is its parent's
+        if self._script_ended_ns is None:
+            self._script_ended_ns = time.perf_counter_ns()  # it failed where it only defines
+        if self._record is not None:
+            self._record.script_ended(self._script_ended_ns)
         try:
             self.status = "ended"
             ends = [self._close, self._end_streams] if self._refused else [self._finalize, self._close]
@@ -362,6 +432,7 @@ class Overseer(GivenOverseer):
             raise
         finally:
             self._end_record()
+            import_times.end()
             if self._traced:
                 recording.go_on()
             if self.program is not None:
@@ -381,6 +452,10 @@ class Overseer(GivenOverseer):
 
     def _end_trace(self) -> None:
         """Nothing is recorded from here on."""
+        recorder = sys.modules.get(recording.RECORDER)
+        if recorder is not None and recorder.has_recorded():
+            import_times.record()
+        self._imports_ns = import_times.end()
         totals = recording.end()
         if totals is None or self._record is None:
             return
@@ -388,23 +463,27 @@ class Overseer(GivenOverseer):
         summary.add_trace(self.summary, totals, self._duration_s)
         self._traced = True
 
-    def _step(self, generator: Any, phase: Phase) -> Any:
+    def _step(self, generator: Any, phase: Phase, throw: bool) -> Any:
         try:
-            return super()._step(generator, phase)
+            return super()._step(generator, phase, throw)
         except StopProgram:
             if self.phases.finalize.pending:
                 raise
             return None  # there is nothing left to stop
 
-    def _end_record(self) -> None:
+    def _end_record(self, late: bool = False) -> None:
         if self._record is None:
             return
         try:
             self._summarise()
-            if self._traced:
+            if self._traced or traces.are_there(self._record.path):  # by processes that the script has started
                 self._record.end(self._ended, self.exit_code, self.summary)  # read by what completes it
                 self._complete(self._record)
-            self._check()
+            if not late and child_process.are_left():
+                self.say("processes that the script has started still run: what they do is reported when they have ended.")
+                child_process.when_they_have_ended(self._complete_late)
+            if not late:
+                self._check()
             self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
         except Exception as exc:  # an instrument may have put anything into the summary
             self.warn(f"the summary can not be written ({type(exc).__name__}: {text_of(exc)}).")
@@ -420,13 +499,33 @@ class Overseer(GivenOverseer):
             self.summary = completed or self.summary
             # Of all children: the only one that ends meanwhile.
             used = after.children_user + after.children_system - before.children_user - before.children_system
-            self.summary["overhead"]["completing_s"] = round(used, 3)
+            cost = self.summary["overhead"]
+            cost["completing_s"] = round(used, 3)
+            cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
         self._warnings += [text for text in self.summary["warnings"] if text not in self._warnings]
         dropped = self.summary["dropped"]
         for name, n in traces.dropped_by_others(record.path, rank).items():
             dropped[name] = dropped.get(name, 0) + n
         for line in traces.lost(dropped):
             self.warn(line)
+
+    def _complete_late(self) -> None:
+        """Python has waited for the processes that the script had left behind: they are part of the run."""
+        if self._record is None or os.getpid() != self._pid:
+            return
+        recording.end_late()
+        self._record.script_ended(time.perf_counter_ns())
+        self._duration_s = self._record.duration_s
+        self._end_record(late=True)
+        say_as_it_is(self.table)
+
+    def _wall(self) -> dict[str, Any] | None:
+        """The account of the wall time as far as it is known without steps; whatever completes the record knows more."""
+        if self._record is None:
+            return None
+        from voirkit.runs.wall import Moments, without_steps
+
+        return without_steps(Moments(self._record.manifest), self._duration_s, {"import": self._imports_ns * 1e-9})
 
     def _check(self) -> None:
         """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""
@@ -440,16 +539,21 @@ class Overseer(GivenOverseer):
 
             self.summary["alerts"] = alerts(self.summary)
         given = self._given
+        if self._record is not None and not self._duration_s:
+            self._duration_s = self._record.duration_s
+        self.summary["wall"] = self._wall()
         for key, value in summary.empty(__version__).items():
             self.summary.setdefault(key, value)
         self.summary.update(
             warnings=self._warnings,
             exit_code=self.exit_code,
+            script_exit_code=self._exit_code,
             ended=self._ended,
-            duration_s=self._duration_s or (self._record.duration_s if self._record is not None else None),
+            duration_s=self._duration_s or None,
             given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
             probes=[
-                {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events} for p in self.probes
+                {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events, "overrides": p.overrides}
+                for p in self.probes
             ],
             dropped={**self.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in self.probes if p.dropped}},
         )  # fmt: skip
@@ -464,7 +568,7 @@ def _columns() -> tuple[int, bool]:
 
 
 def _load_streams(_: object) -> None:
-    __import__("voirkit.streams")
+    __import__("voirkit.reactive")
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:

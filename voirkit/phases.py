@@ -63,20 +63,27 @@ class Phase:
         """Whether all who waited for the phase have been resumed."""
         return self.status == "done"
 
-    def __call__(self, priority: float = 0) -> PhaseWithPriority:
-        """The phase with a place in its queue: who waits with a higher priority is resumed earlier."""
-        return PhaseWithPriority(self, priority)
+    def __call__(self, priority: float = 0, throw: bool = True) -> PhaseWithPriority:
+        """The phase with a place in its queue.
+
+        Args:
+            priority: Who waits with a higher one is resumed earlier.
+            throw: Whether what ended the phase (an error, ``sys.exit``, ``ov.stop``, Ctrl-C) is thrown into who waits. Without it the phase
+                ends alike however it ends, so that what comes after the ``yield`` is done; ``exception`` says how it did.
+        """
+        return PhaseWithPriority(self, priority, throw)
 
     def __repr__(self) -> str:
         return f"<Phase {self.name}: {self.status}>"
 
 
 class PhaseWithPriority:
-    """A phase to wait for, and the priority of who waits."""
+    """A phase to wait for, the priority of who waits, and whether what ends the phase is thrown into it."""
 
-    def __init__(self, phase: Phase, priority: float) -> None:
+    def __init__(self, phase: Phase, priority: float, throw: bool = True) -> None:
         self.phase = phase
         self.priority = priority
+        self.throw = throw
 
 
 class PhaseSequence:
@@ -123,8 +130,8 @@ class BaseOverseer:
         self.handler_kwargs = kwargs or {}
         self.status = "init"
         self._to_require: list[Instrument] = []
-        # For each phase a heap of (-priority, order of require, generator).
-        self._plan: dict[Phase, list[tuple[float, int, Waiting]]] = {phase: [] for phase in self.phases}
+        # For each phase a heap of (-priority, order of require, generator, whether it is told of an exception).
+        self._plan: dict[Phase, list[tuple[float, int, Waiting, bool]]] = {phase: [] for phase in self.phases}
         self._names: dict[int, Instrument] = {}  # order of require -> the instrument, to name it in errors
         self.current: Instrument | None = None  # the instrument that runs right now
 
@@ -213,8 +220,8 @@ class BaseOverseer:
         waiting = self._plan[phase]
         try:
             while waiting:  # those who are resumed may require others, so that they may grow
-                _, order, generator = waiting.pop(0)
-                self._resume(order, generator, phase)
+                _, order, generator, throw = waiting.pop(0)
+                self._resume(order, generator, phase, throw)
             phase.status = "done"
         except OverseerAbort as abort:
             raise abort.args[0] from None
@@ -252,26 +259,26 @@ class BaseOverseer:
             self._resume(order, made, self.phases._boot)
         return state
 
-    def _resume(self, order: int, generator: Waiting, phase: Phase) -> None:
+    def _resume(self, order: int, generator: Waiting, phase: Phase, throw: bool = True) -> None:
         """Resume a generator after a phase, and after all that it asks for and that is done, until it has to wait."""
         outer, self.current = self.current, self._names[order]
         try:
             while True:
-                wanted = self._step(generator, phase)
+                wanted = self._step(generator, phase, throw)
                 if wanted is None:
                     return
-                phase = wanted.phase
+                phase, throw = wanted.phase, wanted.throw
                 if not phase.done:
-                    self._plan[phase].append((-wanted.priority, order, generator))
+                    self._plan[phase].append((-wanted.priority, order, generator, throw))
                     self._plan[phase].sort()
                     return
         finally:
             self.current = outer
 
-    def _step(self, generator: Waiting, phase: Phase) -> PhaseWithPriority | None:
+    def _step(self, generator: Waiting, phase: Phase, throw: bool) -> PhaseWithPriority | None:
         """Resume a generator once; what it waits for next, or None if it has ended or failed."""
         try:
-            if phase.exception is None:
+            if phase.exception is None or not throw:
                 wanted = generator.send(phase.value)
             else:
                 wanted = generator.throw(phase.exception)
@@ -295,7 +302,7 @@ class BaseOverseer:
     def _close(self) -> None:
         """Close all who wait for what does not come any more."""
         for waiting in self._plan.values():
-            for _, order, generator in sorted(waiting):
+            for _, order, generator, _ in sorted(waiting):
                 outer, self.current = self.current, self._names[order]
                 try:
                     generator.close()
@@ -308,10 +315,12 @@ class BaseOverseer:
             waiting.clear()
 
     def _on_stop(self, value: object = None) -> None:
-        """Throw StopProgram into all who wait."""
+        """Throw StopProgram into all who wait, but those who asked for no exception."""
         self.status = "stopped"
         for waiting in self._plan.values():
-            for _, order, generator in sorted(waiting):
+            for _, order, generator, throw in sorted(waiting):
+                if not throw:
+                    continue
                 outer, self.current = self.current, self._names[order]
                 try:
                     generator.throw(StopProgram(value))

@@ -396,3 +396,8 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
             raise_on_purpose(carried)
 
     _push = _receive
+
+    def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
+        """Push for voirkit itself what is not counted as given; if ``yielding`` not where the program has given any of its keys."""
+        if not yielding or self._counts.keys().isdisjoint(data):
+            super()._push(data)

@@ -12,6 +12,7 @@ import sys
 from voirkit import inherit
 from voirkit.errors import VoirkitError, tell
 from voirkit.imports import when_imported
+from voirkit.runs.ranks import rank_and_world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ RECORDER = "voirkit.trace.recorder"
 LIMIT = 4 * 10**9  # bytes of segments, --trace-limit
 _BEGIN = "voirkit.recording:take"
 
-_plan: dict[str, Any] | None = None  # folder, rank, host, limit
+_plan: dict[str, Any] | None = None  # folder, rank, host, limit, world_size
 _tell: Callable[[str], None] = tell
 _ended: dict[str, Any] | None = None  # the plan of the run that has ended
 _late: tuple[dict[str, Any], int] | None = None  # that plan while what comes after its run is recorded, and by which process
 
 
-def prepare(folder: str, rank: int, host: str | None = None, limit: int = LIMIT, say: Callable[[str], None] = tell) -> None:
+def prepare(
+    folder: str, rank: int, host: str | None = None, limit: int = LIMIT, say: Callable[[str], None] = tell, world_size: int = 1
+) -> None:
     """From now on what records in this process, and in those it starts, does so in a run directory.
 
     Args:
@@ -39,14 +42,26 @@ def prepare(folder: str, rank: int, host: str | None = None, limit: int = LIMIT,
         host: Its host's name.
         limit: How many bytes of segments may be written; what comes then is counted.
         say: Told what goes wrong.
+        world_size: Of the group that the rank is of; 1 without one.
     """
     global _plan, _tell
     end_late()
     atexit.unregister(end_late)
     atexit.register(end_late)  # before the program registers anything, so that it is called last
-    _plan, _tell = {"folder": folder, "rank": rank, "host": host, "limit": limit}, say
+    _plan, _tell = {"folder": folder, "rank": rank, "host": host, "limit": limit, "world_size": world_size}, say
     inherit.watch(_BEGIN, offered, before_main=True)
     when_imported(RECORDER, _begin)
+
+
+def join_group(rank: int, world_size: int) -> None:
+    """This process is one of several ranks, which it may learn late; those that it starts from now on belong to the same rank."""
+    global _plan
+    if _plan is None or world_size < 2 or (rank, world_size) == (_plan["rank"], _plan["world_size"]):
+        return  # what launched it has said so already
+    _plan = {**_plan, "rank": rank, "world_size": world_size}
+    recorder = sys.modules.get(RECORDER)
+    if recorder is not None:
+        recorder.join_group(rank, world_size)
 
 
 def is_prepared() -> bool:
@@ -118,7 +133,10 @@ def take(offer: dict[str, Any]) -> None:
     if _plan is not None:
         return  # it was told by $VOIRKIT_RUN_DIR already
     _plan = offer["plan"]
-    begun = offer["begun"]
+    rank, world_size = rank_and_world_size()
+    if world_size > 1:  # a launcher has started it
+        _plan = {**_plan, "rank": rank, "world_size": world_size}
+    begun = offer["begun"] if world_size < 2 else None
     when_imported(RECORDER, _begin if begun is None else lambda recorder: recorder.adopt(begun))
 
 
@@ -151,7 +169,7 @@ def begin_alone(folder: str, where: str) -> bool:
     except VoirkitError as exc:
         tell(f"{exc}\n  This run is not recorded.")
         return False
-    prepare(folder, _alone.rank, _alone.host)
+    prepare(folder, _alone.rank, _alone.host, world_size=_alone.world_size)
     __import__(RECORDER)
     atexit.unregister(end_late)  # the program may have registered callbacks already, which are called after it
     atexit.unregister(_end_with_python)

@@ -85,6 +85,21 @@ class Program:
         except RecursionError:  # a long chain of elif or operators: python compiles it from source, but not from a tree
             self.tree, self._split = None, 0
 
+    def hold(self, names: Sequence[str] = ()) -> bool:
+        """Leave the first statement that sets one of these names, and all after it, to ``run``: a probe wants to see it.
+
+        Args:
+            names: Variables of the module; without any, all are meant.
+
+        Returns:
+            Whether at least one statement that sets one is left.
+        """
+        body = self.tree.body if self.tree is not None else []
+        setting = [i for i, statement in enumerate(body) if not names or not _set_in(statement).isdisjoint(names)]
+        if self._module is None:
+            self._split = min([self._split, *setting])
+        return not setting or setting[-1] >= self._split
+
     def enter(self) -> None:
         """Make ``sys.argv`` and ``sys.path`` those of the program."""
         sys.argv[:] = self.argv
@@ -369,6 +384,19 @@ def _walk(node: ast.AST) -> list[ast.AST]:
         for name in each._fields:
             value = getattr(each, name, None)
             found += [below for below in (value if isinstance(value, list) else (value,)) if isinstance(below, ast.AST)]
+    return found
+
+
+def _set_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement may set, those of functions inside it too."""
+    found: set[str] = set()
+    for node in _walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        else:  # a definition, a handler, a pattern
+            found.update(name for name in (getattr(node, "name", None), getattr(node, "rest", None)) if type(name) is str)
     return found
 
 

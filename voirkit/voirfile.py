@@ -10,29 +10,50 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, ModuleType
 
-from voirkit.errors import InstrumentError, VoirfileError, VoirkitError
+from voirkit.errors import InstrumentError, VoirfileError, VoirkitError, misspelt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     Instrument: TypeAlias = Callable[..., Any]
+    Packages: TypeAlias = list[tuple[str, str]]
 
 GROUP = "voirkit.instruments"
 
 
+ROOTS = (".git", "pyproject.toml")  # what the folder of a project has
+
+
 def find(folder: str, cwd: str) -> list[str]:
-    """The voirfiles of a script: beside it, then in the current folder and its parents; nearest first, each once."""
-    folders = [folder]
-    current = os.path.abspath(cwd)
-    while True:
-        folders.append(current)
-        parent = os.path.dirname(current)
-        if parent == current:
-            break
-        current = parent
+    """The voirfiles of a script: beside it, then from the current folder up to its project's; nearest first, each once.
+
+    The project's folder is the nearest that has one of ``ROOTS``; where none has, only the current folder is looked at.
+    """
+    folders = [folder, *_up_to_root(os.path.abspath(cwd))]
     paths = dict.fromkeys(os.path.realpath(os.path.join(f, "voirfile.py")) for f in folders)
     return [path for path in paths if os.path.exists(path)]
+
+
+def _up_to_root(cwd: str) -> list[str]:
+    folders = [cwd]
+    while not any(os.path.exists(os.path.join(folders[-1], name)) for name in ROOTS):
+        parent = os.path.dirname(folders[-1])
+        if parent == folders[-1]:
+            return [cwd]
+        folders.append(parent)
+    return folders
+
+
+def identity(path: str) -> dict[str, str]:
+    """``{"path", "sha256"}`` of a voirfile, for the record of a run; without a hash where it can not be read any more."""
+    from hashlib import sha256
+
+    try:
+        with open(path, "rb") as file:
+            return {"path": path, "sha256": sha256(file.read()).hexdigest()}
+    except OSError:
+        return {"path": path}
 
 
 def load(path: str, index: int) -> list[Instrument]:
@@ -107,7 +128,7 @@ def _failure(path: str, exc: Exception) -> VoirfileError:
         text = f"{type(exc).__name__}: {exc}".rstrip(": ")
     except Exception:
         text = type(exc).__name__
-    return VoirfileError(f"the voirfile can not be loaded: {text}.", where=_line(path, exc))
+    return VoirfileError(f"the voirfile can not be loaded: {text}.", where=_line(path, exc), next=misspelt(exc))
 
 
 def _line(path: str, exc: BaseException) -> str:
@@ -175,18 +196,20 @@ def place_of(instrument: Any) -> str:
 # plug-ins
 
 
-def plugins(warn: Callable[[str], None]) -> list[Instrument]:
-    """The instruments of installed packages: the entry points of group ``voirkit.instruments``.
+def plugins(warn: Callable[[str], None], packages: Packages | None = None) -> dict[str, list[Instrument]]:
+    """The instruments of installed packages, by distribution: the entry points of group ``voirkit.instruments``.
 
     One that can not be imported is told through ``warn`` and left out.
     """
-    found: list[Instrument] = []
-    for distribution, name, reference in _entry_points():
+    instruments: dict[str, list[Instrument]] = {}
+    for distribution, name, reference in entry_points(GROUP, packages):
         try:
-            found += [check(v, label, reference) for label, v in _flat(name, _resolve(reference))]
+            checked = [check(v, label, reference) for label, v in _flat(name, _resolve(reference))]
         except Exception as exc:
             warn(f"plug-in {name!r} of {distribution} can not be loaded ({type(exc).__name__}: {exc}). The run goes on without it.")
-    return found
+        else:
+            instruments.setdefault(distribution, []).extend(checked)
+    return instruments
 
 
 def _resolve(reference: str) -> Any:
@@ -197,13 +220,27 @@ def _resolve(reference: str) -> Any:
     return value
 
 
-def _entry_points() -> list[tuple[str, str, str]]:
-    """(distribution, name, reference) of each entry point of the group.
+def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str, str, str]]:
+    """(distribution, name, reference) of each entry point of a group.
+
+    Args:
+        group: Such as ``voirkit.instruments``.
+        packages: What ``installed_packages`` gives, if it has been read.
+    """
+    entries: dict[tuple[str, str], tuple[str, str, str]] = {}
+    for distribution, text in installed_packages() if packages is None else packages:
+        for name, reference in _section(text, group):
+            entries.setdefault((distribution, name), (distribution, name, reference))
+    return list(entries.values())
+
+
+def installed_packages() -> Packages:
+    """(distribution, its ``entry_points.txt``) of each installed package that names a group of voirkit's.
 
     Reads the files that the packaging standard prescribes (packaging.python.org, "Entry points specification") because
     importlib.metadata takes 46 ms to import and to look through an environment with torch, this 1 ms.
     """
-    found: dict[str, tuple[str, str, str]] = {}
+    packages: Packages = []
     seen: set[str] = set()
     for folder in sys.path:
         try:
@@ -220,17 +257,16 @@ def _entry_points() -> list[tuple[str, str, str]]:
                     text = file.read()
             except (OSError, UnicodeDecodeError):
                 continue
-            if GROUP in text:
-                for name, reference in _section(text):
-                    found.setdefault(f"{package}:{name}", (package, name, reference))
-    return list(found.values())
+            if "[voirkit." in text:
+                packages.append((package, text))
+    return packages
 
 
-def _section(text: str) -> Iterator[tuple[str, str]]:
+def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
     inside = False
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
-            inside = line == f"[{GROUP}]"
+            inside = line == f"[{group}]"
         elif inside and "=" in line and not line.startswith(("#", ";")):
             name, _, reference = line.partition("=")
             yield name.strip(), reference.split("[")[0].strip()

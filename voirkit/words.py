@@ -183,13 +183,15 @@ class Words:
         if nargs in (REMAINDER, PARSER):
             return words[i:] if attached is None else [attached, *words[i:]], len(words)
         many = len(words)
-        # An optional value needs an "=", but for an option that can tell it from SCRIPT.
+        # An optional value needs an "=", unless the option can tell it from SCRIPT, or its type takes the word and no file has that name.
         ranges = {None: (1, 1), OPTIONAL: (0, 0), ZERO_OR_MORE: (0, many), ONE_OR_MORE: (1, many)}
         least, most = ranges.get(nargs, (nargs, nargs))
         values = [] if attached is None else [attached]
         is_script = getattr(action, "is_script", None)  # of one that says itself which word is SCRIPT
         if nargs == OPTIONAL and is_script is not None and i < many and words[i] != "--" and not self._is_option(i):
             most = 0 if is_script(words[i], words[i + 1 :]) else 1
+        elif nargs == OPTIONAL and i + 1 < many and words[i] != "--" and not self._is_option(i) and _is_value(action, words[i]):
+            most = 1
         while attached is None and i < many and len(values) < most and words[i] != "--" and not self._is_option(i):
             values.append(words[i])
             i += 1
@@ -207,8 +209,12 @@ def values_of(option: str, given: list[Given]) -> list[str]:
 
 
 def asks_for_help(given: list[Given]) -> bool:
-    """Whether ``--help`` or ``--version`` is among the options."""
-    return any(isinstance(action, (argparse._HelpAction, argparse._VersionAction)) for action, _, _ in given)
+    """Whether ``--help`` or ``--version`` is among the options, or another with a value that is answered without a run."""
+    return any(
+        isinstance(action, (argparse._HelpAction, argparse._VersionAction))
+        or any(value in getattr(action, "asks_for_help", ()) for value in values)
+        for action, _, values in given
+    )
 
 
 def as_argparse_reads_it(action: Action, name: str, values: list[str]) -> list[str]:
@@ -223,6 +229,17 @@ def why_no_script(given: list[Given]) -> str:
     action, name, values = given[-1]
     cure = "put -- before SCRIPT" if action.nargs in (ZERO_OR_MORE, ONE_OR_MORE) else "SCRIPT comes after it"
     return f"'{values[-1]}' was taken as a value of {name}; {cure}."
+
+
+def _is_value(action: Action, word: str) -> bool:
+    """Whether a word that stands where SCRIPT may is rather an option's value: its type takes it, and no file has that name."""
+    if not callable(action.type) or action.type is str or os.path.exists(word):
+        return False
+    try:
+        action.type(word)
+    except Exception:  # whatever a type raises of what is no value for it
+        return False
+    return True
 
 
 def _has_dash(word: str) -> bool:

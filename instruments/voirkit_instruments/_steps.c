@@ -42,7 +42,7 @@ typedef struct {
 /* One recording at a time: a thread that meets another one begins anew. */
 static _Thread_local struct { int64_t serial; int inside; } here;
 static int64_t last_serial;
-static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *zero;
+static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected, *zero;
 
 static inline int is_inside(Hot *hot) {
     return here.serial == hot->serial ? here.inside : hot->at_first;
@@ -174,6 +174,7 @@ typedef struct {
     Hot *hot;
     PyObject *name, *describe, *ask, *other, *tensor;
     known table[PLACES];
+    int64_t began, least; /* of a pause, in ns */
     int level;
 } Part;
 
@@ -348,6 +349,7 @@ static PyObject *leave_step(PyObject *self, PyObject *const *args, Py_ssize_t n)
     if (result <= 0)
         return done(hot, end, result);
     PyObject *optimizer = args[2], *name, *said;
+    int uses; /* whether the device is used */
     if (PyTuple_CheckExact(optimizer) && PyTuple_GET_SIZE(optimizer)) /* all arguments, of a decorator's function */
         optimizer = PyTuple_GET_ITEM(optimizer, 0);
     if (look_up(part, optimizer, 0, &optimizer, 1, &name, &said) < 0)
@@ -356,8 +358,8 @@ static PyObject *leave_step(PyObject *self, PyObject *const *args, Py_ssize_t n)
     result = record(hot, name, args[0], end, said, zero);
     if (result == 0 && hot->device != Py_None)
         result = tell_device(hot, word_end, name, said);
-    else if (result == 0) {
-        PyObject *looked = PyObject_CallNoArgs(part->ask);
+    else if (result == 0 && (uses = part->other == Py_None ? 1 : truth(PyObject_GetAttr(part->other, word_initialized))) != 0) {
+        PyObject *looked = uses < 0 ? NULL : PyObject_CallNoArgs(part->ask);
         result = looked == NULL ? trouble(hot, "an optimizer's step") : 0;
         Py_XDECREF(looked);
     }
@@ -379,8 +381,11 @@ static Py_ssize_t items_of_tensor(Part *part, PyObject *batch) {
     first = Py_NewRef(first);
     PyObject *shape = PyObject_GetAttr(first, word_shape);
     Py_DECREF(first);
-    if (shape == NULL)
+    if (shape == NULL) { /* a nested tensor has none */
+        if (PyErr_ExceptionMatches(PyExc_Exception))
+            PyErr_Clear();
         return -1;
+    }
     Py_ssize_t found = PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) ? PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, 0)) : -1;
     Py_DECREF(shape);
     return found;
@@ -416,6 +421,31 @@ static PyObject *leave_fetch(PyObject *self, PyObject *const *args, Py_ssize_t n
     return done(hot, end, result);
 }
 
+/* A callback of gc's: the pause, if it is long enough. Collections do not overlap, whatever threads there are. */
+static PyObject *collection(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t at = clock_ns();
+    Part *part = (Part *)self;
+    Hot *hot = part->hot;
+    if (n < 2 || !PyUnicode_Check(args[0]) || PyUnicode_CompareWithASCIIString(args[0], "stop") != 0) {
+        part->began = at;
+        return done(hot, clock_ns(), 0);
+    }
+    int64_t began = part->began;
+    part->began = 0;
+    if (!began || at - began < part->least || hot->at_first == DEAF || !PyDict_Check(args[1]))
+        return done(hot, at, 0);
+    PyObject *generation = PyDict_GetItemWithError(args[1], word_generation);
+    PyObject *collected = PyDict_GetItemWithError(args[1], word_collected);
+    PyObject *said = generation == NULL || collected == NULL ? NULL : PyObject_CallOneArg(part->describe, generation);
+    if (said == NULL)
+        return done(hot, at, PyErr_Occurred() ? trouble(hot, "a garbage collection") : 0);
+    PyObject *number = PyLong_FromLongLong(began);
+    int result = number == NULL ? -1 : record(hot, part->name, number, at, said, collected);
+    Py_XDECREF(number);
+    Py_DECREF(said);
+    return done(hot, at, result);
+}
+
 /* The functions: built in ones, whose copies are themselves, each with its part for self. */
 
 #define FAST (PyCFunction)(void (*)(void))
@@ -425,6 +455,7 @@ static PyMethodDef made[] = {
     {"leave_call", FAST leave_call, METH_FASTCALL, NULL},
     {"leave_step", FAST leave_step, METH_FASTCALL, NULL},
     {"leave_fetch", FAST leave_fetch, METH_FASTCALL, NULL},
+    {"collection", FAST collection, METH_FASTCALL, NULL},
 };
 
 static PyObject *function(Hot *hot, int which, int level, PyObject *name, PyObject *describe, PyObject *ask, PyObject *other, PyObject *tensor) {
@@ -460,13 +491,24 @@ static PyObject *hot_leave_call(Hot *self, PyObject *args) {
 }
 
 static PyObject *hot_leave_step(Hot *self, PyObject *args) {
-    PyObject *describe, *look;
-    return PyArg_ParseTuple(args, "OO", &describe, &look) ? function(self, 3, 0, NULL, describe, look, NULL, NULL) : NULL;
+    PyObject *describe, *look, *cuda = Py_None;
+    return PyArg_ParseTuple(args, "OO|O", &describe, &look, &cuda) ? function(self, 3, 0, NULL, describe, look, cuda, NULL) : NULL;
 }
 
 static PyObject *hot_leave_fetch(Hot *self, PyObject *args) {
     PyObject *describe, *other, *tensor, *modes;
     return PyArg_ParseTuple(args, "OOOO", &describe, &other, &tensor, &modes) ? function(self, 4, 0, NULL, describe, modes, other, tensor) : NULL;
+}
+
+static PyObject *hot_collection(Hot *self, PyObject *args) {
+    PyObject *name, *describe;
+    long long least;
+    if (!PyArg_ParseTuple(args, "OOL", &name, &describe, &least))
+        return NULL;
+    PyObject *result = function(self, 5, DEAF, name, describe, NULL, NULL, NULL);
+    if (result != NULL)
+        ((Part *)PyCFunction_GET_SELF(result))->least = least;
+    return result;
 }
 
 #include "_steps_watched.h"
@@ -475,8 +517,9 @@ static PyMethodDef hot_methods[] = {
     {"enter", (PyCFunction)hot_enter, METH_VARARGS, "enter(level)"},
     {"leave", (PyCFunction)hot_leave, METH_VARARGS, "leave(name, level)"},
     {"leave_call", (PyCFunction)hot_leave_call, METH_VARARGS, "leave_call(describe, grad_enabled, graph_task)"},
-    {"leave_step", (PyCFunction)hot_leave_step, METH_VARARGS, "leave_step(describe, look)"},
+    {"leave_step", (PyCFunction)hot_leave_step, METH_VARARGS, "leave_step(describe, look, cuda)"},
     {"leave_fetch", (PyCFunction)hot_leave_fetch, METH_VARARGS, "leave_fetch(describe, other, tensor, modes)"},
+    {"collection", (PyCFunction)hot_collection, METH_VARARGS, "collection(name, describe, least_ns)"},
     {"watched", (PyCFunction)hot_watched, METH_VARARGS, "watched(method, leave)"},
     {"everywhere", (PyCFunction)hot_everywhere, METH_O, "everywhere(inside): this thread is there, and those that come"},
     {"forget", (PyCFunction)hot_forget, METH_NOARGS, "forget(): describe all things again"},
@@ -525,9 +568,13 @@ static int execute(PyObject *module) {
     word_begin = PyUnicode_InternFromString("begin");
     word_end = PyUnicode_InternFromString("end");
     word_drop = PyUnicode_InternFromString("drop");
+    word_initialized = PyUnicode_InternFromString("_initialized");
+    word_generation = PyUnicode_InternFromString("generation");
+    word_collected = PyUnicode_InternFromString("collected");
     zero = PyLong_FromLong(0);
     if (hot_type == NULL || part_type == NULL || watched_type == NULL || bound_type == NULL || word_training == NULL || word_shape == NULL
-        || word_begin == NULL || word_end == NULL || word_drop == NULL || zero == NULL)
+        || word_begin == NULL || word_end == NULL || word_drop == NULL || word_generation == NULL || word_initialized == NULL || word_collected == NULL
+        || zero == NULL)
         return -1;
     ready = 1;
     return PyModule_AddObject(module, "Hot", hot_type);

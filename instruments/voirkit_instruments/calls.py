@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 SHOWN = 20  # names of skipped functions for each reason, in the summary
 
 
 @instrument_definition
 @once("--calls")
-def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase]:
+def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase | PhaseWithPriority]:
     """Record calls, from the script's own code on.
 
     Args:
@@ -45,7 +45,7 @@ def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int =
     if ov.program is not None and any(name.partition(".")[0] == "__main__" for name in tracing.asked):
         ov.program.defines = lambda: tracing.ran(sys.modules["__main__"])
     try:
-        yield ov.phases.run_script
+        yield ov.phases.run_script(throw=False)
     finally:
         inherit.unwatch(calls_children.BEGIN)
         tracing.end()

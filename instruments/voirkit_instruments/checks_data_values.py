@@ -10,6 +10,7 @@ from itertools import pairwise
 from zlib import crc32
 
 from voirkit_instruments.steps_lengths import only_looks
+from voirkit_instruments.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
 def _is_array(thing: Any) -> bool:
     """Whether it is a tensor or an array, and no subclass of the program's."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    return type(thing) is torch.Tensor or (numpy is not None and type(thing) is numpy.ndarray)
+    return (type(thing) is torch.Tensor and is_readable(torch, thing)) or (numpy is not None and type(thing) is numpy.ndarray)
 
 
 def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
@@ -63,7 +64,7 @@ def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
     else:
         return None
     for part in parts:
-        if type(part) is not torch.Tensor or part.device.type != "cpu" or part.layout is not torch.strided:
+        if type(part) is not torch.Tensor or part.device.type != "cpu" or not is_readable(torch, part):
             continue
         if part.is_floating_point() or part.is_complex() or part.ndim != 1 or part.dtype is torch.bool or not len(part):
             continue
@@ -88,7 +89,7 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
         TypeError: It is nothing that can be told.
     """
     if type(part) is torch.Tensor:
-        if part.device.type != "cpu" or part.layout is not torch.strided:
+        if part.device.type != "cpu" or not is_readable(torch, part):
             raise TypeError
         while part.numel() > _MOST_ELEMENTS:
             part = part[: _MOST_ELEMENTS // 4] if part.ndim == 1 else part[0]

@@ -10,7 +10,10 @@ import time
 import weakref
 
 from voirkit_instruments.checks_facts import BACKWARD
+from voirkit_instruments.checks_kept import KeptGraphs
 from voirkit_instruments.checks_norms import digests, is_plain, is_quiet
+from voirkit_instruments.checks_units import RELU, UnitFacts
+from voirkit_instruments.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 now = time.perf_counter_ns
 
 _MOST_NODES = 30_000
+_LOSS_NODES = 6
+_LOSS_PARTS = ("MeanBackward", "SumBackward", "PowBackward", "AbsBackward", "SqrtBackward", "MulBackward", "DivBackward", "SubBackward")
 _PENDING = 32  # losses on a device that are read together, so that it is waited for once
 _NAMED = 5
 
@@ -56,6 +61,7 @@ class Graphs:
         self._arguments: dict[str | None, int] = {}
         self._tensor = torch.Tensor
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+        self._kept, self._units = KeptGraphs(), UnitFacts(facts, torch, models)
         self.unheld: dict[int, Unheld] = {}
 
     def __deepcopy__(self, memo: object) -> Graphs:
@@ -71,8 +77,10 @@ class Graphs:
                 where = here.where = self._facts.places.of(sys._getframe(1))
                 optimizers.before_backward(where)
                 n = self._seen[where] = self._seen.get(where, 0) + 1
+                if type(tensors) is self._tensor:
+                    self._kept.mark(tensors, where, n)
                 if n & (n - 1) == 0 or n == 3:
-                    self._walk(tensors, where, optimizers)
+                    self._walk(tensors, where, optimizers, n)
                 self._look_at_loss(tensors, where, optimizers)
             except Exception as exc:
                 self._facts.failed("a backward pass", exc)
@@ -98,9 +106,10 @@ class Graphs:
 
     # what it reaches
 
-    def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
+    def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts, n: int) -> None:
         roots = self._roots(tensors)
-        leaves = self._leaves(roots)
+        leaves, units, nodes = self._leaves(roots)
+        self._look_at_difference(roots, where)
         if leaves is None:
             return
         held = optimizers.held()
@@ -112,8 +121,29 @@ class Graphs:
             "reach", where, len(leaves), held=len(reached), parameters=len(own),
             leaf_root=bool(roots) and all(root.grad_fn is None for root in roots),
         )  # fmt: skip
+        self._facts.mark("graph", where, n, nodes=nodes, kept=self._kept.alive(where))
         if held:
             self._watch(own)
+            self._units.look(units, where, held)
+
+    def _look_at_difference(self, roots: list[Any], where: str | None) -> None:
+        """Whether a loss that is written by hand subtracts a target of N numbers from an output of shape (N, 1): N x N differences."""
+        node = roots[0].grad_fn if len(roots) == 1 else None
+        for _ in range(_LOSS_NODES):
+            if node is None or node.name().rstrip("0123456789") not in _LOSS_PARTS:
+                return
+            following = node.next_functions
+            if node.name() == "SubBackward0":
+                break
+            node = following[0][0] if following else None
+        else:
+            return
+        operands = [one for one, _ in following if one is not None]
+        if len(operands) != 1 or not hasattr(node, "_input_metadata"):  # torch before 2.3
+            return
+        whole, own = (tuple(one._input_metadata[0].shape) for one in (node, operands[0]))
+        if len(whole) == 2 and whole[0] == whole[1] > 1 and own == (whole[0], 1):
+            self._facts.mark("loss_shapes", where, 0, loss="a difference", input=str(own), target=str(whole[:1]), becomes=str(whole))
 
     def _roots(self, tensors: Any) -> list[Any]:
         if type(tensors) is self._torch.Tensor:
@@ -121,8 +151,9 @@ class Graphs:
         given = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         return [tensor for tensor in given if isinstance(tensor, self._torch.Tensor)]
 
-    def _leaves(self, roots: list[Any]) -> list[Any] | None:
-        """The leaves that get gradients; None if the graph is too large to be walked through, or no plain one."""
+    def _leaves(self, roots: list[Any]) -> tuple[list[Any] | None, list[Any], int]:
+        """The leaves that get gradients (None if the graph is too large to be walked through), its ReLU nodes, how many nodes it has."""
+        units = []
         with self._torch._C.DisableTorchFunction():
             leaves = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
             stack = [root.grad_fn for root in roots if root.grad_fn is not None]
@@ -138,9 +169,11 @@ class Graphs:
                         leaves[id(leaf)] = leaf
                     else:
                         stack.append(following)
+                        if type(following).__name__ == RELU:
+                            units.append(following)
                 if len(seen) > _MOST_NODES:
-                    return None
-        return list(leaves.values())
+                    return None, [], len(seen)
+        return list(leaves.values()), units, len(seen)
 
     def _watch(self, parameters: list[Any]) -> None:
         new = [p for p in parameters if id(p) not in self.unheld or self.unheld[id(p)].of() is not p][:1000]
@@ -185,7 +218,7 @@ class Graphs:
         if type(tensors) is not self._tensor or self._bad or tensors.numel() != 1:
             return
         if tensors.is_cpu:
-            if self._modes() or tensors.layout is not self._torch.strided:
+            if self._modes() or not is_readable(self._torch, tensors):
                 return
             value = tensors.item()
             if not abs(value) < float("inf"):
@@ -199,7 +232,7 @@ class Graphs:
 
     def read_pending(self, optimizers: OptimizerFacts) -> None:
         """Read the losses that lie on a device."""
-        pending, self._pending = self._pending, []
+        pending, self._pending = [loss for loss in self._pending if is_readable(self._torch, loss[2])], []
         if not pending or self._bad:
             return
         with self._torch._C.DisableTorchFunction(), self._torch.no_grad():

@@ -1,12 +1,13 @@
 """What is seldom asked of many tensors at once: whether they are finite, zero, or have changed; one wait for a device each time.
 
 Changes nothing: no graph, no random number, no hook or mode of the program is called. Of tensors that are not plain (sharded over ranks,
-sparse, quantized, of a subclass) nothing is said.
+sparse, quantized, of a subclass), and of those whose memory is freed, nothing is said.
 """
 
 from __future__ import annotations
 
 from voirkit_instruments.calls_quiet import quiet
+from voirkit_instruments.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def is_plain(torch: ModuleType, tensor: Any) -> bool:
     """Whether a tensor may be looked at."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout is torch.strided
+        and is_readable(torch, tensor)
         and tensor.device.type in ("cpu", "cuda")
         and (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.element_size() > 1  # torch has no norm of float8
         and tensor.numel() > 0
     )
 

@@ -17,6 +17,7 @@ from voirkit_instruments.checks_facts import DEAF, STEP
 from voirkit_instruments.checks_graph import _NAMED, Graphs, Unheld, shown
 from voirkit_instruments.checks_norms import digests, is_plain, is_quiet, largest
 from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.values import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ now = time.perf_counter_ns
 _FIRST, _RARELY = 4, 1024  # steps that are all looked at; how many there are at most between two looks
 _MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000  # one optimizer for each parameter: only the first are looked at
 _PROBES = 3
+_TINY = 1e-5  # of the highest learning rate: schedules that decay in steps come to 1e-4 of it on purpose
 _DOUBTS = 2  # looks out of turn at an optimizer whose gradients another's backward pass meets before they are cleared
 SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # what became of a scaler's step
 
@@ -51,15 +53,18 @@ class Held:
         doubts: How often they were the same when a backward pass began, which is then looked into.
         doubted_ns: When the step ended before which that was so, and ``doubted`` where.
         scaled: Whether a gradient scaler decides on its steps.
+        peak, tiny: Of its first group, the highest learning rate so far; whether the last one is next to nothing of that.
     """
 
     __slots__ = (
-        "doubted", "doubted_ns", "doubts", "first", "left", "n", "next_look", "of", "probes", "scaled", "stale", "which", "without",
+        "doubted", "doubted_ns", "doubts", "first", "left", "n", "next_look", "of", "peak", "probes", "scaled", "stale", "tiny", "which",
+        "without",
     )  # fmt: skip
 
     def __init__(self, of: weakref.ref[Any], which: int) -> None:
         self.of, self.which = of, which
         self.n, self.next_look = 0, 1
+        self.peak, self.tiny = 0.0, False
         self.without: dict[int, Unheld] | None = None
         self.probes: list[tuple[weakref.ref[Any], int, float]] | None = None
         self.stale: str | None = None
@@ -151,6 +156,7 @@ class OptimizerFacts:
             held.n += 1
             where = facts.places.of(sys._getframe(1))
             facts.span(self._step, began, end, self._at(where, held.which), _is_still(optimizer))
+            self._look_at_rate(held, optimizer, where)
             if held.probes is not None:
                 self._cleared_or_not(held)
             if held.doubted is not None and not held.doubted_ns:
@@ -162,6 +168,17 @@ class OptimizerFacts:
             facts.looks.took(end, now())
         except Exception as exc:
             facts.failed("an optimizer's step", exc)
+
+    def _look_at_rate(self, held: Held, optimizer: Any, where: str | None) -> None:
+        """Tell when the learning rate becomes next to nothing, and when it is more again."""
+        rate = _rate(optimizer.param_groups[0])
+        if rate is None:
+            return
+        held.peak = max(held.peak, rate)
+        tiny = rate <= held.peak * _TINY
+        if tiny is not held.tiny:
+            held.tiny = tiny
+            self._facts.mark("rate", where, held.n, optimizer=held.which, tiny=tiny, rate=rate, peak=held.peak)
 
     def enter_zero_grad(self, _owner: Any) -> int:
         """Before gradients are cleared."""
@@ -199,7 +216,9 @@ class OptimizerFacts:
             optimizer = getattr(scheduler, "optimizer", None)
             which = self._held(optimizer).which if optimizer is not None else -1
             kind = type(scheduler).__name__
-            args = facts.arguments(facts.places.of(frame), optimizer=which, scheduler=kind)
+            period = vars(scheduler).get("T_max") if kind == "CosineAnnealingLR" else None
+            more = {"period": period} if type(period) is int else {}
+            args = facts.arguments(facts.places.of(frame), optimizer=which, scheduler=kind, **more)
             facts.span(self._scheduler, began, now(), args, int(epoch is not None and kind != "ReduceLROnPlateau"))
         except Exception as exc:
             facts.failed("a scheduler's step", exc)
@@ -398,11 +417,13 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 def _is_still(optimizer: Any) -> int:
     """1 if all learning rates are 0; those on a device are not waited for."""
-    for group in optimizer.param_groups:
-        rate = group.get("lr")
-        if rate is None or (type(rate) not in (float, int) and not getattr(rate, "is_cpu", False)) or rate != 0:
-            return 0
-    return 1
+    return int(all(_rate(group) == 0 for group in optimizer.param_groups))
+
+
+def _rate(group: dict[str, Any]) -> float | None:
+    """The learning rate of a group; None if it is on a device, which is not waited for."""
+    rate = group.get("lr")
+    return rate if type(rate) is float else number(rate, wait=False)
 
 
 def _norms_of(torch: ModuleType, grads: list[Any]) -> list[float]:
@@ -415,7 +436,10 @@ def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
     """A parameter's gradient if it is the one of the last look; None if it is gone or another."""
     parameter = probe[0]()
     grad = parameter.grad if parameter is not None else None
-    return grad if grad is not None and grad.data_ptr() == probe[1] else None
+    try:
+        return grad if grad is not None and grad.data_ptr() == probe[1] else None
+    except RuntimeError:  # it is sparse now
+        return None
 
 
 def _left(first: weakref.ref[Any] | None) -> tuple[int, int] | None:

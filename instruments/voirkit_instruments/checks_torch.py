@@ -14,7 +14,7 @@ from voirkit_instruments.checks_graph import Graphs
 from voirkit_instruments.checks_losses import LossFacts
 from voirkit_instruments.checks_models import ModelFacts
 from voirkit_instruments.checks_optimizers import OptimizerFacts
-from voirkit_instruments.patching import Patches, when_there
+from voirkit_instruments.patching import Patches
 from voirkit_instruments.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.checks_facts import Facts
 
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
+_PAIRS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
 
 
@@ -56,6 +57,7 @@ class TorchFacts:
         self._scheduler_alone = Around(facts.here, BACKWARD, enter, leave, ("self",), unasked=True)
         self._scaler = self._around(BACKWARD, optimizers.enter_scaler, optimizers.leave_scaler, ("optimizer",))
         self._losses = {name: self._around(FORWARD, *losses.around(name), ("input",)) for name in _LOSSES}
+        self._losses |= {name: self._around(FORWARD, *losses.around_pair(name), ("input", "target", "reduction")) for name in _PAIRS}
 
     def _around(self, most: int, enter: Any, leave: Any, passed: tuple[str, ...]) -> Around:
         return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, False, COMPILING)
@@ -70,11 +72,11 @@ class TorchFacts:
             ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
             *(("torch.nn.functional", name, around) for name, around in self._losses.items()),
         ):
-            when_there(module, partial(self._put_around, path, around), self._off)
-        when_there("torch.optim.lr_scheduler", self._put_schedulers, self._off)
+            self._patches.when(module, partial(self._put_around, path, around), self._off)
+        self._patches.when("torch.optim.lr_scheduler", self._put_schedulers, self._off)
         for module in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
-            when_there(module, self._put_scaler, self._off)
-        when_there("torch.optim.optimizer", self._put_steps, self._off)
+            self._patches.when(module, self._put_scaler, self._off)
+        self._patches.when("torch.optim.optimizer", self._put_steps, self._off)
 
     def remove(self) -> None:
         """Put all back as it was, after a last look."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.phases import StopProgram
 from voirkit_instruments.flags import instrument_dash as instrument_dash
 
 TYPE_CHECKING = False
@@ -51,19 +50,13 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     view.start()
     try:
         # First of those that wait for the end of the script: what they print comes after the view.
-        yield ov.phases.run_script(priority=1000)
-        flush()
-    except GeneratorExit:
-        raise
-    except BaseException:  # the program's own, reported by whoever runs it
-        pass
+        yield ov.phases.run_script(priority=1000, throw=False)
+        if ov.phases.run_script.exception is None:
+            flush()
     finally:
         view.stop()
     # Last of all: what is given at the end of the streams is among the values that stay.
-    try:
-        yield ov.phases.finalize(priority=-1000)
-    except StopProgram:  # ov.stop() is thrown into all who wait, and only then are the streams ended
-        yield ov.phases.finalize(priority=-1000)
+    yield ov.phases.finalize(priority=-1000, throw=False)
     view.finish()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from voirkit.report.cells import Bar, printable
+from voirkit_instruments.values import may_be_read
 
 PLAIN = frozenset({float, int, bool, str, type(None)})
 CONTEXT = frozenset({"task", "units"})
@@ -231,7 +232,10 @@ class Board:
         self._copied_for = self._frame
         for number in [number for number in self._device if number.fresh]:
             try:
-                number.copy(sys.modules["torch"])
+                if may_be_read(number.latest):
+                    number.copy(sys.modules["torch"])
+                else:
+                    number.refused = True
             except Exception:  # a failed device is reported by the program's own next call
                 number.host, number.refused = None, True
 
@@ -257,6 +261,8 @@ def text_of(value: object) -> tuple[str, bool]:
     if value is None or isinstance(value, bool):
         return str(value), False
     if not isinstance(value, (int, float)):
+        if not may_be_read(value):
+            return type(value).__name__, False
         try:
             value = value.item()  # type: ignore[attr-defined]  # a one-element CPU tensor
         except Exception:  # e.g. a meta tensor, or one of a vmap that is over

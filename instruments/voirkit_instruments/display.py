@@ -13,9 +13,11 @@ from voirkit_instruments.values import brief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from voirkit.overseer import Overseer
+    from voirkit.phases import Phase
 
 
 def line(event: dict[str, Any]) -> str:
@@ -30,12 +32,18 @@ def line(event: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def display(ov: Overseer) -> None:
+def display(ov: Overseer) -> Iterator[Phase]:
     """Prints what is given, from now on."""
+    is_empty = True
 
     def show(event: dict[str, Any]) -> None:
+        nonlocal is_empty
         text = line(event)
         if text:
+            is_empty = False
             print(text, file=sys.stderr)
 
     ov.given.subscribe(show)
+    yield ov.phases.finalize
+    if is_empty:
+        ov.warn("--display: nothing was given.")

@@ -46,7 +46,7 @@ def early_stop(
             return
         seen += 1
         if seen <= n:
-            ov.give(task="early_stop", progress=(seen, n))
+            ov.offer({"task": "early_stop", "progress": (seen, n)})
         elif seen == n + 1:
             if isinstance(signal, str):
                 ov.log({"$event": signal})
@@ -65,6 +65,7 @@ def early_stop(
 @instrument_definition
 def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
     """Stop when one task has given n rates; switches ``train_rate`` on if no rate was asked for."""
+    from voirkit_instruments.observed_rate import NO_STEP
     from voirkit_instruments.rates import train_rate
     from voirkit_instruments.stopper import Stopper
 
@@ -89,6 +90,10 @@ def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
         yield ov.phases.run_script(priority=1000)
     finally:
         stopper.end()
+    if not seen:
+        ov.warn(f"--stop {n} stopped nothing: no rate was given. {NO_STEP}")
+    elif max(seen.values()) < n:
+        ov.say(f"--stop {n} was not reached: the script ended after {max(seen.values())} of {n} rates.")
 
 
 @instrument_definition

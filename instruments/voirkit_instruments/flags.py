@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Action
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
@@ -41,6 +42,10 @@ instrument_verify = gated(
 )
 
 
+def _value(ov: Overseer, option: str) -> Any:
+    return ov.argparser.value(ov.options, option)
+
+
 def instrument_calls(ov: Overseer) -> Iterator[Phase]:
     """Adds ``--calls`` and what belongs to it."""
     yield ov.phases.init
@@ -63,7 +68,7 @@ def instrument_calls(ov: Overseer) -> Iterator[Phase]:
         "--calls-list", action=_listing(ov), dest="--calls-list", help="print what --calls would record, and what not and why, and exit"
     )
     yield ov.phases.parse_args
-    given, every, warmup = (getattr(ov.options, name) for name in ("--calls", "--calls-every", "--calls-warmup"))
+    given, every, warmup = (_value(ov, name) for name in ("--calls", "--calls-every", "--calls-warmup"))
     if given is None and (every, warmup) != (None, None):
         from voirkit.errors import CommandLineError
 
@@ -105,25 +110,28 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
     ov.argparser.add_argument(
         "--stop",
         type=flag_values.positive,
+        dest="--stop",
         metavar="N",
         help="stop the script after N rates (train_rate, if no rate is asked for)",
     )
     ov.argparser.add_argument(
         "--stop-after",
         type=flag_values.duration,
+        dest="--stop-after",
         metavar="TIME",
         help="stop the script when it has run that long: 30s, 5m, 1.5h, 250ms",
     )
     yield ov.phases.parse_args
-    if getattr(ov.options, "--what-if", None) or getattr(ov.options, "--what-if-setting", None) is not None:
+    if _value(ov, "--what-if") or _value(ov, "--what-if-setting") is not None:
         return  # which counts steps: runs that are cut by time can not be compared by their time
-    if ov.options.stop is not None or ov.options.stop_after is not None:
+    rates, seconds = _value(ov, "--stop"), _value(ov, "--stop-after")
+    if rates is not None or seconds is not None:
         from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
 
-        if ov.options.stop is not None:
-            ov.require(stop_after_rates(ov.options.stop))
-        if ov.options.stop_after is not None:
-            ov.require(stop_after_time(ov.options.stop_after))
+        if rates is not None:
+            ov.require(stop_after_rates(rates))
+        if seconds is not None:
+            ov.require(stop_after_time(seconds))
 
 
 # Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
@@ -145,7 +153,7 @@ def instrument_flame(ov: Overseer) -> Iterator[Phase]:
     )
     ov.argparser.add_argument("--gil", action="store_true", dest="--gil", help="with --flame: only of threads that hold the GIL")
     yield ov.phases.parse_args
-    rate_hz, gil = getattr(ov.options, "--flame"), getattr(ov.options, "--gil")
+    rate_hz, gil = _value(ov, "--flame"), _value(ov, "--gil")
     if gil and rate_hz is None:
         from voirkit.errors import CommandLineError
 
@@ -171,8 +179,8 @@ def instrument_loader(ov: Overseer) -> Iterator[Phase]:
         help="functions that --loader records as operations of their own, such as a tokenizer's; may be repeated, or have commas",
     )
     yield ov.phases.parse_args
-    given = getattr(ov.options, "--loader-ops")
-    if given or getattr(ov.options, "--loader"):
+    given = _value(ov, "--loader-ops")
+    if given or _value(ov, "--loader"):
         from voirkit_instruments.loader import loader
 
         ov.require(loader(*([given] if isinstance(given, str) else given)))
@@ -192,7 +200,7 @@ def instrument_loader_sweep(ov: Overseer) -> Iterator[Phase]:
     )
     ov.argparser.add_argument("--loader-setting", type=flag_values.setting, dest="--loader-setting", help=_HIDDEN)
     yield ov.phases.parse_args
-    steps, setting = getattr(ov.options, "--loader-sweep"), getattr(ov.options, "--loader-setting")
+    steps, setting = _value(ov, "--loader-sweep"), _value(ov, "--loader-setting")
     if setting is not None:
         from voirkit_instruments.loader_setting import loader_setting
 
@@ -214,7 +222,7 @@ def instrument_log(ov: Overseer) -> Iterator[Phase]:
         help="log the given values of that key, or of all that match ('*_rate'); '+task' goes along; may be repeated",
     )
     yield ov.phases.parse_args
-    patterns = getattr(ov.options, "--log")
+    patterns = _value(ov, "--log")
     if patterns:
         from voirkit_instruments.log import log
 
@@ -235,7 +243,7 @@ def instrument_memory_snapshot(ov: Overseer) -> Iterator[Phase | PhaseWithPriori
         "=tracemalloc tells of python's own objects too, and makes the program slow",
     )
     yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the phases through
-    given = getattr(ov.options, "--memory-snapshot")
+    given = _value(ov, "--memory-snapshot")
     if given is not None:
         from voirkit_instruments.memory_snapshot import memory_snapshot
 
@@ -262,12 +270,12 @@ def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
         help="serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
     )
     yield ov.phases.parse_args
-    served = getattr(ov.options, "--prometheus")
+    served = _value(ov, "--prometheus")
     if served is not None:
         from voirkit_instruments.prometheus import prometheus
 
         ov.require(prometheus(*served))
-    interval_s = getattr(ov.options, "--monitor")
+    interval_s = _value(ov, "--monitor")
     if interval_s is not None:
         from voirkit_instruments.monitor import monitor_all
 
@@ -292,7 +300,7 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
         help=f"sample the C functions under each loader operation (--loader) and phase with perf, {NATIVE_HZ} times a second or HERTZ",
     )
     yield ov.phases.parse_args
-    rate_hz = getattr(ov.options, "--native")
+    rate_hz = _value(ov, "--native")
     if rate_hz is not None:
         from voirkit_instruments.native import native
 
@@ -319,7 +327,7 @@ def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
         help="look also at the models' buffers, the optimizers' state, or both; implies --parameters",
     )
     yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
-    every, of = getattr(ov.options, "--parameters"), getattr(ov.options, "--parameters-of")
+    every, of = _value(ov, "--parameters"), _value(ov, "--parameters-of")
     if every is not None or of is not None:
         from voirkit_instruments.parameters import EVERY, parameters
 
@@ -340,7 +348,7 @@ def instrument_rates(ov: Overseer) -> Iterator[Phase]:
         ov.argparser.add_argument(flag, action="store_true", dest=flag, help=text)
     yield ov.phases.parse_args
     for flag in RATES:
-        if getattr(ov.options, flag):
+        if _value(ov, flag):
             from voirkit_instruments import rates
 
             ov.require(getattr(rates, flag[2:].replace("-", "_")))
@@ -360,11 +368,12 @@ def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
         "--syscalls=full or =files keeps them with their arguments, =counters needs no tool",
     )
     yield ov.phases.parse_args
-    mode = getattr(ov.options, "--syscalls")
+    mode = _value(ov, "--syscalls")
     if mode is not None:
         from voirkit_instruments.syscalls import syscalls
 
-        ov.require(syscalls(mode))
+        looked_into = _value(ov, "--loader") or _value(ov, "--loader-ops")
+        ov.require(syscalls(mode, is_with_loader=True) if looked_into else syscalls(mode))
 
 
 def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
@@ -381,36 +390,37 @@ def instrument_torch_profile(ov: Overseer) -> Iterator[Phase | PhaseWithPriority
         "5 steps are left out, 3 are recorded",
     )
     yield ov.phases.parse_args(priority=1)  # before the steps instrument, which it sees the steps through
-    given = getattr(ov.options, "--torch-profile")
+    given = _value(ov, "--torch-profile")
     if given is not None:
         from voirkit_instruments.torch_profile import torch_profile
 
-        ov.require(torch_profile(given, getattr(ov.options, "--memory-snapshot") is not None))
+        ov.require(torch_profile(given, _value(ov, "--memory-snapshot") is not None))
 
 
 def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     """Adds ``--what-if``, ``--pairs``, and what they run the script with."""
     yield ov.phases.init
-    ov.argparser.add_argument(
+    action = ov.argparser.add_argument(
         "--what-if",
         action="append",
         type=flag_values.what_if,
         dest="--what-if",
         metavar="NAME[=ARG]",
         help="run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
-        "(--what-if list SCRIPT names them); with --stop N each run ends after N optimizer steps",
+        "(--what-if list names them); with --stop N each run ends after N optimizer steps",
     )
+    action.asks_for_help = ("list",)  # type: ignore[attr-defined]  # see voirkit.words
     ov.argparser.add_argument(
         "--pairs", type=flag_values.pairs, dest="--pairs", metavar="N", help="with --what-if: how many pairs of runs (5)"
     )
     ov.argparser.add_argument("--what-if-setting", dest="--what-if-setting", help=_HIDDEN)
     yield ov.phases.parse_args(priority=-1000)  # after the steps instrument, so that its changes stand around what that has put in place
-    asked, setting, pairs = (getattr(ov.options, f"--{name}") for name in ("what-if", "what-if-setting", "pairs"))
+    asked, setting, pairs = (_value(ov, f"--{name}") for name in ("what-if", "what-if-setting", "pairs"))
     if setting is not None:
         from voirkit_instruments.what_if_child import what_if_child
 
         name, equals, argument = setting.partition("=")
-        ov.require(what_if_child(name, argument if equals else None, ov.options.stop))
+        ov.require(what_if_child(name, argument if equals else None, _value(ov, "--stop")))
     elif asked:
         from voirkit_instruments.what_if import what_if
 
@@ -418,7 +428,7 @@ def instrument_what_if(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
             from voirkit.errors import CommandLineError
 
             raise CommandLineError("one change at a time can be held against the script as it is.", where="--what-if, given twice")
-        ov.require(what_if(*asked[0], pairs or 5, ov.options.stop))
+        ov.require(what_if(*asked[0], pairs or 5, _value(ov, "--stop")))
     elif pairs is not None:
         from voirkit.errors import CommandLineError
 

@@ -116,7 +116,7 @@ class Taker:
     def _took(self, took_s: float | None) -> None:
         """What it cost is part of voirkit's own cost."""
         self._taken["took_s"] = took_s
-        recorder.timed(0, int((took_s or 0.0) * 1e9))
+        recorder.timed(0, int((took_s or 0.0) * 1e9), "processes")
         self._write()
 
     def _write(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from voirkit.probes.around import Around
 from voirkit.trace import recorder
 from voirkit_instruments.here import Here
-from voirkit_instruments.patching import Patches, when_there
+from voirkit_instruments.patching import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Workers:
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._patches, self._warn = Patches(), warn
-        when_there("torch.utils.data.dataloader", self._put, self._off)
+        self._patches.when("torch.utils.data.dataloader", self._put, self._off)
 
     def _put(self, module: ModuleType) -> None:
         name = f"{module.__name__}.{_ITERATOR}.__init__"

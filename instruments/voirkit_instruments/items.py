@@ -1,16 +1,23 @@
 """How many items a batch holds, whatever its type: what every rate divides by a time.
 
-Never raises, never waits for a device (only shapes and lengths are read), and never asks an unknown object for its
-repr.
+Never raises, never waits for a device (only shapes and lengths are read), never asks an unknown object for its repr, and runs no code of
+the program: of an object of a class of its own only plain fields are looked at, and a length that does nothing but look at such.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import weakref
 from collections.abc import Mapping
+from types import GetSetDescriptorType
+
+from voirkit_instruments.steps_lengths import of_class, only_looks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
 # A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be walked at every
 # step.
@@ -30,11 +37,12 @@ def count_items(batch: object) -> int | None:
     tuple or list with tensors                  the first dimension of the first tensor that has one
     tuple or list of numbers or strings         its length
     list of dictionaries with the same keys     its length: it is a list of samples
+    list of (tensor, number or dictionary …)    its length: the same
     tuple or list of other containers           what they agree on (fields), else their common length
                                                 (``zip(*samples)``), else its own length (samples)
     dictionary, object with attributes          its first tensor that has a dimension, else its first container
     ``PackedSequence``, graph batches           the sequences, the graphs in it
-    object with ``__len__``                     its length
+    object with ``__len__``                     its length; of a class of the program, if that only looks at plain fields
     ==========================================  ===========================================================
 
     A list of unbatched images (each 3 x H x W) can not be told from a list of fields; give ``batch_size`` beside it.
@@ -46,6 +54,8 @@ def count_items(batch: object) -> int | None:
 
 
 def _count(batch: object, depth: int) -> int | None:
+    if is_of_program(type(batch)):
+        return _count_unasked(batch, depth)
     if isinstance(batch, (tuple, list)):
         return _count_sequence(batch, depth)
     shape = getattr(batch, "shape", None)
@@ -67,6 +77,42 @@ def _count(batch: object, depth: int) -> int | None:
     return _count_fields(attributes.values(), depth) if attributes and depth < _DEEPEST else None
 
 
+_of_program: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def is_of_program(kind: type) -> bool:
+    """Whether a class is the program's own: what it does when it is asked something is not known, as it is of an installed library's."""
+    if kind.__module__ == "builtins":
+        return False
+    found = _of_program.get(kind)
+    if found is None:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        is_library = file is None or "site-packages" in file or "dist-packages" in file or file.startswith(os.path.dirname(os.__file__))
+        found = _of_program[kind] = kind.__module__ == "__main__" or not is_library
+    return found
+
+
+def _count_unasked(batch: object, depth: int) -> int | None:
+    """The items of an object of a class of the program, without running any code of that class."""
+    if isinstance(batch, tuple):
+        return _count_sequence(tuple(tuple.__iter__(batch)), depth)
+    if isinstance(batch, list):
+        return _count_sequence(list(list.__iter__(batch)), depth)
+    if isinstance(batch, dict):
+        return _count_fields(dict.values(batch), depth) if dict.__len__(batch) else 0
+    own = of_class(type(batch), "__dict__")
+    fields = own.__get__(batch) if type(own) is GetSetDescriptorType else {}
+    for name in ("num_graphs", "batch_size"):
+        if type(fields.get(name)) is int:
+            return int(fields[name])
+    shape = _shape(batch)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if only_looks(batch):
+        return len(batch)  # type: ignore[arg-type]  # it has one, and it only looks
+    return _count_fields(fields.values(), depth) if fields and depth < _DEEPEST else None
+
+
 def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
     if not batch:
         return 0
@@ -74,16 +120,18 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
         sizes = getattr(batch, "batch_sizes", None)
         if sizes is not None:  # torch.nn.utils.rnn.PackedSequence: how many sequences go into each time step, on the CPU
             return int(sizes[0])
-    shape = getattr(batch[0], "shape", None)
+    shape = _shape(batch[0])
     if shape is not None and len(shape):  # by far the most usual
         return int(shape[0])
     start = batch[:_LOOKED_AT]
     for element in start:
-        shape = getattr(element, "shape", None)
+        shape = _shape(element)
         if shape is not None and len(shape):
             return int(shape[0])
     containers = [e for e in start if isinstance(e, (tuple, list, Mapping))]
     if not containers or depth >= _DEEPEST:
+        return len(batch)
+    if _are_samples(start):
         return len(batch)
     mappings = [e for e in containers if isinstance(e, Mapping)]
     if len(mappings) == len(start) > 1 and all(m.keys() == mappings[0].keys() for m in mappings):
@@ -94,11 +142,33 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
     return len(batch)
 
 
+def _are_samples(elements: Sequence[object]) -> bool:
+    """Whether tuples or lists are samples that nothing has collated: alike, and each a tensor beside what is none.
+
+    Collated, fields of one kind lie together.
+    """
+    if not all(isinstance(e, (tuple, list)) for e in elements):
+        return False
+    rows = [tuple(type(part) for part in e[:_LOOKED_AT]) for e in elements]  # type: ignore[index]  # just looked at
+    if len(set(rows)) > 1:
+        return False
+    tensors = [(shape := _shape(part)) is not None and len(shape) > 0 for part in elements[0][:_LOOKED_AT]]  # type: ignore[index]
+    return any(tensors) and not all(tensors)
+
+
+def _shape(thing: Any) -> Any:
+    """The shape of a tensor or an array; None of what has none, and of what would have to be asked for it."""
+    if not is_of_program(type(thing)):
+        return getattr(thing, "shape", None)
+    shape = of_class(type(thing), "shape")
+    return shape.__get__(thing) if type(shape) is GetSetDescriptorType else None
+
+
 def _count_fields(values: Iterable[object], depth: int) -> int | None:
     container = None
     single = False
     for value in values:
-        shape = getattr(value, "shape", None)
+        shape = _shape(value)
         if shape is not None and len(shape):
             return int(shape[0])
         single = single or shape is not None or isinstance(value, _SINGLE)

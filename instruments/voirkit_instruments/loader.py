@@ -63,11 +63,24 @@ class Loader:
         from voirkit_instruments import loader_children
 
         inherit.unwatch(loader_children.BEGIN)
+        self._measure_handing(self._torch.recording)
         self._torch.remove()
         for name, why in self._torch.named.missing.items():
             self._ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
         table = self._torch.patches.patches.table
         self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+
+    def _measure_handing(self, recording: Any) -> None:
+        """Measure what it costs on this machine to hand batches over, and to record: the prediction needs it."""
+        from voirkit_instruments.loader_handing import measured
+        from voirkit_instruments.loader_record import now
+
+        if not recording.has_made or recording.folder() is None:
+            return
+        found = measured()
+        at = now()
+        for name, value in (found or {}).items():
+            recording.span(recording.cost(name), at, at, recording.arguments({}), value)
 
 
 @instrument_definition

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader_numbers import forgetting
@@ -25,11 +26,14 @@ class Batches:
 
     Args:
         recording: Where records go.
-        prepare: Called with a dataset and a collate function before workers are made; tells the source of samples, as in ``Episode``.
+        prepare: Called with a dataset and a collate function before workers are made, and whether a sample is a batch; tells the source
+            of samples, as in ``Episode``.
         died: Called with an iterator and its episode when a request has found that a worker is gone.
     """
 
-    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], dict[str, Any]], died: Callable[[Any, Episode], None]) -> None:
+    def __init__(
+        self, recording: Recording, prepare: Callable[[Any, Any, bool], dict[str, Any]], died: Callable[[Any, Episode], None]
+    ) -> None:  # fmt: skip
         self._recording, self._prepare, self._died = recording, prepare, died
         self._here, self._span, self._arguments = recording.here, recording.span, recording.arguments_of
         self._episodes: dict[int, tuple[Any, Episode]] = {}  # by identity of the iterator: itself, and its episode
@@ -38,6 +42,7 @@ class Batches:
         self._wait = recording.name("batch", "wait", "batch")
         self._consumed = recording.name("batch", "consumed", "batch")
         self._pin = recording.name("batch", "pin", "batch")
+        self._receive, self._train = recording.cost("receive_ns"), recording.cost("training_ns")
 
     # an iterator is made, or begins again
 
@@ -46,7 +51,7 @@ class Batches:
         try:
             episode = self._begin(iterator, loader)
             given = vars(loader)
-            episode.source = self._prepare(given.get("dataset"), given.get("collate_fn"))
+            episode.source = self._prepare(given.get("dataset"), given.get("collate_fn"), given.get("batch_sampler") is None)
         except Exception as exc:
             self._recording.failed("a loader's iterator", exc)
         return 1
@@ -62,6 +67,7 @@ class Batches:
 
     def _begin(self, iterator: Any, loader: Any) -> Episode:
         numbers = self._recording.numbers
+        self._recording.has_made = True
         episode = Episode(numbers.loader(loader), numbers.begin(iterator))
         self._episodes[id(iterator)] = (weakref.ref(iterator, forgetting(self._episodes, id(iterator))), episode)
         self._here.making = episode
@@ -124,20 +130,23 @@ class Batches:
     def around_next(self) -> tuple[Any, Any]:
         """Around ``_next_data`` where workers prepare batches."""
 
-        def enter(iterator: Any) -> int:
+        def enter(iterator: Any) -> Any:
             try:
                 episode = self.episode(iterator)
                 episode.arrived, episode.lost = None, False
             except KeyError:
                 return 0
-            return now()
+            return now(), process_time_ns(), thread_time_ns()
 
-        def leave(began: int, was: int, iterator: Any, got: Any) -> None:
+        def leave(entered: Any, was: int, iterator: Any, got: Any) -> None:
             end = now()
-            if not began:
+            if not entered:
                 return
             try:
                 episode = self.episode(iterator)
+                began = entered[0]
+                self._cost(episode, began, entered[1])
+                self._span(self._receive, end, end, self._arguments(episode), thread_time_ns() - entered[2])
                 error = _error(got)
                 if error is StopIteration:
                     return
@@ -158,6 +167,12 @@ class Batches:
 
         return enter, leave
 
+    def _cost(self, episode: Episode, began: int, worked: int) -> None:
+        """How much processor's time, of all threads, the program has used from one batch to the request for the next one."""
+        if episode.worked:
+            self._span(self._train, began, began, self._arguments(episode), worked - episode.worked)
+        episode.worked = process_time_ns()
+
     # without workers
 
     def around_next_here(self) -> tuple[Any, Any]:
@@ -167,12 +182,12 @@ class Batches:
         def enter(iterator: Any) -> Any:
             try:
                 episode = self.episode(iterator)
-                before = (here.batch, here.item, here.args, here.episode, here.worker)
+                before = here.batch, here.item, here.args, here.episode, here.worker, here.sources, here.of, here.dataset, here.batches_of
                 self._recording.be_at(episode, MAIN)
             except Exception:
                 return 0
             here.inside, here.batch = PIN, episode.batches
-            return now(), episode, before
+            return now(), episode, before, process_time_ns()
 
         def leave(entered: Any, was: int, got: Any) -> None:
             end = now()
@@ -180,11 +195,12 @@ class Batches:
             if not entered:
                 return
             try:
-                began, episode, before = entered
-                here.batch, here.item, here.args, here.episode, here.worker = before
+                began, episode, before, worked = entered
+                here.batch, here.item, here.args, here.episode, here.worker, here.sources, here.of, here.dataset, here.batches_of = before
                 error = _error(got)
                 if error is StopIteration:
                     return
+                self._cost(episode, began, worked)
                 batch = episode.batches
                 episode.batches += 1
                 more = {} if error is None else {"error": error.__name__}

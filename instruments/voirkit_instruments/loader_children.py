@@ -5,7 +5,7 @@ Such a process is handed, with what it is to do, the operations that the user na
 
 from __future__ import annotations
 
-from voirkit_instruments.loader_numbers import Numbers
+from voirkit_instruments.loader_numbers import Numbers, numbers_of
 from voirkit_instruments.loader_record import Episode, Recording
 from voirkit_instruments.loader_torch import LoaderTorch
 
@@ -39,12 +39,13 @@ def offered() -> dict[str, Any] | None:
 
 def begin(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does."""
-    from voirkit.errors import tell
+    from voirkit.child_process import this_process
     from voirkit.trace import recorder
 
     if _here is not None or not recorder.is_recording():
         return
-    made = watched(recorder, tell, Numbers(), offer["named"])
+    process = this_process()
+    made = watched(recorder, process.warn, numbers_of(process), offer["named"])  # the steps of this process have the same numbers
     place = offer["place"]
     if place is not None:
         made.recording.here.making = Episode(place["loader"], place["episode"])

@@ -47,7 +47,7 @@ class Finder:
         if deep <= 0 or id(thing) in seen:
             return
         seen.add(id(thing))
-        is_folder = _is_a(thing, "torchvision.datasets.folder", "DatasetFolder")
+        is_folder = is_instance_of(thing, "torchvision.datasets.folder", "DatasetFolder")
         for name, value in attributes(thing):
             if is_folder and name == "loader":
                 self._operations.function(value, "Loader")
@@ -63,13 +63,13 @@ class Finder:
         if kind is functools.partial:
             self._value(value.func, deep, seen, functions)
         elif kind is FunctionType or kind is MethodType:
-            if functions and not _is_foreign(value):
+            if functions and not is_foreign(value):
                 self._operations.function(value)
-        elif kind in _LISTS or _is_a(value, "torch.nn.modules.container", "ModuleList"):
+        elif kind in _LISTS or is_instance_of(value, "torch.nn.modules.container", "ModuleList"):
             self._list(value, deep, seen, functions)
-        elif _is_a(value, "torch.utils.data.dataset", "Dataset"):
+        elif is_instance_of(value, "torch.utils.data.dataset", "Dataset"):
             self._look(value, deep, seen)
-        elif not _is_foreign(kind):
+        elif not is_foreign(kind):
             if hasattr(kind, "__getitem__") and not callable(value):
                 self._look(value, deep, seen)
             else:
@@ -88,9 +88,11 @@ class Finder:
         if id(value) in seen:
             return
         given = dict(attributes(value))
-        sequential = _is_a(value, "torch.nn.modules.container", "Sequential")
+        sequential = is_instance_of(value, "torch.nn.modules.container", "Sequential")
         inner = given.get("_modules") if sequential else given.get("transforms")
-        if callable(value) and (sequential or type(inner) in (list, tuple) or _is_a(inner, "torch.nn.modules.container", "ModuleList")):
+        if callable(value) and (
+            sequential or type(inner) in (list, tuple) or is_instance_of(inner, "torch.nn.modules.container", "ModuleList")
+        ):
             seen.add(id(value))
             self._list(inner, deep, seen, True)
             return
@@ -104,7 +106,7 @@ class Finder:
 def around(kind: type) -> Iterator[Any]:
     """What objects of a class may use that is not their own: attributes of the class, and globals that its reading of samples names."""
     for owner in kind.__mro__:
-        if _is_foreign(owner):
+        if is_foreign(owner):
             continue
         yield from list(vars(owner).values())
         for name in ("__getitem__", "__getitems__", "__iter__"):
@@ -131,7 +133,7 @@ def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
                     pass  # not set
 
 
-def _is_a(thing: Any, module: str, name: str) -> bool:
+def is_instance_of(thing: Any, module: str, name: str) -> bool:
     """Whether an object is of a class that is only known if its module has been imported; asks the type alone."""
     kind: Any = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and issubclass(type(thing), kind)
@@ -144,7 +146,8 @@ _FOREIGN = {
 }  # fmt: skip
 
 
-def _is_foreign(thing: Any) -> bool:
+def is_foreign(thing: Any) -> bool:
+    """Whether a class or function is of a library whose objects are no transforms."""
     name = getattr(thing, "__module__", None)
     if type(name) is not str:
         return True

@@ -1,14 +1,17 @@
 """Samples: where a dataset's ``__getitem__`` stands, which of several datasets in each other is meant, and iterable datasets.
 
-A sample is what the outermost dataset that is not torch's own ``Subset`` gives, under the index that it was asked for.
+A sample (``item``) is what the outermost dataset that is not torch's own ``Subset`` gives, under the index that it was asked for. What that
+dataset asks of others is ``inner``, each under the name of its own class. Where ``__getitems__`` or a list as index asks for a whole batch,
+the record's arguments have ``whole``.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from types import FunctionType
+from time import thread_time_ns
 
+from voirkit_instruments.loader_datasets import chained_source, is_chained, is_stacked
 from voirkit_instruments.loader_numbers import forgetting
 from voirkit_instruments.loader_record import FETCH, ITEM, UNKNOWN, now
 
@@ -32,26 +35,63 @@ class Items:
         self._recording, self._workers = recording, workers
         self._here, self._span = recording.here, recording.span
         self._item = recording.name("data", "item", "index")
+        self._inner = recording.name("data", "inner", "index")
+        self._items = recording.name("data", "items", "batch")
         self._collate = recording.name("data", "collate", "batch")
         self._iterables: dict[int, tuple[Any, _Counted]] = {}  # by identity of the fetcher: itself, and its samples
 
     def around_item(self) -> tuple[Any, Any]:
-        """Around a dataset's ``__getitem__``; not inside of another sample."""
-        here, span, item = self._here, self._span, self._item
+        """Around a dataset's ``__getitem__``; one that calls it again for the same sample (``super()``, another try) is recorded once."""
+        here, span, item, inner = self._here, self._span, self._item, self._inner
 
-        def enter(index: Any) -> int:
+        def enter(dataset: Any, index: Any) -> Any:
             if here.inside != FETCH:
-                return 0
+                before = here.dataset
+                if dataset is before:
+                    return 0
+                here.dataset = dataset
+                number, args = _numbered(index, type(dataset), here.sources.inner, here.sources.lists)
+                return now(), args, before, number
             here.inside = ITEM
-            here.item = index if type(index) is int else whole(index)
+            here.dataset = dataset
+            if type(index) is int:
+                here.item, here.of = index, here.sources[type(dataset)]
+            else:
+                here.item, here.of = _numbered(index, type(dataset), here.sources, here.sources.lists)
             return now()
 
-        def leave(began: int, was: int) -> None:
+        def leave(began: Any, was: int) -> None:
             end = now()
             here.inside = was
+            if type(began) is tuple:
+                span(inner, began[0], end, began[1], began[3])
+                here.dataset = began[2]
+            elif began:
+                span(item, began, end, here.of, here.item)
+                here.item, here.dataset = UNKNOWN, None
+
+        return enter, leave
+
+    def around_items(self) -> tuple[Any, Any]:
+        """Around a dataset's ``__getitems__``, which reads the samples of a batch at once, or asks for each of them."""
+        here, span, items = self._here, self._span, self._items
+
+        def enter(dataset: Any) -> Any:
+            before = here.batches_of
+            if dataset is before:
+                return 0
+            here.batches_of = dataset
+            if is_stacked(dataset):  # the samples of the others are parts of its own
+                here.inside, here.dataset = ITEM, dataset
+            return now(), here.sources.batches[type(dataset)], before
+
+        def leave(began: Any, was: int) -> None:
+            end = now()
             if began:
-                span(item, began, end, here.args, here.item)
-                here.item = UNKNOWN
+                if here.inside != was:
+                    here.inside, here.dataset = was, None
+                here.batches_of = began[2]
+                span(items, began[0], end, began[1], here.batch)
 
         return enter, leave
 
@@ -85,6 +125,8 @@ class Items:
         if hasattr(type(iterator), "state_dict") or type(iterator) is map:
             return
         counted = _Counted()
+        if is_chained(getattr(fetcher, "dataset", None)):
+            counted.chain = iterator
         self._iterables[id(fetcher)] = (weakref.ref(fetcher, forgetting(self._iterables, id(fetcher))), counted)
         fetcher.dataset_iter = map(self._stamp(counted), iterator)
 
@@ -93,7 +135,10 @@ class Items:
 
         def stamp(sample: Any) -> Any:
             end = now()
-            span(item, counted.since, end, here.args, counted.n)
+            args = here.args
+            if counted.chain is not None:
+                args = counted.args_of_chain(here.sources, args)
+            span(item, counted.since, end, args, counted.n)
             counted.n += 1
             here.item, counted.since = counted.n, now()
             return sample
@@ -106,19 +151,62 @@ class Items:
 
         def enter(fetcher: Any) -> Any:
             here.inside, here.item, here.collates = ITEM, UNKNOWN, False
-            worked, known = self._workers.processor_ns(), self._iterables.get(id(fetcher))
+            known = self._iterables.get(id(fetcher))
+            worked, worked_here = self._workers.processor_ns(), thread_time_ns()
             began = now()
             if known is not None:
                 here.item, known[1].since = known[1].n, began
-            return worked, began
+            return worked, began, worked_here
 
         return enter, self._workers.around_fetch()[1]
 
 
 class _Counted:
-    """How many samples a fetcher has had, and since when it asks for the next one."""
+    """How many samples a fetcher has had, and since when it asks for the next one.
+
+    Attributes:
+        chain: The iterator of torch's ``ChainDataset``, if that is what samples are of.
+    """
 
     n = since = 0
+    chain: Any = None
+    _delegate: Any = None
+    _args = 0
+
+    def args_of_chain(self, sources: Any, otherwise: int) -> int:
+        """The arguments of a sample that has just come of one of several datasets."""
+        delegate = self.chain.gi_yieldfrom
+        if delegate is None:
+            return otherwise
+        if delegate is not self._delegate or is_chained_generator(delegate):
+            try:
+                kind = chained_source(self.chain)
+                self._args = otherwise if kind is None else sources.turns[kind]
+            except Exception:
+                self._args = otherwise
+            self._delegate = delegate
+        return self._args
+
+
+def is_chained_generator(generator: Any) -> bool:
+    """Whether a generator is that of a ``ChainDataset``, in another one: what it gives samples of changes within it."""
+    return getattr(getattr(generator, "gi_code", None), "co_qualname", "ChainDataset.__iter__") == "ChainDataset.__iter__"
+
+
+def _numbered(index: Any, kind: type, sources: Any, lists: Any) -> tuple[int, int]:
+    """The number of a sample, and the arguments of its record, which say so if the index asks for many samples."""
+    if type(index) is int:
+        return index, sources[kind]
+    if type(index) in (list, slice, range) or (getattr(type(index), "__module__", "") in ("numpy", "torch") and _is_array(index)):
+        return UNKNOWN, lists[kind]
+    return whole(index), sources[kind]
+
+
+def _is_array(index: Any) -> bool:
+    try:
+        return bool(index.ndim == 1)
+    except Exception:
+        return False
 
 
 def whole(index: Any) -> int:
@@ -132,43 +220,3 @@ def whole(index: Any) -> int:
     except Exception:
         pass  # a number that is not there yet (meta)
     return UNKNOWN
-
-
-def reader(dataset: Any) -> tuple[type, FunctionType] | None:
-    """The class and the function that read a sample, if they are written in Python.
-
-    Args:
-        dataset: The one that a loader was given.
-    """
-    dataset = _under(dataset, ("Subset",))
-    for owner in type(dataset).__mro__:
-        found = vars(owner).get("__getitem__")
-        if found is not None:
-            return (owner, found) if type(found) is FunctionType else None
-    return None
-
-
-def unread(dataset: Any) -> str | None:
-    """The full name of what reads a sample where ``reader`` has none, of a class that is not python's own: ``functools.lru_cache``, C."""
-    for owner in type(_under(dataset, ("Subset",))).__mro__:
-        if "__getitem__" in vars(owner):
-            return None if owner.__module__ == "builtins" else f"{owner.__module__}.{owner.__qualname__}.__getitem__"
-    return None
-
-
-def source(dataset: Any) -> str:
-    """What reads the samples of a dataset, such as ``Pictures.__getitem__``: of torch's own datasets of datasets the (first) inner one."""
-    kind = type(_under(dataset, ("Subset", "ConcatDataset", "ChainDataset")))
-    iterable = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
-    return f"{kind.__name__}.{'__iter__' if iterable is not None and issubclass(kind, iterable) else '__getitem__'}"
-
-
-def _under(dataset: Any, wrappers: tuple[str, ...]) -> Any:
-    """What is inside of torch's own datasets of others; of several the first."""
-    data = sys.modules.get("torch.utils.data")
-    kinds = [getattr(data, name, None) for name in wrappers]
-    while type(dataset) in kinds:
-        given = vars(dataset)
-        inner = given.get("dataset", given.get("datasets"))
-        dataset = inner[0] if type(inner) in (list, tuple) and inner else inner
-    return dataset

@@ -5,12 +5,14 @@ An episode is what one ``iter(loader)`` begins: most often an epoch, or its vali
 
 from __future__ import annotations
 
+import sys
 import weakref
 from itertools import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
 
@@ -67,6 +69,19 @@ class Numbers:
         """An iterator has been made, or has begun again: the number that ``begin`` gave, or a new one if that was not asked."""
         known = self._begun.pop(id(iterator), None)
         return known[1] if known is not None and known[0]() is iterator else next(self._episodes)
+
+
+_LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
+
+
+def is_starting_worker() -> bool:
+    """Whether a loader is about to start a worker, in this thread; true in a worker that has just been forked as well."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _LOADERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _of_runs: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictionary()

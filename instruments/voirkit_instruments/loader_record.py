@@ -39,12 +39,17 @@ class Here(threading.local):
         sent: What was put on a worker's queue last.
         owner: A weak reference to the iterator that this pinning thread belongs to.
         idle: Since when a worker waits for a number.
+        worked: The processor's time that a worker had used when it had made its last batch; 0: it has made none.
         collates: Whether samples are being put together.
+        dataset: The dataset whose sample is being read, innermost; None: none is.
+        batches_of: The dataset whose ``__getitems__`` runs.
+        of: Number of the arguments of the sample's record: as ``args``, with what reads it.
+        sources: Numbers of such arguments by the dataset's class.
     """
 
     inside = OUTSIDE
     batch = item = UNKNOWN
-    args = idle = 0
+    args = idle = of = worked = 0
     collates = False
     worker = MAIN
     episode: Episode | None = None
@@ -53,6 +58,9 @@ class Here(threading.local):
     given: Any = None
     sent: Any = None
     owner: Any = None
+    dataset: Any = None
+    batches_of: Any = None
+    sources: Any = None
 
     def __deepcopy__(self, memo: object) -> Here:
         return self  # torch.compile copies the constants of code, of which it is one
@@ -68,6 +76,7 @@ class Recording:
 
     Attributes:
         here: Says where each thread is.
+        has_made: Whether an iterator over a loader has been made.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: Numbers) -> None:
@@ -76,6 +85,7 @@ class Recording:
         self.numbers, self.warn = numbers, warn
         self._recorder = recorder
         self._failed: set[str] = set()
+        self.has_made = False
 
     def name(self, category: str, name: str, value: str) -> int:
         """The number of a name, and what a record's own number is: ``batch`` or ``index``."""
@@ -96,6 +106,14 @@ class Recording:
         here = self.here
         here.episode, here.worker = episode, worker
         here.args = self.arguments_of(episode, worker=worker, **episode.source)
+        sources = episode.sources.get(worker)
+        if sources is None:
+            sources = episode.sources[worker] = SourceArguments(self, episode, worker, ".__getitem__")
+            sources.inner = SourceArguments(self, episode, worker, ".__getitem__", whole=False)
+            sources.lists = SourceArguments(self, episode, worker, ".__getitem__", whole=True)
+            sources.batches = SourceArguments(self, episode, worker, ".__getitems__", whole=True)
+            sources.turns = SourceArguments(self, episode, worker, ".__iter__")
+        here.sources = sources
 
     def arguments_of(self, episode: Episode, **more: Any) -> int:
         """The number of an episode's arguments and others."""
@@ -110,6 +128,10 @@ class Recording:
         inherited = getattr(self._recorder, "inherited", lambda: None)()
         return None if inherited is None else str(inherited[0])
 
+    def cost(self, name: str) -> int:
+        """The number of a name of what a batch costs beside its making: nanoseconds of a processor's time, bytes, tensors."""
+        return self.name("cost", name, name)
+
     def failed(self, what: str, exc: BaseException) -> None:
         """Tell, once for each kind of record, that one could not be made."""
         if what not in self._failed:
@@ -122,21 +144,56 @@ class Episode:
 
     Attributes:
         place: Its ``loader`` and ``episode``.
-        source: What reads its samples, ``source``: class and method; empty if that is not known.
+        source: What reads its samples, ``source``: class and method, and ``whole`` if a sample of theirs is a batch; empty if that is
+            not known.
         arguments: The numbers of its arguments with others, by those.
         tasks: The indices of each batch that was queued and has not arrived.
         batches: How many were asked for, where no worker prepares them.
+        worked: The processor's time that this process had used when the last batch had come; 0: none has.
         arrived: The last batch that has arrived since one was asked for; None: none has.
         lost: Whether the last request ended without a batch.
+        sources: By worker, the numbers of arguments that name the class of a dataset.
     """
 
-    __slots__ = ("arguments", "arrived", "batches", "lost", "place", "source", "tasks")
+    __slots__ = ("arguments", "arrived", "batches", "lost", "place", "source", "sources", "tasks", "worked")
 
     def __init__(self, loader: int, episode: int) -> None:
         self.place: dict[str, Any] = {"loader": loader, "episode": episode}
         self.source: dict[str, Any] = {}
         self.arguments: dict[Any, int] = {}
         self.tasks: dict[int, Any] = {}
-        self.batches = 0
+        self.batches = self.worked = 0
         self.arrived: int | None = None
         self.lost = False
+        self.sources: dict[int, SourceArguments] = {}
+
+
+class SourceArguments(dict[type, int]):
+    """By class of the dataset that reads: the number of arguments that name it.
+
+    Attributes:
+        inner: The same, of datasets that another dataset asks.
+        lists: The same, where the index was a list.
+        batches: Of ``__getitems__``.
+        turns: Of datasets that are iterated over.
+    """
+
+    inner: SourceArguments
+    lists: SourceArguments
+    batches: SourceArguments
+    turns: SourceArguments
+
+    def __init__(self, recording: Recording, episode: Episode, worker: int, suffix: str, **more: Any) -> None:
+        self._recording, self._place, self._suffix, self._more = recording, (episode, worker), suffix, more
+
+    def __missing__(self, kind: type) -> int:
+        episode, worker = self._place
+        try:
+            given = {**episode.source, "source": f"{kind.__name__}{self._suffix}", **self._more}
+            if not given.get("whole", True):
+                del given["whole"]
+            number = self._recording.arguments_of(episode, worker=worker, **given)
+        except Exception:
+            number = 0
+        self[kind] = number
+        return number

@@ -142,12 +142,20 @@ def recommend(found: dict[tuple[int, int | None], float], predicted: dict[int, f
         yield f"Predicted were {told} workers; the rates measured were {min(off):+.0%} to {max(off):+.0%} off those predicted."
 
 
-def measure(folder: str, script: Words, steps: int, **setting: int) -> Measured:
-    """Run the script once with a setting; without any as it is, with ``--loader``."""
+def measure(folder: str, script: Words, steps: int, looked_into: int = False, **setting: int) -> Measured:
+    """Run the script once with a setting; without any as it is, with ``--loader``.
+
+    Args:
+        folder: Where the run may lie.
+        script: It, and its arguments.
+        steps: How many steps it runs.
+        looked_into: With ``--loader`` too.
+        setting: As ``--loader-setting`` takes them.
+    """
     place = os.path.join(folder, "run")
     shutil.rmtree(place, ignore_errors=True)
     numbers_ = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
-    words = ["--loader-setting", numbers_, "--stop-after", f"{LONGEST_S}s", *([] if setting else ["--loader"]), *script]
+    words = ["--loader-setting", numbers_, "--stop-after", f"{LONGEST_S}s", *(["--loader"] if looked_into or not setting else []), *script]
     ended = subprocess.run(
         **started_with(place, words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
     )

@@ -9,9 +9,10 @@ import sys
 from types import FunctionType, MethodType
 
 from voirkit_instruments.loader_batches import Batches
+from voirkit_instruments.loader_datasets import BATCH, SAMPLE, datasets, method, source, unread
 from voirkit_instruments.loader_deaths import Deaths
-from voirkit_instruments.loader_find import Finder
-from voirkit_instruments.loader_items import Items, reader, source, unread
+from voirkit_instruments.loader_find import Finder, is_foreign
+from voirkit_instruments.loader_items import Items
 from voirkit_instruments.loader_libraries import Libraries
 from voirkit_instruments.loader_named import NamedOperations
 from voirkit_instruments.loader_operations import Operations, called
@@ -39,6 +40,13 @@ def _begin(*_: Any) -> int:
     return 1
 
 
+def _name_of_own(collate: Any) -> str | None:
+    """What the program's (or another library's) collate function is called; None of torch's."""
+    while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
+        collate = collate.func
+    return None if is_foreign(collate) else str(getattr(collate, "__name__", type(collate).__name__))
+
+
 class LoaderTorch:
     """The patches of the loader instrument in one process.
 
@@ -57,7 +65,7 @@ class LoaderTorch:
         self._workers = Workers(recording, self.prepare)
         self._batches = Batches(recording, self.prepare, Deaths(recording).look)
         self._items = Items(recording, self._workers)
-        self._item, self._collate = self._items.around_item(), self._items.around_collate()
+        self._item, self._many, self._collate = self._items.around_item(), self._items.around_items(), self._items.around_collate()
 
     def put(self) -> None:
         """Put the patches in place, each as soon as its module is there."""
@@ -78,28 +86,40 @@ class LoaderTorch:
         self.named.unwatch()
         self.patches.remove()
 
-    def prepare(self, dataset: Any, collate: Any) -> dict[str, Any]:
+    def prepare(self, dataset: Any, collate: Any, whole: bool) -> dict[str, Any]:
         """Put what is recorded around what a dataset and a collate function run, as far as it is not there.
 
+        Args:
+            dataset: What a loader reads from.
+            collate: What puts its samples together.
+            whole: Whether it is not called, and a sample is a batch.
+
         Returns:
-            ``source``: the class whose samples are read, and its method.
+            ``source``: the class whose samples are read, and its method; ``whole``, if it is; ``collate``: the name of the program's own.
         """
         self._libraries.look()
         self.named.look()
-        found = reader(dataset)
-        if found is not None:
-            owner, function = found
-            index = parameter(innermost(function), 1)
-            name = f"{owner.__module__}.{owner.__qualname__}.__getitem__"
-            if index is None or index[1]:
-                self.patches.patches.table.setdefault(name, "has no parameter for an index")
-            else:
-                self.patches.put(name, function, *self._item, FETCH, (index[0],))
-        elif (missed := unread(dataset)) is not None:
-            self.patches.patches.table.setdefault(missed, "is not written in Python")
+        for one in datasets(dataset):
+            self._put_reading(one)
         self._find.dataset(dataset)
         self._put_collate(collate)
-        return {"source": source(dataset)}
+        own = _name_of_own(collate)
+        return {"source": source(dataset), **({"whole": True} if whole else {}), **({"collate": own} if own else {})}
+
+    def _put_reading(self, dataset: Any) -> None:
+        for name, around, passed in ((SAMPLE, self._item, 2), (BATCH, self._many, 1)):
+            found = method(dataset, name)
+            if found is None:
+                if name == SAMPLE and (missed := unread(dataset)) is not None:
+                    self.patches.patches.table.setdefault(missed, "is not written in Python")
+                continue
+            owner, function = found
+            parameters = [parameter(innermost(function), which) for which in range(passed)]
+            where = f"{owner.__module__}.{owner.__qualname__}.{name}"
+            if any(one is None or one[1] for one in parameters):
+                self.patches.patches.table.setdefault(where, "has no parameter for an index")
+            else:
+                self.patches.put(where, function, *around, FETCH, tuple(one[0] for one in parameters if one is not None), ())
 
     def _put_collate(self, collate: Any) -> None:
         while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
@@ -131,8 +151,8 @@ class LoaderTorch:
     def _put_fetch(self, module: ModuleType) -> None:
         workers, items = self._workers, self._items
 
-        def preparing(dataset: Any, collate: Any) -> int:
-            return workers.preparing(dataset, collate)
+        def preparing(dataset: Any, collate: Any, collates: Any) -> int:
+            return workers.preparing(dataset, collate, bool(collates))
 
         def iterating(began: int, was: int, fetcher: Any) -> None:
             try:
@@ -140,7 +160,7 @@ class LoaderTorch:
             except Exception as exc:
                 self.recording.failed("an iterable dataset", exc)
 
-        self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn"), ())
+        self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ())
         self._put(module, "_IterableDatasetFetcher.__init__", _begin, iterating, OUTSIDE, ("self",), ("self",))
         by_index, by_turn = workers.around_fetch(), items.around_fetch()
         edges = sys.modules.get("voirkit_instruments.syscalls_edges")  # loaded by --syscalls

@@ -12,6 +12,7 @@ from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader_record import FETCH, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
+from voirkit_instruments.loader_sizes import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.loader_record import Recording
 
+_SIZED, _SIZED_EVERY = 4, 64  # batches that are looked into: the first, and few of the others
 _CARRIED = "voirkit"  # the attribute of torch's message
 
 
@@ -28,16 +30,18 @@ class Workers:
 
     Args:
         recording: Where records go.
-        prepare: Called with a dataset and a collate function before they are used; tells the source of samples, as in ``Episode``.
+        prepare: Called with a dataset and a collate function before they are used, and whether a sample is a batch; tells the source of
+            samples, as in ``Episode``.
     """
 
-    def __init__(self, recording: Recording, prepare: Callable[[Any, Any], dict[str, Any]]) -> None:
+    def __init__(self, recording: Recording, prepare: Callable[[Any, Any, bool], dict[str, Any]]) -> None:
         self._recording, self._prepare = recording, prepare
         self._here, self._span = recording.here, recording.span
         self._preprocess = recording.name("data", "preprocess", "batch")
         self._cpu = recording.name("data", "cpu", "cpu_ns")
         self._idle = recording.name("worker", "idle", "batch")
         self._put = recording.name("worker", "put", "batch")
+        self._send, self._making, self._bytes, self._tensors = map(recording.cost, ("send_ns", "making_ns", "bytes", "tensors"))
 
     def around_loop(self) -> tuple[Any, Any]:
         """Around ``_worker_loop``."""
@@ -46,7 +50,7 @@ class Workers:
         def enter(index_queue: Any, data_queue: Any, worker: int) -> int:
             try:
                 here.inside, here.asked, here.given = WORKER, index_queue, data_queue
-                here.batch, here.idle = UNKNOWN, 0
+                here.batch, here.idle, here.worked = UNKNOWN, 0, 0
                 self._be(here.making or Episode(UNKNOWN, UNKNOWN), worker)
             except Exception as exc:
                 self._recording.failed("a worker", exc)
@@ -62,7 +66,7 @@ class Workers:
         self._recording.be_at(episode, worker)
         # A dataset may read its samples in threads of its own.
         others: Any = type(here)
-        others.inside, others.args, others.episode, others.worker = FETCH, here.args, episode, worker
+        others.inside, others.args, others.episode, others.worker, others.sources = FETCH, here.args, episode, worker, here.sources
 
     def around_get(self) -> tuple[Any, Any]:
         """Around the ``get`` of a queue of processes."""
@@ -90,7 +94,10 @@ class Workers:
                 else:
                     told = getattr(got, "__dict__", {}).get(_CARRIED)
                     if told is not None:
-                        self._be(Episode(*told), here.worker)
+                        again = Episode(*told)
+                        if here.episode is not None:
+                            again.source = here.episode.source
+                        self._be(again, here.worker)
             except Exception as exc:
                 self._recording.failed("a worker's queue", exc)
 
@@ -124,11 +131,17 @@ class Workers:
 
     # batches
 
-    def preparing(self, dataset: Any, collate: Any) -> int:
-        """Before a fetcher is made."""
+    def preparing(self, dataset: Any, collate: Any, collates: bool) -> int:
+        """Before a fetcher is made.
+
+        Args:
+            dataset: What it reads from.
+            collate: What puts samples together.
+            collates: Whether it does; else a sample is a batch.
+        """
         here = self._here
         try:
-            source = self._prepare(dataset, collate)
+            source = self._prepare(dataset, collate, not collates)
             if here.inside == WORKER and here.episode is not None:
                 here.episode.source = source
                 self._be(here.episode, here.worker)
@@ -142,7 +155,7 @@ class Workers:
 
         def enter() -> Any:
             here.inside, here.item, here.collates = FETCH, UNKNOWN, False
-            return self.processor_ns(), now()
+            return self.processor_ns(), now(), thread_time_ns()
 
         def leave(began: Any, was: int, got: Any) -> None:
             self.leave_fetch(began, was, got)
@@ -157,7 +170,7 @@ class Workers:
         """After a batch has been prepared.
 
         Args:
-            began: ``processor_ns`` and when it began.
+            began: ``processor_ns``, when it began, and what this thread had worked by then.
             was: Where the thread was.
             got: The batch, or ``ABSENT``.
         """
@@ -176,5 +189,15 @@ class Workers:
                 args = self._recording.arguments_of(episode, worker=here.worker, **episode.source, error=error)
             self._span(self._preprocess, began[1], end, args, here.batch)
             self._span(self._cpu, end, end, args, worked)
+            if here.worker != MAIN:
+                self._span(self._making, end, end, args, thread_time_ns() - began[2])
+                if here.worked:  # getting a number, and sending the batch before, in whatever threads
+                    self._span(self._send, end, end, args, began[0] - here.worked)
+            if got is not ABSENT and (here.batch < _SIZED or not here.batch % _SIZED_EVERY):
+                n_bytes, tensors = size(got)
+                self._span(self._bytes, end, end, args, n_bytes)
+                self._span(self._tensors, end, end, args, tensors)
+            if here.worker != MAIN:
+                here.worked = self.processor_ns()
         except Exception as exc:
             self._recording.failed("a batch's preparation", exc)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import instrument_log as instrument_log
-from voirkit_instruments.values import number
+from voirkit_instruments.values import brief, may_be_read, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +27,16 @@ class _Selection:
         self._context = [p[1:] for p in patterns if p.startswith("+")] + list(context)
         self._known: dict[str, tuple[bool, bool]] = {}  # key -> (is logged, goes along with what is logged)
 
+    def unmatched(self) -> list[str]:
+        """The patterns that no key has matched."""
+        return [pattern for pattern in self._patterns if not any(_matches(key, [pattern]) for key in self._known)]
+
     def __call__(self, event: dict[str, Any]) -> dict[str, Any]:
         chosen: dict[str, Any] = {}
         wanted = False
         for key, value in event.items():
+            if key == "$recorder" or key == "$began_ns":
+                continue  # for instruments
             known = self._known.get(key)
             if known is None:
                 known = self._known[key] = (_matches(key, self._patterns), _matches(key, self._context))
@@ -73,7 +79,12 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
             plain = number(value)
             if plain is not None:
                 chosen[key] = plain
+            elif not may_be_read(value):  # its own text would be made of what is not there
+                chosen[key] = brief(value)
         ov.log(chosen)
 
     ov.log.subscribe(remember)
     ov.given.subscribe(forward)
+    yield ov.phases.finalize
+    for pattern in selection.unmatched():
+        ov.warn(f"log: nothing was given as {pattern!r}.")

@@ -34,4 +34,4 @@ class Looks:
 
     def finish(self, records: int = 0) -> None:
         """Say what all of them cost, and how many records of another kind were made meanwhile."""
-        self._recorder.timed(self.n + records, self.own_ns)
+        self._recorder.timed(self.n + records, self.own_ns, "instruments")

@@ -1,11 +1,14 @@
-"""Always on: the given ``loss`` from first to last, for the summary: its curve in a bounded number of points, and where it is no number.
+"""Always on: the loss from first to last, for the summary: its curve in a bounded number of points, and where it is no number.
+
+It is the given ``loss``, or, if none is given, what ``backward`` is called on.
 
 Keeps no graph alive and never waits for a device while the script runs: what lies on one is read at the end, and only for the curve.
 """
 
 from __future__ import annotations
 
-from voirkit_instruments.values import number
+from voirkit.imports import when_imported
+from voirkit_instruments.values import may_be_read, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from voirkit.overseer import Overseer
 
 MOST_POINTS = 256
+_INFINITE = float("inf")
 
 
 class Losses:
@@ -41,12 +45,23 @@ class Losses:
 
     def add(self, loss: Any) -> None:
         """Take in the next loss: a number, a tensor or an array. Waits for no device."""
-        plain = number(loss, wait=False)
-        if plain is not None:
-            loss = float(plain)
+        if type(loss) is float and self.n and -_INFINITE < loss < _INFINITE:  # at each step: without the calls below
+            self._read += 1
+            if self.n % self._every == 0:
+                self._keep(loss)
+            self._last = loss
+            self.n += 1
+            return
+        if type(loss) is not float:
+            plain = number(loss, wait=False)
+            if plain is not None:
+                loss = float(plain)
+            elif not may_be_read(loss):
+                loss = None
+            elif hasattr(loss, "detach"):
+                loss = loss.detach()  # the graph behind it is the program's to free
+        if type(loss) is float:
             self._look(self.n, loss)
-        elif hasattr(loss, "detach"):
-            loss = loss.detach()  # the graph behind it is the program's to free
         if self.n % self._every == 0:
             self._keep(loss)
         if self.n == 0:
@@ -62,7 +77,7 @@ class Losses:
 
     def _look(self, at: int, loss: float) -> None:
         self._read += 1
-        if not abs(loss) < float("inf"):
+        if not abs(loss) < _INFINITE:
             self._bad += 1
             if self._first_bad is None:
                 self._first_bad = at, loss
@@ -83,7 +98,7 @@ class Losses:
             if plain is not None:
                 if type(kept) is not float:
                     self._look(at, float(plain))
-                curve.append((at, float(plain) if abs(plain) < float("inf") else None))
+                curve.append((at, float(plain) if abs(plain) < _INFINITE else None))
         bad = None
         if self._first_bad is not None:
             at, value = self._first_bad
@@ -107,14 +122,45 @@ def _as_float(loss: Any) -> float | None:
     if plain is not None:
         return float(plain)
     try:  # one loss for each sample
-        return float((loss.float() if hasattr(loss, "float") else loss).mean())
+        return None if not may_be_read(loss) else float((loss.float() if hasattr(loss, "float") else loss).mean())
     except Exception:  # not a number of any kind
         return None
 
 
+class LossOfRun:
+    """The losses of one run: those that are given win over those that the recorder sees."""
+
+    def __init__(self) -> None:
+        self._given, self.seen = Losses(), Losses()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Look at a given event."""
+        if "$recorder" not in event:
+            self._given.on_event(event)
+
+    def summary(self) -> dict[str, Any] | None:
+        """As ``Losses.summary``."""
+        return self._given.summary() or self.seen.summary()
+
+
 def instrument_loss(ov: Overseer) -> Any:
-    """Put the losses into the summary."""
-    losses = Losses()
+    """Put the losses into the summary, and give what the recorder sees of the training to those who listen."""
+    losses = LossOfRun()
     ov.when_given(lambda given: given.subscribe(losses.on_event))
+    yield ov.phases.parse_args
+    no_steps = ov.argparser.value(ov.options, "--no-steps")
+
+    def begin(torch: Any) -> None:
+        listened = ov.may_be_listened_to
+        if listened or not no_steps:
+            from voirkit_instruments.training_values import values_of
+
+            values_of(ov).begin(torch, losses.seen, listened)
+
+    if no_steps and ov.may_be_listened_to:
+        from voirkit_instruments.steps_heard import LOSS, heard_of
+
+        heard_of(ov).tell(LOSS)  # the steps instrument is to watch torch all the same
+    when_imported("torch", begin)
     yield ov.phases.finalize
     ov.summary["loss"] = losses.summary()

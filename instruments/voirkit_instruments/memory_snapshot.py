@@ -10,9 +10,11 @@ import sys
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit.report.figure import size
+from voirkit_instruments.memory_history import History, is_out_of_memory, place_of
 from voirkit_instruments.memory_phases import MemoryPhases, resident
 from voirkit_instruments.once import once
-from voirkit_instruments.steps_heard import STEPPED, heard_of
+from voirkit_instruments.steps_heard import heard_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
-
-MOST_ENTRIES = 100_000  # the last allocations; some 100 MB of a file
 
 
 class MemorySnapshot:
@@ -40,17 +40,18 @@ class MemorySnapshot:
         heard = heard_of(ov)
         self._ov, self._python, self._recorder = ov, python, recorder
         self._phases = MemoryPhases(heard, recorder)
-        self._cuda: Any = None
-        self._keeps_history = False
+        self._history: History | None = None
         self._traces = self._over = False
         self._pid = os.getpid()
-        heard.tell(STEPPED, after=self._look_for_device)
 
     def begin(self, torch: ModuleType) -> None:
         """torch has been imported."""
         if self._over:
             return
-        self._cuda = torch.cuda
+        cuda = torch.cuda
+        if cuda is not None:
+            device = ("device", lambda: (int(cuda.memory_allocated()), None))
+            self._history = History(torch, lambda: self._phases.add(device), self._ov.warn)
         source = resident()
         if source is not None:
             self._phases.add(source)
@@ -71,20 +72,8 @@ class MemorySnapshot:
 
         self._phases.add(("python", read))
 
-    def _look_for_device(self, *_: object) -> None:
-        cuda = self._cuda
-        if self._keeps_history or self._over or cuda is None or not cuda.is_initialized():
-            return
-        self._keeps_history = True
-        try:
-            cuda.memory._record_memory_history(max_entries=MOST_ENTRIES)
-            self._phases.add(("device", lambda: (int(cuda.memory_allocated()), None)))
-        except Exception as exc:
-            self._cuda = None
-            self._ov.warn(f"--memory-snapshot: this torch keeps no history of allocations ({type(exc).__name__}: {exc}).")
-
-    def end(self) -> None:
-        """The program has ended."""
+    def end(self, exc: BaseException | None = None) -> None:
+        """The program has ended, with an exception or without."""
         self._over = True
         self._phases.stop()
         if os.getpid() != self._pid:
@@ -92,18 +81,34 @@ class MemorySnapshot:
         found = self._phases.document()
         if found:
             self._ov.summary["memory"] = {**(self._ov.summary.get("memory") or {}), "phases": found}
-        self._recorder.timed(self._phases.n, self._phases.own_ns)
+        self._recorder.timed(self._phases.n, self._phases.own_ns, "instruments")
         if self._traces:
             import tracemalloc
 
             tracemalloc.stop()
-        if self._keeps_history and self._cuda is not None:
-            self._dump()
-        elif not self._keeps_history and self._ov.run_dir is not None:
+            self._recorder.timed(0, 0, "tracemalloc")
+        if is_out_of_memory(exc):
+            self._tell_of_the_end(exc, found)
+        if self._history is not None and self._history.is_kept:
+            self._dump(self._history)
+        elif self._ov.run_dir is not None:
             tells = "the table tells what the process held by phase" if found else "and no phase of a training was seen"
             self._ov.warn(f"--memory-snapshot: no CUDA device was used in training, so there is no history of its allocations; {tells}.")
 
-    def _dump(self) -> None:
+    def _tell_of_the_end(self, exc: Any, phases: dict[str, Any]) -> None:
+        """Memory has run out: in which phase, and what held it."""
+        phase, where = place_of(exc.__traceback__)
+        held = self._history.held_by if self._history is not None else None
+        said = f"out of memory in {phase}" + (f", at {where}" if where else "")
+        if held:
+            said += "; held by tensors made at " + ", ".join(f"{one['where']} {size(one['bytes'])}" for one in held)
+        elif phases:
+            grown = [(row["rss"]["growth"], name) for name, row in phases.items() if row.get("rss", {}).get("growth", 0) > 0]
+            said += "; the process grew " + ", ".join(f"{size(n)} in {name}" for n, name in sorted(grown, reverse=True)) if grown else ""
+        self._ov.summary.setdefault("memory", {})["out_of_memory"] = {"phase": phase, "where": where, "held_by": held}
+        self._ov.warn(f"--memory-snapshot: {said}.")
+
+    def _dump(self, history: History) -> None:
         from voirkit.runs.directory import TORCH_PROFILE_FOLDER
         from voirkit.runs.ranks import rank_and_world_size
 
@@ -111,9 +116,7 @@ class MemorySnapshot:
             return
         name = f"{os.uname().nodename}-r{rank_and_world_size()[0]}-{self._pid}.snapshot.pickle"
         try:
-            os.makedirs(os.path.join(self._ov.run_dir, TORCH_PROFILE_FOLDER), exist_ok=True)
-            self._cuda.memory._dump_snapshot(os.path.join(self._ov.run_dir, TORCH_PROFILE_FOLDER, name))
-            self._cuda.memory._record_memory_history(enabled=None)
+            history.end(os.path.join(self._ov.run_dir, TORCH_PROFILE_FOLDER, name))
             self._ov.summary.setdefault("memory", {})["snapshot"] = f"{TORCH_PROFILE_FOLDER}/{name}"
         except Exception as exc:
             self._ov.warn(f"--memory-snapshot: the history of allocations can not be written ({type(exc).__name__}: {exc}).")
@@ -133,6 +136,6 @@ def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | Phas
     snapshot = MemorySnapshot(ov, python)
     when_imported("torch", snapshot.begin)
     try:
-        yield ov.phases.run_script(priority=1)
+        yield ov.phases.run_script(priority=1, throw=False)
     finally:
-        snapshot.end()
+        snapshot.end(ov.phases.run_script.exception)

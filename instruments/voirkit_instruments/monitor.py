@@ -6,6 +6,8 @@ loaded only when the flag is on.
 
 from __future__ import annotations
 
+import os
+
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.flags import instrument_monitor as instrument_monitor
@@ -36,10 +38,19 @@ def needed(module: str, option: str) -> Any:
         raise CommandLineError(what, where=option, next=f"Install it with: pip install '{EXTRA}'") from None
 
 
+def _nvml(ov: Overseer) -> Any:
+    """The module that reads NVIDIA's GPUs, or None; that it is missing is told only where there is a driver."""
+    try:
+        return needed("pynvml", "--monitor")
+    except CommandLineError as exc:
+        if os.path.exists("/proc/driver/nvidia"):
+            ov.warn(f"{exc}\n  GPUs are left out.")
+        return None
+
+
 def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterator[Phase]:
     yield ov.phases.parse_args
-    needed("psutil", "--monitor")
-    nvml = needed("pynvml", "--monitor")
+    nvml = _nvml(ov)
     _ = ov.given  # giving is loaded now, and not beside the script
     yield ov.phases.load_script
     from voirkit.trace import recorder
@@ -48,14 +59,15 @@ def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterat
 
     def give(**data: Any) -> None:
         if not gpus_only or "gpudata" in data:
-            ov.give(**data)
+            ov.offer(data)
 
-    sampler = Sampler(Machine(Gpus(nvml, ov.warn)), interval_s, recorder, give, ov.warn)
+    sampler = Sampler(Machine(Gpus(nvml, ov.warn) if nvml is not None else None), interval_s, recorder, give, ov.warn)
     sampler.start()
     try:
         yield ov.phases.run_script
     finally:
         sampler.stop()
+        recorder.timed(0, int(sampler.cost_s * 1e9), "instruments")
         ov.summary["monitor"] = sampler.summary()
 
 

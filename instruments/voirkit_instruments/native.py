@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 
 @instrument_definition
 @once("--native")
-def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase]:
+def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase | PhaseWithPriority]:
     """Sample what the processor does, from the beginning of the script's work to its end.
 
     Args:
@@ -35,7 +35,7 @@ def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase]:
     sampler = Sampler(ov.run_dir, rate_hz, ov.options.trace_limit, ov.warn)
     sampler.start()
     try:
-        yield ov.phases.run_script
+        yield ov.phases.run_script(throw=False)
     finally:
         sampler.stop()
     yield ov.phases.finalize

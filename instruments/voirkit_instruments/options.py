@@ -110,7 +110,7 @@ def options(ov: Overseer) -> Iterator[Phase]:
         held = plain(dict(getattr(namespace, "__dict__", {})))
         ov.summary["options"] = held
         ov.log({"options": held})
-        ov.give(options=namespace)
+        ov.offer({"options": namespace})
 
     arguments = ParsedArguments(found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}"))
     subscription = ov.given.subscribe(lambda event: arguments.settle())
@@ -119,6 +119,8 @@ def options(ov: Overseer) -> Iterator[Phase]:
     finally:
         arguments.remove()
         arguments.settle()
+    if "options" not in ov.summary:
+        ov.warn("--options: the script has parsed no arguments with argparse.")
 
 
 instrument_options = instrument_argparse

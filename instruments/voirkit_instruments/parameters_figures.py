@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 
 from voirkit_instruments.parameters_record import GRAD_INF, GRAD_NAN, GRAD_NOT_ZERO, INF, NAN
+from voirkit_instruments.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ class Figures:
 
     Attributes:
         tensor: torch's own type of them.
-        strided: Their usual layout.
         count: How many elements a sample has at most.
     """
 
@@ -40,12 +40,16 @@ class Figures:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.tensor, self.strided = torch.Tensor, torch.strided
+        self.tensor = torch.Tensor
         self._integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         self._low = {kind for name in ("float16", "bfloat16") if (kind := getattr(torch, name, None)) is not None}
         self._float8 = {getattr(torch, name) for name in dir(torch) if name.startswith("float8_")}
         self._weights: dict[Any, Any] = {}
         self._norm_as: bool | None = None
+
+    def is_readable(self, tensor: Any) -> bool:
+        """Whether a tensor's elements are in memory; what is not is given to no other method."""
+        return is_readable(self._torch, tensor)
 
     # norms
 

@@ -71,8 +71,8 @@ class Gradients:
         if gradient is None or type(gradient) is not self._figures.tensor:
             return None
         if gradient.is_sparse:
-            return gradient._values()
-        return gradient if gradient.layout is self._figures.strided else None
+            gradient = gradient._values()
+        return gradient if self._figures.is_readable(gradient) else None
 
     def _sample(self, pairs: list[tuple[int, Any]]) -> tuple[list[int], list[int], list[bool], Any]:
         """(places, starts of their samples, whether each is complete, codes of the elements)"""
@@ -95,7 +95,7 @@ class Gradients:
         for (at, gradient), norm in zip(self._due.items(), self._norms, strict=True):
             if norm is not None:
                 yield "grad_norm", at, norm if self._scale is None else norm / self._scale.to(norm.device)
-            if gradient.device.type != "cpu":
+            if gradient.device.type != "cpu" and self._figures.is_readable(gradient):
                 yield "grad_codes", at, self._figures.codes_of_all(gradient)
 
     # what has arrived
@@ -116,7 +116,7 @@ class Gradients:
             code = int(got["grad_codes"])
             return figures.gradient_flags(code) | (0 if code & NOT_ZERO else GRAD_ZERO), None
         gradient = self._due.get(at)
-        if gradient is None:
+        if gradient is None or not figures.is_readable(gradient):
             return 0, None
         norm = got.get("grad_norm", 0.0)
         if norm > 0 and math.isfinite(norm):

@@ -77,6 +77,12 @@ class Look:
             more: What else has norms: category, name, tensor.
         """
         plan, figures = self.plan, self._figures
+        looked_at = {*self._due, *(at for group in self._groups for at in group.at)}
+        if not all(figures.is_readable(self._parameters[at]) for at in looked_at):  # the step has freed the memory of some
+            self._records.step(plan, self.start_ns, end_ns, self.n)
+            plan.n += 1
+            plan.last_ns = self.start_ns
+            return
         if has_walked:
             self._gradients = self._read_gradients()
         sent = []
@@ -184,7 +190,7 @@ class Look:
         flags |= NAN if math.isnan(norm_after) else INF if math.isinf(norm_after) else 0
         if "update_norm" in got and at in self._digests:
             got["update_norm"] = self._exact_update(at, got["update_norm"])
-            if not math.isfinite(got["update_norm"]):
+            if not math.isfinite(got["update_norm"]) and figures.is_readable(self._parameters[at]):
                 flags |= figures.data_flags(int(figures.codes_of_all(self._parameters[at].detach())))
         gradient_flags, exact = self._gradients.exact(at, got)
         if exact is not None:
@@ -214,7 +220,7 @@ class Look:
         if plan.alarms > MOST_ALARMS:
             return
         for at, (one, parameter) in enumerate(zip(plan.watched, self._parameters, strict=True)):
-            if one.why_not or parameter.device.type != "cpu":
+            if one.why_not or parameter.device.type != "cpu" or not figures.is_readable(parameter):
                 continue
             flags = figures.data_flags(int(figures.codes_of_all(parameter.detach())))
             values = self._gradients.of(at) if before else None
@@ -228,7 +234,11 @@ class Look:
     def last(plan: Plan, figures: Figures, later: Later, records: Records) -> None:
         """Write the norms and digests of all that are still there, at the end."""
         at_ns = time.perf_counter_ns()
-        alive = [(one, p.detach()) for one in plan.watched if not one.why_not and (p := one.ref()) is not None and p.numel()]
+        alive = [
+            (one, p.detach())
+            for one in plan.watched
+            if not one.why_not and (p := one.ref()) is not None and p.numel() and figures.is_readable(p)
+        ]
         norms = figures.norms([data for _, data in alive])
         known = [(one, norm) for (one, _), norm in zip(alive, norms, strict=True) if norm is not None]
 

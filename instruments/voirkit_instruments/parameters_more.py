@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 
+from voirkit_instruments.tensor_memory import is_readable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -50,4 +52,4 @@ class More:
         torch = self._torch
         if type(value) is not torch.Tensor and type(value).__name__ != "Buffer":
             return False
-        return value.layout is torch.strided and value.device.type != "meta" and value.numel() > 0 and value.dtype.is_floating_point
+        return is_readable(torch, value) and value.numel() > 0 and value.dtype.is_floating_point

@@ -24,7 +24,7 @@ class Watched:
     Attributes:
         name: What it is called.
         where: Its group and place in it; None if no optimizer has it.
-        meta: (type, dtype, device, requires_grad, shape) as they were seen last; None if it has not been seen.
+        meta: (type, dtype, device, requires_grad, shape, whether it is readable, stride) as they were seen last; None: not yet.
         state: The flags that were recorded last, of a step.
         zeroed: Those after ``zero_grad``.
         why_not: Why its data is not looked at; empty if it is.

@@ -212,8 +212,9 @@ class Watch:
         changed = False
         for at in which:
             p, one = parameters[at], plan.watched[at]
-            size = (p.shape, p.stride()) if type(p) in self._plain_types else ((), None)
-            meta = (type(p), p.dtype, p.device, p.requires_grad, *size)
+            is_readable = self._figures.is_readable(p)
+            shape = p.shape if type(p) in self._plain_types else ()
+            meta = (type(p), p.dtype, p.device, p.requires_grad, shape, is_readable, p.stride() if is_readable else None)
             if meta != one.meta:
                 changed = True
                 if one.meta is None or meta[:-1] != one.meta[:-1]:
@@ -264,7 +265,7 @@ class Watch:
             return "it is quantized"
         if not parameter.is_leaf:
             return "it is no leaf of the graph"
-        return ""
+        return "" if self._figures.is_readable(parameter) else "its memory is freed between its uses"
 
     def _zeroed(self, plan: Plan, at_ns: int) -> None:
         """What the gradients are after zero_grad; recorded where it is something else than after the last one."""
@@ -276,7 +277,7 @@ class Watch:
             gradient = parameter.grad
             if gradient is None:
                 self._zeroed_is(one, at_ns, GRAD_NONE)
-            elif gradient.layout is self._torch.strided:
+            elif self._figures.is_readable(gradient):
                 left.append((one, gradient))
         if left and not self._modes():
             whose = [one for one, _ in left]

@@ -36,6 +36,11 @@ class Patches:
         self._around: dict[str, tuple[FunctionType, Around]] = {}
         self._arounds: list[Around] = []
         self.table: dict[str, str] = {}
+        self._is_over = False
+
+    def when(self, module: str, put: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:
+        """``when_there``, for what is imported before ``remove``."""
+        when_there(module, lambda found: None if self._is_over else put(found), off)
 
     @property
     def names(self) -> list[str]:
@@ -116,6 +121,7 @@ class Patches:
 
     def remove(self) -> None:
         """Put all back; what somebody else has changed since stays as it is, and the table says so."""
+        self._is_over = True
         while self._wrapped:
             (owner, name), (before, replacement) = self._wrapped.popitem()
             if vars(owner).get(name) is not replacement:

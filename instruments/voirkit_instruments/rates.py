@@ -14,6 +14,9 @@ An event with ``step`` is taken for the end of that step, as ``//f(X as batch) >
 what was worked on since the event before it. The first event of a task has no time and is not counted. With
 ``use_cuda`` given, the device is waited for once an interval, never in a step, and the wait counts as the step's time.
 
+Without probes the steps, loaders and batches are those that the recorder sees (``training_values``): ``compute_rate`` is then over what a
+step does from its batch's arrival to the next request, and ``train_rate`` in steps/s where a script has no loader.
+
 Costs nothing while no flag is on.
 """
 
@@ -45,9 +48,11 @@ def train_rate(ov: Overseer) -> Iterator[Phase]:
 def compute_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``compute_rate`` to the end of the run."""
     from voirkit_instruments.observed_rate import Rate
+    from voirkit_instruments.training_values import values_of
 
     rate = Rate(ov, "compute_rate")
     ov.given.subscribe(rate.on_wrap)
+    values_of(ov).on_compute.append(rate.on_span)
     try:
         yield ov.phases.run_script
     finally:
@@ -58,15 +63,25 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``loading_rate`` to the end of the run."""
     from voirkit_instruments.loading import LoaderWatch
     from voirkit_instruments.observed_rate import Rate
+    from voirkit_instruments.training_values import values_of
 
     rate = Rate(ov, "loading_rate")
     watch = LoaderWatch(rate.on_batch, lambda sentence: ov.warn(f"loading_rate: {sentence}"))
 
+    is_given = False
+
     def on_loader(event: dict[str, Any]) -> None:
-        if "loader" in event:
+        nonlocal is_given
+        if "loader" in event and "$recorder" not in event:
+            is_given = True
             watch.watch(event["loader"], event.get("task"))
 
+    def on_fetch(begin: int, end: int, batch: object) -> None:
+        if not is_given:
+            rate.on_batch(None, begin, end, batch)
+
     ov.given.subscribe(on_loader)
+    values_of(ov).on_fetch.append(on_fetch)
     try:
         yield ov.phases.run_script
     finally:

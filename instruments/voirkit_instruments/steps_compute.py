@@ -6,6 +6,7 @@ What is called often is made by ``steps_record.engine``; what is seldom, closure
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from voirkit_instruments.loader_numbers import Ordinals
@@ -35,11 +36,70 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
             if isinstance(module, loss):
                 found = lossy, intern({"module": key[0]})
             else:
-                found = forward, intern({"module": key[0], "training": training, "grad": grad})
+                found = forward, intern({"module": key[0], "training": training, "grad": grad, **_compiled(module)})
             known[key] = found
         return found
 
     return recording.hot.enter(FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
+
+
+def after_mode(recording: Recording) -> Any:
+    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are evaluated."""
+    here, span = recording.hot.here, recording.recorder.span
+    switched = recording.phase("compute", "mode", "training")
+
+    def leave(began: int, was: int, mode: object) -> None:
+        here.inside = was
+        if began:
+            span(switched, began, now(), 0, mode is True)
+
+    return leave
+
+
+def _compiled(module: Any) -> dict[str, bool]:
+    """That a module is compiled: ``torch.compile(module)`` (torch 2.1 to 2.15), or ``module.compile()``; nothing is said of others."""
+    own = vars(module)
+    return {"compiled": True} if "_orig_mod" in own.get("_modules", ()) or own.get("_compiled_call_impl") is not None else {}
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    """How an optimizer was made, as far as advice looks at it: ``fused``, ``foreach``, and the type of its parameters' device."""
+    try:
+        group = optimizer.param_groups[0]
+        settings = {key: bool(group[key]) for key in ("fused", "foreach") if key in group}
+        device = str(group["params"][0].device.type)
+        return {**settings, "device": device, **(_bfloat16() if device == "cpu" else {})}
+    except Exception:  # an optimizer of somebody else's: then nothing is known of it
+        return {}
+
+
+def _bfloat16() -> dict[str, bool]:
+    """Whether the processors have instructions for bfloat16, without which it is no faster; nothing where that cannot be told."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "").split()
+    except OSError:
+        return {}
+    return {"bf16": not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)} if flags else {}
+
+
+def after_autocast(recording: Recording) -> Any:
+    """After a block of ``torch.autocast`` was entered: a record of the first one for each type of device and precision."""
+    here, span, intern = recording.hot.here, recording.recorder.span, recording.recorder.arguments
+    name = recording.phase("script", "autocast")
+    known: set[tuple[str, str]] = set()
+
+    def leave(began: int, was: int, block: Any) -> None:
+        here.inside = was
+        try:
+            kind = str(block.device), str(block.fast_dtype).rpartition(".")[2]
+            if block._enabled and kind not in known:
+                known.add(kind)
+                span(name, began or now(), now(), intern({"device": kind[0], "dtype": kind[1]}))
+        except Exception as exc:
+            recording.failed("a block of autocast", exc)
+
+    return leave
 
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
@@ -58,13 +118,15 @@ def around_step(recording: Recording) -> tuple[Any, Any]:
         which = ordinals.of(optimizer)
         args = known.get(which)
         if args is None:
-            args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which})
+            args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which, **_settings(optimizer)})
         return step, args
 
     def look() -> None:
         recording.look_for_device()
 
-    return recording.hot.enter(STEP), recording.hot.leave_step(describe, look)
+    cuda = recording.torch.cuda
+    known_as = cuda if isinstance(getattr(cuda, "_initialized", None), bool) else None
+    return recording.hot.enter(STEP), recording.hot.leave_step(describe, look, known_as)
 
 
 def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
@@ -85,7 +147,8 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
         size = UNKNOWN
         if isinstance(file, (str, os.PathLike)):
             try:
-                size = os.stat(file).st_size
+                about = os.stat(file)
+                size = about.st_size if stat.S_ISREG(about.st_mode) else UNKNOWN  # torch.distributed.checkpoint writes a folder
             except (OSError, ValueError):  # it is not there: the program is about to hear of it
                 pass
         span(checkpoint, began, end, 0, size)
@@ -111,5 +174,19 @@ def after_collective(recording: Recording) -> Any:
             span(found, began, end, 0, recording.bytes_of((*arguments, *more.values())))
         except Exception as exc:
             recording.failed("a collective", exc)
+
+    return leave
+
+
+def after_broadcast(recording: Recording) -> Any:
+    """After DDP has given the buffers of the first rank to the others, as a forward pass begins: they wait there for that rank."""
+    here, span = recording.hot.here, recording.recorder.span
+    broadcast = recording.phase("comm", "broadcast_buffers", "bytes")
+
+    def leave(began: int, was: int, tensors: Any) -> None:
+        end = now()
+        here.inside = was
+        if began:
+            span(broadcast, began, end, 0, recording.bytes_of((tensors,)))
 
     return leave

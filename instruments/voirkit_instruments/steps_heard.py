@@ -17,25 +17,37 @@ if TYPE_CHECKING:
     Told = Callable[..., None]
 
 STEPPED, ZEROED, CALLED, WALKED, ASKED = "step", "zero_grad", "forward", "backward", "next"
+LOSS, SCALED, ITERATED = "loss", "scale", "iter"
 
 
 class Heard:
     """Who is told of what in one run.
 
     Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer), ``forward`` (the
-    outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed) and ``next`` (a loader
-    is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``).
+    outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed), ``loss`` (before a walk
+    through a graph that ``backward`` begins: what it is called on), ``scale`` (after ``GradScaler.scale``: the loss and what it
+    became), ``iter`` (a loader makes an iterator; at last the loader) and
+    ``next`` (a loader is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``).
+
+    Attributes:
+        here: What each thread is inside of, once something is told.
     """
 
     def __init__(self) -> None:
+        self.here: Any = None
+        self._is_expected = False
         self._before: dict[str, list[Told]] = {}
         self._after: dict[str, list[Told]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._before or self._after)
+        return self._is_expected
 
     def tell(self, event: str, before: Told | None = None, after: Told | None = None) -> None:
-        """Tell somebody, before and after the function's body, with what the event passes; after it even if it has raised."""
+        """Tell somebody, before and after the function's body, with what the event passes; after it even if it has raised.
+
+        With neither, somebody will say what before torch is there.
+        """
+        self._is_expected = True
         for table, told in ((self._before, before), (self._after, after)):
             if told is not None:
                 table.setdefault(event, []).append(told)
@@ -46,6 +58,7 @@ class Heard:
         if not before and not after:
             return enter, leave
         whole = event == STEPPED
+        self.here = here
 
         def entering(*passed: Any) -> Any:
             if not (whole and here.inside == STEP):  # the step of the class above is no other
@@ -58,6 +71,36 @@ class Heard:
             if began:
                 for told in after:
                     told(*_thing(passed))
+
+        return entering, leaving
+
+    def before_backward(self, here: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
+        """What is called before ``torch.autograd.backward``, and which of its variables that takes."""
+        before = tuple(self._before.get(LOSS, ()))
+        if not before:
+            return enter, ()
+        self.here = here
+
+        def entering(tensors: Any) -> Any:
+            for told in before:
+                told(tensors)
+            return enter()
+
+        return entering, ("tensors",)
+
+    def after_scale(self, here: Any) -> tuple[Any, Any] | None:
+        """What is called before and after ``GradScaler.scale``; None if nobody is told."""
+        after = tuple(self._after.get(SCALED, ()))
+        if not after:
+            return None
+
+        def entering(_: object) -> int:
+            return 1
+
+        def leaving(began: int, was: int, outputs: Any, scaled: Any) -> None:
+            here.inside = was
+            for told in after:
+                told(outputs, scaled)
 
         return entering, leaving
 

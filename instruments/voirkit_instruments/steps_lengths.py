@@ -10,7 +10,7 @@ from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import CodeType
     from typing import Any
 
@@ -53,6 +53,8 @@ def batches(loader: Any) -> int | None:
     samplers = [loader.batch_sampler, loader.sampler, own.get("sampler")]
     sources = [getattr(sampler, "__dict__", {}).get("data_source") for sampler in samplers if _is_library(type(sampler))]
     asked = [thing for thing in (loader, loader.dataset, *samplers, *sources) if thing is not None]
+    if not _is_library(of_class(type(loader), "__len__")):  # a loader that goes over a sampler for ever tells by what is behind it
+        asked = [thing for thing in asked if of_class(type(thing), "__len__") is not _NOTHING]
     return len(loader) if all(map(only_looks, asked)) else None
 
 
@@ -64,10 +66,10 @@ def only_looks(thing: object, deep: int = _DEEPEST) -> bool:
         deep: How many objects of the program may be inside of each other.
     """
     kind = type(thing)
-    length = _of_class(kind, "__len__")
+    length = of_class(kind, "__len__")
     if type(length) is not FunctionType:
         return type(length).__name__ == "wrapper_descriptor"  # a list's, a dictionary's
-    if deep <= 0 or type(_of_class(kind, "__getattribute__")) is FunctionType:
+    if deep <= 0 or type(of_class(kind, "__getattribute__")) is FunctionType:
         return False
     code, parts, cells = length.__code__, False, []
     if not _is_library(length):
@@ -76,8 +78,8 @@ def only_looks(thing: object, deep: int = _DEEPEST) -> bool:
             return False
         parts = not _PARTS.isdisjoint(done)
         cells = [cell.cell_contents for cell in length.__closure__ or ()]
-    values = [*cells, *_values(thing, [name for name in code.co_names if name not in _HARMLESS])]
-    return all(_is_harmless(value, deep, parts) for value in values)
+    names = [name for name in code.co_names if name not in _HARMLESS]
+    return all(_is_harmless(value, deep, parts, names) for value in [*cells, *_values(thing, names)])
 
 
 @functools.lru_cache(maxsize=128)
@@ -99,9 +101,9 @@ def _done(code: CodeType) -> frozenset[str] | None:
 def _values(thing: Any, names: Iterable[str]) -> list[Any]:
     """What an object has under some names, itself or by its class; ``_NOTHING`` for what code of the program would be run for."""
     kind, values = type(thing), []
-    own = vars(thing) if type(_of_class(kind, "__dict__")) is GetSetDescriptorType else {}
+    own = vars(thing) if type(of_class(kind, "__dict__")) is GetSetDescriptorType else {}
     for name in names:
-        found = _of_class(kind, name)
+        found = of_class(kind, name)
         if type(found) is MemberDescriptorType:  # of __slots__
             try:
                 values.append(found.__get__(thing))
@@ -111,22 +113,29 @@ def _values(thing: Any, names: Iterable[str]) -> list[Any]:
             values.append(found if _is_library(found.fget) else _NOTHING)
         elif name in own and not hasattr(type(found), "__set__"):
             values.append(own[name])
-        elif found is not _NOTHING or _of_class(kind, "__getattr__") is not _NOTHING:
+        elif found is not _NOTHING or of_class(kind, "__getattr__") is not _NOTHING:
             values.append(found)
     return values
 
 
-def _is_harmless(value: Any, deep: int, parts: bool) -> bool:
-    """Whether looking at a value and its length, and at its parts if that is done, runs nothing of the program."""
+def _is_harmless(value: Any, deep: int, parts: bool, names: Sequence[str]) -> bool:
+    """Whether looking at a value, its length, what it has under some names, and its parts if that is done, runs nothing of the program."""
     kind = type(value)
     if kind in (list, tuple, dict):
         if not parts:
             return True
-        return len(value) <= _MOST and all(_is_harmless(p, deep - 1, True) for p in (value.values() if kind is dict else value))
-    return kind in _PLAIN or _is_library(kind) or only_looks(value, deep - 1)
+        return len(value) <= _MOST and all(_is_harmless(p, deep - 1, True, names) for p in (value.values() if kind is dict else value))
+    if kind in _PLAIN or _is_library(kind):
+        return True
+    if of_class(kind, "__len__") is not _NOTHING:
+        return only_looks(value, deep - 1)
+    if value is _NOTHING or deep <= 0 or type(of_class(kind, "__getattribute__")) is FunctionType:
+        return False
+    return all(_is_harmless(one, deep - 1, parts, names) for one in _values(value, names))
 
 
-def _of_class(kind: type, name: str) -> Any:
+def of_class(kind: type, name: str) -> Any:
+    """What a class or one above it has under a name, as it stands there."""
     return next((vars(owner)[name] for owner in kind.__mro__ if name in vars(owner)), _NOTHING)
 
 

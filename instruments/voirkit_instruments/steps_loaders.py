@@ -102,6 +102,15 @@ class LoaderRecording:
 
         return leave
 
+    def after_init(self) -> Any:
+        """Called after an iterator was made by other means than ``DataLoader.__iter__``: by a loader that keeps it, or is not torch's."""
+
+        def leave(began: int, was: int, iterator: Any, loader: Any) -> None:
+            made = "_base_seed" in getattr(iterator, "__dict__", {})  # the last that torch's 2.1 to 2.15 set before what may fail
+            self._leave_iter(began, was, loader, iterator if made else ABSENT)
+
+        return leave
+
     def after_next(self) -> Any:
         """Called after an iterator was asked for a batch."""
         recording, span, intern = self._recording, self._span, self._arguments
@@ -216,10 +225,34 @@ def _error() -> dict[str, Any]:
 
 
 def _described(loader: Any) -> dict[str, Any]:
+    from torch.utils.data import DataLoader  # it is there: this is about its iterators
+
+    if not isinstance(loader, DataLoader):
+        return _described_by_attributes(loader)
     return {
         "workers": loader.num_workers,
         "batch_size": loader.batch_size or getattr(loader.batch_sampler, "__dict__", {}).get("batch_size"),
         "length": batches(loader),
         "dataset": type(loader.dataset).__name__,
         "pin_memory": bool(loader.pin_memory),
+        "persistent": bool(loader.persistent_workers),
+        "whole_batches": hasattr(type(loader.dataset), "__getitems__"),
+    }
+
+
+def _described_by_attributes(loader: Any) -> dict[str, Any]:
+    """What torch's iterator was made from is no loader of torch: only its plain attributes are looked at.
+
+    fastai (2.8) hands torch a stand-in that is its own dataset; the loader itself is the stand-in's ``d``, and its batch size is ``bs``.
+    """
+    own = getattr(loader, "__dict__", {})
+    behind = getattr(own.get("d"), "__dict__", {}) if own.get("dataset") is loader else {}
+    dataset = behind.get("dataset", own.get("dataset"))
+    sizes = (own.get("batch_size"), behind.get("bs"))
+    return {
+        "workers": own.get("num_workers"),
+        "batch_size": next((size for size in sizes if type(size) is int), None),
+        "length": None,
+        "dataset": type(dataset).__name__,
+        "pin_memory": own.get("pin_memory") is True,
     }

@@ -131,12 +131,13 @@ class Hot:
 
         return leave
 
-    def leave_step(self, describe: Describe, look: Callable[[], None]) -> Leave:
+    def leave_step(self, describe: Describe, look: Callable[[], None], cuda: Any = None) -> Leave:
         """After an optimizer's step.
 
         Args:
             describe: Tells, of an optimizer, the name and arguments.
             look: Called where no device is used yet.
+            cuda: torch's module, whose ``_initialized`` tells whether there is anything to look at; None: look each time.
         """
         here, span, failed = self.here, self._span, self._failed
 
@@ -150,7 +151,8 @@ class Hot:
                     optimizer = optimizer[0]
                 name, args = describe(optimizer)
                 if self.device is None:
-                    look()
+                    if cuda is None or cuda._initialized:
+                        look()
                 else:
                     self.device.end(name, args)
             except Exception as exc:
@@ -181,6 +183,35 @@ class Hot:
                 self._count(end)
 
         return leave
+
+    def collection(self, name: int, describe: Callable[[int], int], least_ns: int) -> Callable[[str, dict[str, int]], None]:
+        """A callback for ``gc.callbacks`` that records pauses. Collections do not overlap, whatever threads there are.
+
+        Args:
+            name: Of the records; their value is how many objects were collected.
+            describe: The arguments of a generation.
+            least_ns: Shorter pauses are not recorded.
+        """
+        span, failed, here = self._span, self._failed, type(self.here)
+        began = 0
+
+        def collection(phase: str, info: dict[str, int]) -> None:
+            nonlocal began
+            at = now()
+            if phase == "start":
+                began = at
+                return
+            if not began or at - began < least_ns or here.inside == DEAF:
+                return
+            try:
+                args = describe(info["generation"])
+            except Exception as exc:
+                failed("a garbage collection", exc)
+                return
+            span(name, began, at, args, info["collected"])
+            self._count(at)
+
+        return collection
 
     def watched(self, method: Any, leave: Callable[..., None]) -> Watched:
         """What stands in a class in place of a method written in C.

@@ -11,7 +11,7 @@ import weakref
 
 from voirkit_instruments import steps_plain
 from voirkit_instruments.items import count_items
-from voirkit_instruments.loader_numbers import Numbers
+from voirkit_instruments.loader_numbers import Numbers, is_starting_worker
 from voirkit_instruments.steps_plain import DEAF, NOTHING
 
 TYPE_CHECKING = False
@@ -28,7 +28,8 @@ def engine() -> Any:
         try:
             from voirkit_instruments import _steps  # type: ignore[attr-defined]
 
-            return _steps
+            if hasattr(_steps.Hot, "collection"):
+                return _steps  # else it was built for another voirkit
         except ImportError:
             pass
     return steps_plain
@@ -86,14 +87,14 @@ class Recording:
         return found
 
     def trains(self) -> None:
-        """This process makes an optimizer: it trains. One that another has forked is deaf until then, and a loader's worker for ever."""
+        """This process makes an optimizer: it trains, even if it was taken for a loader's worker when it was forked."""
         if self._pid != os.getpid() and self.torch.utils.data.get_worker_info() is None:
             self._pid = os.getpid()
             self.hot.everywhere(NOTHING)
 
     def forked(self) -> None:
-        """This process has been forked, by one that may train, to load or prepare data, most often."""
-        self.hot.everywhere(DEAF)
+        """This process has been forked, by one that may train. A loader's worker is deaf for ever; any other may train as well."""
+        self.hot.everywhere(DEAF if is_starting_worker() else NOTHING)
         self.hot.device = None
         self.hot.own_ns = self.hot.spans = 0
 

@@ -6,7 +6,6 @@ tracing as root, else strace, else this process's counters.
 
 from __future__ import annotations
 
-import os
 import weakref
 
 from voirkit.imports import when_imported
@@ -30,23 +29,40 @@ def strace_comes(ov: Overseer) -> bool:
     return ov in _with_strace
 
 
+def _kernel_traces() -> bool:
+    """Whether the kernel can trace here; strace comes next."""
+    from voirkit_instruments.syscalls_kernel import tracefs
+    from voirkit_instruments.syscalls_tool import CanNotTrace
+
+    try:
+        tracefs()
+    except CanNotTrace:
+        return False
+    return True
+
+
 @instrument_definition
 @once("--syscalls")
-def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Iterator[Phase | PhaseWithPriority]:
+def syscalls(
+    ov: Overseer, mode: str = "counts", tool: str | None = None, is_with_loader: bool = False
+) -> Iterator[Phase | PhaseWithPriority]:
     """Record the program's system calls, from the beginning of the script's work to its end.
 
     Args:
         ov: The overseer.
         mode: ``counts``, ``full``, ``files`` or ``counters``.
         tool: ``kernel``, ``strace`` or ``counters``, to take no other; the best one if left out.
+        is_with_loader: Whether the times of loaders are recorded too.
     """
     import sys
 
     if not sys.platform.startswith("linux"):
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
         return
-    if tool == "strace" or (tool is None and (mode in ("full", "files") or (mode == "counts" and os.geteuid()))):
+    if tool == "strace" or (tool is None and (mode in ("full", "files") or (mode == "counts" and not _kernel_traces()))):
         _with_strace.add(ov)
+        if is_with_loader:
+            ov.warn("--syscalls by strace stretches the times of --loader: each system call stops for it. Record one of them at a time.")
     yield ov.phases.parse_args(priority=-100)  # after --loader, which tells of fetches itself
     from voirkit_instruments.syscalls_tracer import Tracer
 
@@ -60,7 +76,7 @@ def syscalls(ov: Overseer, mode: str = "counts", tool: str | None = None) -> Ite
         tracer.start(ov.run_dir, ov.options.trace_limit)
         if ov.program is not None:
             ov.program.begins, ov.program.ends = tracer.begins, tracer.ends
-        yield ov.phases.run_script(priority=100)
+        yield ov.phases.run_script(priority=100, throw=False)
     finally:
         tracer.stop()
     yield ov.phases.finalize

@@ -170,7 +170,7 @@ class Tracer:
                 self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
             took_s = beside.took_s()
             self._taken["took_s"] = took_s if has_proc() else None
-            recorder.timed(0, int(took_s * 1e9))
+            recorder.timed(0, int(took_s * 1e9), "processes")
             try:
                 beside.interrupt()
             except PermissionError:  # the tracer ends when the program has, and is not waited for

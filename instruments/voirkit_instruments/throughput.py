@@ -32,6 +32,7 @@ class Throughput:
     Args:
         name: The key under which a rate is given.
         interval_ns: How long an interval is; the first begins with the first time that is added.
+        units: What is counted, a second.
 
     Attributes:
         due_ns: When the interval ends. The first observation at or after it should synchronise the device, be added,
@@ -40,8 +41,9 @@ class Throughput:
     Not thread-safe: observations come one after the other (streams see to that).
     """
 
-    def __init__(self, name: str, interval_ns: int = SECOND_NS) -> None:
+    def __init__(self, name: str, interval_ns: int = SECOND_NS, units: str = UNITS) -> None:
         self.name = name
+        self._units = units
         self.due_ns = NEVER
         self._interval_ns = interval_ns
         self._tallies: dict[str | None, _Tally] = {}
@@ -88,7 +90,7 @@ class Throughput:
             if not tally.items or not tally.time_ns or tally.covered_ns - tally.begin_ns < shortest_ns:
                 continue
             self._intervals.setdefault(task, []).append((tally.items, tally.time_ns))
-            record: dict[str, object] = {self.name: tally.items * SECOND_NS / tally.time_ns, "units": UNITS}
+            record: dict[str, object] = {self.name: tally.items * SECOND_NS / tally.time_ns, "units": self._units}
             if task is not None:
                 record["task"] = task
             records.append(record)
@@ -97,16 +99,15 @@ class Throughput:
         return records
 
     def figures(self) -> dict[str, dict[str, object]]:
-        """What the run's summary holds: ``{"train_rate": {"median", "p10", "p90", "n", "units"}, "eval_rate": {…}}``.
+        """What the run's summary holds: ``{"train_rate": {"value", "median", "p10", "p90", "n", "units"}, "eval_rate": {…}}``.
 
-        A task other than ``train`` has a key of its own. Each interval counts once.
+        A task other than ``train`` has a key of its own. ``value`` is items over time, the rest that of the intervals: each counts once.
         """
-        rates: dict[str, list[float]] = {}
+        measured: dict[str, list[tuple[int, int]]] = {}
         for task, intervals in self._intervals.items():
             if intervals:
-                own = rates.setdefault(self._key(task), [])
-                own.extend(items * SECOND_NS / time_ns for items, time_ns in intervals)
-        return {key: figures(values) for key, values in rates.items()}
+                measured.setdefault(self._key(task), []).extend(intervals)
+        return {key: figures(intervals) for key, intervals in measured.items()}
 
     def _key(self, task: str | None) -> str:
         if task in (None, "train"):
@@ -114,9 +115,14 @@ class Throughput:
         return f"{task}_{self.name.removeprefix('train_')}"
 
 
-def figures(rates: Sequence[float]) -> dict[str, object]:
-    """Median, first and ninth decile (linear between neighbours), number and units of at least one rate."""
-    ordered = sorted(rates)
+def figures(intervals: Sequence[tuple[int, int]]) -> dict[str, object]:
+    """Throughput, median, first and ninth decile (linear between neighbours), number and units of at least one interval.
+
+    Args:
+        intervals: Of each its items and its nanoseconds.
+    """
+    ordered = sorted(items * SECOND_NS / time_ns for items, time_ns in intervals)
+    value = sum(items for items, _ in intervals) * SECOND_NS / sum(time_ns for _, time_ns in intervals)
 
     def quantile(share: float) -> float:
         at = share * (len(ordered) - 1)
@@ -124,4 +130,4 @@ def figures(rates: Sequence[float]) -> dict[str, object]:
         high = min(low + 1, len(ordered) - 1)
         return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
-    return {"median": quantile(0.5), "p10": quantile(0.1), "p90": quantile(0.9), "n": len(ordered), "units": UNITS}
+    return {"value": value, "median": quantile(0.5), "p10": quantile(0.1), "p90": quantile(0.9), "n": len(ordered), "units": UNITS}

@@ -27,9 +27,11 @@ class Step(NamedTuple):
 
 # Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
 # (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
-# torch.distributed.
+# torch.distributed, or keras' backend.
 COMPILING = tuple(
-    f"{torch}.{asked}()" for torch in ("torch", "dist.torch") for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
+    f"{torch}.{asked}()"
+    for torch in ("torch", "dist.torch", "backend.torch.core.torch")
+    for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
 )
 
 

@@ -5,7 +5,10 @@ Never raises, never makes a long text, and never calls an unknown object's ``__r
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+
+from voirkit_instruments.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +29,19 @@ def number(value: Any, *, wait: bool = True) -> Any:
     if type(value) in (bool, int, float):
         return value
     try:
-        if not wait and not _on_cpu(value):
+        if not may_be_read(value) or (not wait and not _on_cpu(value)):
             return None
         size = value.numel() if hasattr(value, "numel") else value.size
         plain = value.item() if size == 1 else None
         return plain if type(plain) in (bool, int, float) else None
     except Exception:  # not a tensor, or one without data (meta, fake)
         return None
+
+
+def may_be_read(value: Any) -> bool:
+    """Whether the elements of a tensor are in memory; true of whatever is no tensor."""
+    torch = sys.modules.get("torch")
+    return not isinstance(value, getattr(torch, "Tensor", ())) or is_readable(torch, value)  # type: ignore[arg-type]  # it is torch
 
 
 def _on_cpu(value: Any) -> bool:

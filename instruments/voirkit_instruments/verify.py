@@ -13,7 +13,6 @@ import os
 import re
 import sys
 
-from voirkit.phases import StopProgram
 from voirkit_instruments.flags import instrument_verify as instrument_verify
 from voirkit_instruments.loss import Losses
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
 
 ESSENTIAL = ("loss", "step+batch", "use_cuda")
 READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")
@@ -36,26 +35,36 @@ class Arrivals:
 
     Attributes:
         counts: How often each reading came.
+        recorded: Those that came from voirkit's recorder, since neither the program nor a voirfile gives them.
         loss: The losses.
     """
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(READINGS, 0)
+        self.recorded: set[str] = set()
         self.loss = Losses()
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take in a given event."""
         counts = self.counts
-        for key in _KEYS:
-            if key in event:
-                counts[key] += 1
+        names = [key for key in _KEYS if key in event]
         if "loss" in event:
             self.loss.add(event["loss"])
         if "step" in event and ("batch" in event or "batch_size" in event):
-            counts["step+batch"] += 1
+            names.append("step+batch")
+        for name in names:
+            counts[name] += 1
+        if "$recorder" in event:
+            self.recorded.update(names)
         wrap = event.get("$wrap")
         if wrap is not None and wrap["name"] == "compute_start" and wrap["step"] == "end":
             counts["compute_start/end"] += 1
+
+    def on_compute(self, *_: object) -> None:
+        """The recorder has seen what a step does with its batch."""
+        if "compute_start/end" in self.recorded or not self.counts["compute_start/end"]:
+            self.counts["compute_start/end"] += 1
+            self.recorded.add("compute_start/end")
 
 
 def sources(reading: str, probes: list[Any]) -> list[Any]:
@@ -68,21 +77,18 @@ def _captures(selector: str, name: str) -> bool:
     return re.search(rf"(?<![\w/.#]){name}(?!\w|\s+as\b|\s*[(>])", selector) is not None
 
 
-def verify(ov: Overseer) -> Iterator[Phase]:
+def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     """Watches the whole run and reports at its end."""
     from voirkit_instruments.rates import compute_rate, loading_rate, train_rate
+    from voirkit_instruments.training_values import values_of
 
     arrivals = Arrivals()
     ov.given.subscribe(arrivals.on_event)
+    values_of(ov).on_compute.append(arrivals.on_compute)
     ov.require(train_rate, loading_rate, compute_rate)
     yield ov.phases.load_script
     script = os.path.abspath(ov.script) if ov.script else ""  # the script may change the current folder
-    while True:
-        try:
-            yield ov.phases.finalize
-            break
-        except StopProgram:  # an early stop is told to all who wait; what it leaves is checked as well
-            continue
+    yield ov.phases.finalize(throw=False)  # after an early stop as well
     result = _result(ov, arrivals)
     ov.summary["verify"] = result
     from voirkit_instruments.verify_report import report
@@ -95,7 +101,10 @@ def verify(ov: Overseer) -> Iterator[Phase]:
 
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     """What the summary says under ``verify``."""
-    readings = {name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)]} for name, count in arrivals.counts.items()}
+    readings = {
+        name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)], "recorded": name in arrivals.recorded}
+        for name, count in arrivals.counts.items()
+    }
     means = arrivals.loss.means()
     finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
     return {
@@ -107,17 +116,18 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
             "last": finite[1] if finite else None,
             "decreases": None if means is None else means[1] < means[0],
         },
-        "rates": {name: ov.summary["rates"].get(name, {}).get("median") for name in RATES},
+        "rates": {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES},
         "without_probes": _without_probes(ov),
         "passed": all(arrivals.counts[name] for name in ESSENTIAL),
     }
 
 
 def _without_probes(ov: Overseer) -> dict[str, Any]:
+    from voirkit_instruments.training_values import values_of
     from voirkit_instruments.verify_steps import NAMES, without_probes
 
     try:
-        return without_probes(ov.run_dir)
+        return without_probes(ov.run_dir, values_of(ov).n_losses)
     except Exception as exc:  # the disk, or a trace that something else has written to: no reason to fail the check
         ov.warn(f"--verify: what is known without probes can not be read ({type(exc).__name__}: {exc}).")
         return dict.fromkeys(NAMES)

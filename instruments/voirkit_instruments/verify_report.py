@@ -31,7 +31,8 @@ def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             origin = f"{origin}  {'fired, but gave no such event' if fired else 'never fired'}" if origin else ""
             rows.append((name, "missing", origin))
         else:
-            rows.append((name, str(reading["events"]), origin or "no probe: the script or an instrument gave it"))
+            unprobed = "voirkit's recorder, without a probe" if reading["recorded"] else "no probe: the script or an instrument gave it"
+            rows.append((name, str(reading["events"]), origin or unprobed))
     return rows
 
 
@@ -46,8 +47,8 @@ def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     verdict = {True: "yes", False: "no", None: "unknown"}[loss["decreases"]]
     rows = [("loss decreases", verdict, because)]
     needs = {"train_rate": "step+batch twice", "loading_rate": "loader", "compute_rate": "compute_start/end with batch"}
-    for name, median in result["rates"].items():
-        found = (f"{median:.4g}", "items/s") if median is not None else ("missing", f"needs {needs[name]}")
+    for name, value in result["rates"].items():
+        found = (f"{value:.4g}", "items/s") if value is not None else ("missing", f"needs {needs[name]}")
         rows.append((name, *found))
     return rows
 

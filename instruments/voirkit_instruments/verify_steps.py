@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 NAMES = ("train_rate", "loading_rate", "compute_rate", "step+batch", "loader", "compute_start/end", "model", "use_cuda", "loss", "options")
 
 
-def without_probes(run_dir: str | None) -> dict[str, Any]:
+def without_probes(run_dir: str | None, losses: int) -> dict[str, Any]:
     """By reading: the median of a rate (items/s, of the last steps), how often something came, a model's class; None if it is not known.
 
     Args:
         run_dir: Where this process has recorded, or None.
+        losses: How many losses ``backward`` was called on.
     """
     found: dict[str, Any] = dict.fromkeys(NAMES)
     if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
@@ -41,6 +42,7 @@ def without_probes(run_dir: str | None) -> dict[str, Any]:
     found["compute_start/end"], found["loader"] = picture.done, batches or None
     if picture.steps["items"]:
         found["step+batch"] = picture.done
+    found["loss"] = losses or None
     found["model"] = _model(steps)
     found["use_cuda"] = _uses_cuda(steps)
     return found

@@ -57,7 +57,7 @@ def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: in
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         raise CommandLineError("it runs one process.", where="--what-if", next="Leave out torchrun, or run one rank.")
-    if ov.options.stop_after is not None:
+    if ov.argparser.value(ov.options, "--stop-after") is not None:
         what = "runs that are cut after the same time all take that time."
         raise CommandLineError(
             what, where="--stop-after with --what-if", next="Bound their work: --stop N ends each after N optimizer steps."

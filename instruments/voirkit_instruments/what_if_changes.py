@@ -93,17 +93,24 @@ CHANGES = {
 }  # fmt: skip
 
 
+LIST = "list"  # asks what there is
+
+
 def read(text: str) -> tuple[str, str | None]:
     """``NAME`` or ``NAME=ARG`` as (name, argument).
 
     Raises:
         CommandLineError: There is no such change, or its argument is wrong.
+        SystemExit: ``list`` has printed what there is.
     """
+    if text == LIST:
+        print("\n".join(lines()))
+        raise SystemExit(0)
     name, equals, argument = text.partition("=")
     known = CHANGES.get(name)
     if known is None:
         hint = did_you_mean(name, CHANGES)
-        raise CommandLineError(f"{name!r} is no change that is known.", next="\n".join([*([hint] if hint else []), *lines()]))
+        raise CommandLineError(f"{name!r} is no change that voirkit knows.", next="\n".join([*([hint] if hint else []), *lines()]))
     shown = f"--what-if {name}{known.argument}"
     if equals and not known.argument:
         raise CommandLineError(f"{name} takes no argument.", next=f"Write: {shown}")

@@ -11,11 +11,13 @@ the change has put off is done, and the GPU has nothing left to do.
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.here import Here
+from voirkit_instruments.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,6 +166,8 @@ class Seen:
         for tensor in (tensors,) if hasattr(tensors, "detach") else tensors:
             self._n += 1
             if len(self._losses) < MOST_LOSSES:
+                if not is_readable(sys.modules["torch"], tensor):
+                    continue
                 value = tensor.detach()
                 value = value if value.numel() == 1 else value.float().mean()
                 # Reading it from a device would wait for it; the copy is made there.

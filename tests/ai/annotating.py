@@ -51,6 +51,15 @@ def rows(folder: Path | str) -> list[Event]:
     return [Event(category, name, kind, a, start, dur, pid, tid) for kind, category, name, start, dur, _, _, pid, tid, a in annotated]
 
 
+def phases(folder: Path | str) -> int:
+    """How many records of a run are voirkit's own: an import that takes a moment on a busy machine is one."""
+    from voirkit import open_run
+    from voirkit.runs.selection import EVERYTHING
+
+    with open_run(folder) as run:
+        return sum(row[0] == "phase" for batch in run.rows(EVERYTHING) for row in batch)
+
+
 def names(found: list[Event]) -> list[str]:
     """Their names."""
     return [e.name for e in found]

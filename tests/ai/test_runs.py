@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from annotating import Event, counts, events, rows
+from annotating import Event, counts, events, phases, rows
 from conftest import CLEAN, Ended, Place
 
 ANNOTATED = """
@@ -68,7 +68,7 @@ def test_the_summary_says_what_recording_cost(place):
     place.write(main=ANNOTATED)
     summary = place.voirkit("main.py").summary
     assert summary["dropped"] == {}
-    assert summary["overhead"]["events"] == 5
+    assert summary["overhead"]["events"] - phases(place.folder / "run") == 5
     assert 0 < summary["overhead"]["seconds"] < 1
     assert 0 < summary["overhead"]["completing_s"] < 60
     assert summary["overhead"]["share"] == pytest.approx(summary["overhead"]["seconds"] / summary["duration_s"], rel=0.2)
@@ -188,9 +188,9 @@ def test_beyond_the_limit_annotations_are_counted(place):
     ended = place.voirkit("--trace-limit", "100KB", "main.py")
     assert ended.out == "9999\n"
     summary = ended.summary
-    assert summary["dropped"]["compute.forward"] == 10_000 - summary["overhead"]["events"] > 5000
+    assert summary["dropped"]["compute.forward"] == 10_000 - (summary["overhead"]["events"] - phases(place.folder / "run")) > 5000
     assert any("--trace-limit" in warning for warning in summary["warnings"])
-    assert len(rows(place.folder / "run")) == summary["overhead"]["events"]
+    assert len(rows(place.folder / "run")) == summary["overhead"]["events"] - phases(place.folder / "run")
     assert sum(f.stat().st_size for f in (place.folder / "run" / "trace").rglob("*") if f.is_file()) < 100_000
 
 
@@ -210,7 +210,8 @@ def test_what_child_processes_could_not_record_is_counted_too(place):
     )
     summary = place.voirkit("--trace-limit", "100KB", "main.py").summary
     recorded = counts(rows(place.folder / "run"))
-    assert summary["dropped"] == {"data.item": 10_000 - recorded["item"]}
+    dropped = {name: n for name, n in summary["dropped"].items() if name != "python.import"}  # imports that take long are records too
+    assert dropped == {"data.item": 10_000 - recorded["item"]}
     assert recorded["forward"] == 1
 
 
@@ -296,7 +297,7 @@ def test_that_folder_is_a_run_directory(place):
     ended = alone(place, "main.py", "--lr", "1")
     manifest = json.loads((place.folder / "run" / "run.json").read_text())
     assert (manifest["command"], manifest["ended"], manifest["exit_code"]) == (["main.py", "--lr", "1"], "normal", None)
-    assert ended.summary["overhead"]["events"] == 5
+    assert ended.summary["overhead"]["events"] - phases(place.folder / "run") == 5
 
 
 def test_a_script_alone_that_fails_is_known_to_have_failed(place):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from voirkit.analysis.steps import BACKWARD, FORWARD, MEANING, OPTIMIZER, WAIT, Timeline
+from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, MEANING, OPTIMIZER, WAIT, Timeline
 from voirkit.analysis.turns import Kind, Request
 
 
@@ -16,8 +16,8 @@ class Script:
     def __init__(self):
         self.now = 1000
         self.spans, self.requests = [], []
+        self.modes, self.annotations = [], []
         self._episodes = 0
-        self._first_optimizer = None
 
     def iterate(self, batches, loader=0, items=4, wait=10, make=0, end=True):
         """What ``for batch in loader`` does; left early, it drops its iterator as CPython does."""
@@ -41,35 +41,44 @@ class Script:
         start = self.now
         self.now += wait
         self.requests.append(Request(kind, start, self.now, episode, loader, items))
-        self.spans.append((start, wait, WAIT, False))
+        self.spans.append((start, wait, WAIT, 0, True, True))
 
     def idle(self, ns):
         """Work that nothing sees."""
         self.now += ns
 
     @contextmanager
-    def phase(self, meaning, first=False):
+    def phase(self, meaning, optimizer=0, grad=True, training=True):
         start = self.now
         at = len(self.spans)
         yield
-        self.spans.insert(at, (start, self.now - start, meaning, first))
+        self.spans.insert(at, (start, self.now - start, meaning, optimizer, grad, training))
 
     def do(self, category, name, ns):
-        with self.phase(MEANING[category, name]):
+        with self.phase(COMMUNICATION if category == "comm" else MEANING[category, name]):
             self.now += ns
 
-    def forward(self, ns=100):
-        with self.phase(FORWARD):
+    def forward(self, ns=100, grad=True, training=True):
+        with self.phase(FORWARD, grad=grad, training=training):
             self.now += ns
+
+    def switch(self, training):
+        """What ``model.train()`` and ``model.eval()`` do."""
+        self.modes.append((self.now, training))
+
+    @contextmanager
+    def annotation(self):
+        """The script says that it evaluates."""
+        start = self.now
+        yield
+        self.annotations.append((start, self.now))
 
     def backward(self, ns=200):
         with self.phase(BACKWARD):
             self.now += ns
 
     def step(self, ns=50, optimizer=0):
-        if self._first_optimizer is None:
-            self._first_optimizer = optimizer
-        with self.phase(OPTIMIZER, first=optimizer == self._first_optimizer):
+        with self.phase(OPTIMIZER, optimizer=optimizer):
             self.now += ns
 
     def train_on(self):
@@ -80,5 +89,5 @@ class Script:
 
     def timeline(self):
         rows = sorted(self.spans, key=lambda s: (s[0], -s[1]))
-        columns = [np.array(c) for c in zip(*rows, strict=True)] if rows else [np.zeros(0, dtype=np.int64)] * 4
-        return Timeline(columns[0], columns[1], columns[2], columns[3].astype(bool), self.requests)
+        columns = [np.array(c) for c in zip(*rows, strict=True)] if rows else [np.zeros(0, dtype=np.int64)] * 6
+        return Timeline(*columns[:4], *(column.astype(bool) for column in columns[4:]), self.requests, self.modes, {}, self.annotations)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from voirkit.analysis.checks.all_of import DETECTORS
+from voirkit.analysis.checks.facts import Fact, Facts
 
 from .facts_of_checks import Told
 
@@ -28,7 +29,14 @@ def cleared(*was: bool) -> Told:
 
 
 def test_gradients_that_are_never_cleared() -> None:
-    found(cleared(False, False, False).says("missing-zero-grad"), 1, "main.py:12")
+    found(cleared(False, False, False, False).says("missing-zero-grad"), 1, "main.py:12")
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_what_was_seen_at_less_than_three_looks_is_not_found(looks: int) -> None:
+    said = cleared(*[False] * (looks + 1)).says("missing-zero-grad")
+    assert said["found"] is None
+    assert f"{looks} look" in said["because"]
 
 
 def test_gradients_that_are_cleared_once_an_epoch() -> None:
@@ -68,7 +76,8 @@ def test_gradients_that_are_cleared_before_backward_after_the_step_or_of_another
 
 
 def test_an_optimizer_that_holds_frozen_parameters_alone() -> None:
-    found(Told().step(1, trainable=0, graded=0).step(2, trainable=0, graded=0).says("frozen-parameters"), 0, "main.py:12")
+    told = Told().step(1, trainable=0, graded=0).step(2, trainable=0, graded=0).step(3, trainable=0, graded=0)
+    found(told.says("frozen-parameters"), 0, "main.py:12")
 
 
 def test_an_optimizer_that_holds_frozen_parameters_beside_others_or_thaws_them() -> None:
@@ -77,13 +86,16 @@ def test_an_optimizer_that_holds_frozen_parameters_beside_others_or_thaws_them()
 
 
 def test_an_optimizer_that_holds_another_model() -> None:
-    told = Told().reach(held=0, parameters=4).step(1, graded=0).unheld(4, partly=False).step(2, graded=0).unheld(4, partly=False)
+    told = Told().reach(held=0, parameters=4)
+    for n in (1, 2, 3):
+        told.step(n, graded=0).unheld(4, partly=False)
     found(told.says("foreign-parameters"), 0, "main.py:12")
 
 
 def test_an_optimizer_that_holds_a_head_that_was_replaced() -> None:
-    told = Told().reach(held=2, parameters=2).step(1, graded=2).unheld(2, after=2).without(1, 2, of_models=0)
-    told.step(2, graded=2).unheld(2, after=2).without(2, 2, of_models=0)
+    told = Told().reach(held=2, parameters=2)
+    for n in (1, 2, 3):
+        told.step(n, graded=2).unheld(2, after=2).without(n, 2, of_models=0)
     found(told.says("foreign-parameters"), 0, "main.py:12")
     assert told.says("never-updated")["found"] is None  # the same bug, told once
 
@@ -97,12 +109,16 @@ def test_a_copy_that_is_updated_by_hand_and_a_model_that_is_part_of_the_loss() -
 
 
 def test_parameters_after_those_that_are_trained_which_no_optimizer_holds() -> None:
-    told = Told().reach(held=2, parameters=2).step(1).unheld(2, after=2).step(2).unheld(2, after=2)
+    told = Told().reach(held=2, parameters=2)
+    for n in (1, 2, 3):
+        told.step(n).unheld(2, after=2)
     found(told.says("never-updated"), 0, "main.py:12")
 
 
 def test_layers_in_a_plain_list() -> None:
-    told = Told().reach(held=2, parameters=2).step(1).unheld(2, unnamed=2, partly=False).step(2).unheld(2, unnamed=2, partly=False)
+    told = Told().reach(held=2, parameters=2)
+    for n in (1, 2, 3):
+        told.step(n).unheld(2, unnamed=2, partly=False)
     found(told.says("never-updated"), 0, "main.py:12")
 
 
@@ -112,7 +128,9 @@ def test_a_head_that_is_trained_alone_can_be_meant() -> None:
 
 
 def test_layers_that_are_cut_off_from_the_loss() -> None:
-    told = Told().step(1, graded=2).without(1, 2, called=2, before=2).step(2, graded=2).without(2, 2, called=2, before=2)
+    told = Told()
+    for n in (1, 2, 3):
+        told.step(n, graded=2).without(n, 2, called=2, before=2)
     found(told.says("no-gradient"), 0, "main.py:12")
 
 
@@ -167,16 +185,16 @@ def test_eval_mode_on_purpose() -> None:
 
 def test_a_model_that_is_evaluated_in_train_mode_and_statistics_brought_up_to_date() -> None:
     says = "train-while-evaluating"
-    told = trained(True, True, norm_off=1).layers(norm_on=1)
+    told = trained(True, True, True, norm_off=1).layers(norm_on=1)
     at = len(told.facts)
     told.call(grad=False, where="main.py:30").call(grad=False, where="main.py:30")
-    found(told.says(says, (at, at + 1)), 2, "main.py:30")
+    found(told.says(says, (at, at + 1)), 3, "main.py:30")
     told.call(training=False, grad=False, where="main.py:40")  # not in a loop over a loader
     assert told.says(says, (at, at + 1))["found"] is None
 
 
 def test_a_loss_that_is_connected_to_nothing() -> None:
-    told = Told().reach(held=0, leaf_root=True).step(1, graded=0).step(2, graded=0)
+    told = Told().reach(held=0, leaf_root=True).step(1, graded=0).step(2, graded=0).step(3, graded=0)
     found(told.says("loss-not-connected"), 0, "main.py:11")
 
 
@@ -198,7 +216,14 @@ def test_a_loss_that_is_a_constant_now_and_then_and_an_attack_without_training()
     ],
 )
 def test_what_goes_into_a_loss(loss: str, given: str, is_found: bool) -> None:
-    said = Told().backward().add("loss_input", 0, "main.py:5", loss=loss, input=given).says("softmax-before-cross-entropy")
+    said = (
+        Told()
+        .backward()
+        .backward()
+        .backward()
+        .add("loss_input", 0, "main.py:5", loss=loss, input=given)
+        .says("softmax-before-cross-entropy")
+    )
     assert said["found"] is is_found
     assert said["where"] == ("main.py:5" if is_found else None)
 
@@ -229,7 +254,7 @@ def scheduler(told: Told, where: str = "main.py:8", value: int = 0) -> Told:
 
 
 def test_a_scheduler_before_the_optimizer() -> None:
-    told = scheduler(scheduler(Told()).step(1)).step(2)
+    told = scheduler(scheduler(scheduler(Told()).step(1)).step(2)).step(3)
     found(told.says("scheduler-before-optimizer"), 0, "main.py:8")
 
 
@@ -246,8 +271,8 @@ def bad(told: Told, what: str, before: bool = False) -> Told:
 
 
 def test_a_loss_that_is_no_number_and_parameters_that_become_none() -> None:
-    told = Told().step(1).add("loss_not_finite", 0, "main.py:11", loss="nan").step(2)
-    found(bad(told, "parameter").says("not-finite"), 1, "main.py:11")
+    told = Told().step(1).step(2).add("loss_not_finite", 0, "main.py:11", loss="nan").step(3)
+    found(bad(told, "parameter").says("not-finite"), 2, "main.py:11")
 
 
 def test_a_gradient_that_is_no_number_is_named_at_the_step_that_used_it() -> None:
@@ -286,3 +311,79 @@ def test_nothing_can_be_told_of_a_run_in_which_nothing_was_seen() -> None:
     said = [told.says(detector.name) for detector in DETECTORS]
     assert not [entry["name"] for entry in said if entry["found"]]
     assert all(entry["because"] for entry in said)
+
+
+def compared(n: int, **shapes: str) -> Told:
+    told = Told()
+    for _ in range(n):
+        told.add("loss_shapes", 1, "main.py:7", **{"loss": "mse_loss", "input": "(8, 1)", "target": "(8,)", "becomes": "(8, 8)", **shapes})
+        told.backward().step(1)
+    return told
+
+
+def test_a_loss_that_compares_each_output_with_every_target() -> None:
+    found(compared(3).says("loss-broadcast"), 0, "main.py:7")
+    assert compared(2).says("loss-broadcast")["found"] is None
+    assert Told().backward().step(1).says("loss-broadcast")["found"] is False
+
+
+def scheduled(steps: int, each: int = 1, tiny_at: int | None = None, **more: Any) -> Told:
+    told = Told()
+    for n in range(1, steps + 1):
+        told.step(n)
+        if n == tiny_at:
+            told.add("rate", n, "main.py:12", optimizer=0, tiny=True, rate=1e-9, peak=0.1)
+        if n % each == 0:
+            told.add("scheduler", 0, "main.py:13", optimizer=0, scheduler="StepLR", **more)
+    return told
+
+
+def test_a_scheduler_that_steps_with_each_batch_and_leaves_a_rate_of_next_to_nothing() -> None:
+    found(scheduled(60, tiny_at=20).says("scheduler-too-often"), 1, "main.py:13")
+    found(scheduled(60, period=5).says("scheduler-too-often"), 1, "main.py:13")
+
+
+@pytest.mark.parametrize("told", [scheduled(60), scheduled(60, tiny_at=55), scheduled(60, each=10, tiny_at=20), scheduled(60, period=60)])
+def test_a_scheduler_that_steps_by_epoch_or_comes_to_nothing_at_the_end_alone(told: Told) -> None:
+    assert told.says("scheduler-too-often")["found"] is False
+
+
+def graphs(*looks: tuple[int, int, int]) -> Told:
+    told = Told().step(1).step(2).step(3)
+    for n, nodes, kept in looks:
+        told.add("graph", n, "main.py:11", nodes=nodes, kept=kept)
+    return told
+
+
+def test_graphs_that_are_kept_or_grow() -> None:
+    found(graphs((1, 9, 0), (8, 9, 6), (16, 9, 14), (32, 9, 30)).says("graph-kept"), 3, "main.py:11")
+    found(graphs((1, 4, 0), (2, 10, 0), (4, 20, 0), (8, 40, 0), (16, 80, 0)).says("graph-kept"), 3, "main.py:11")
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(1, 9, 0), (2, 9, 0), (4, 9, 0), (8, 9, 0), (16, 9, 0)],
+        [(8, 9, 6), (16, 9, 14), (32, 9, 2)],  # let go of in the end
+        [(1, 4, 0), (2, 10, 0), (4, 12, 0), (8, 40, 0), (16, 41, 0)],  # sequences of several lengths
+    ],
+)
+def test_graphs_that_are_let_go_of_or_differ_in_size(looks: list[tuple[int, int, int]]) -> None:
+    assert graphs(*looks).says("graph-kept")["found"] is False
+
+
+@pytest.mark.parametrize(
+    ("dead", "looks", "rows", "expected"),
+    [(32, 3, 96, True), (26, 3, 96, None), (10, 3, 96, False), (32, 2, 96, False), (32, 3, 12, False)],
+)
+def test_units_that_give_nothing_but_nought(dead: int, looks: int, rows: int, expected: bool | None) -> None:
+    told = Told().step(1).step(2).step(3).add("graph", 1, "main.py:11", nodes=3, kept=0)
+    told.add("units", looks, "main.py:11", layers=1, units=32, dead=dead, rows=rows, after="0.weight")
+    assert told.says("dead-units")["found"] is expected
+
+
+def test_a_script_that_fails_before_it_trains_has_one_reason_for_all() -> None:
+    said = [detector.ask(Facts([Fact("on", 1, 0, {})])) for detector in DETECTORS if detector.needs]
+    assert {one["because"] for one in said if one["found"] is None} == {
+        "No training was seen: no backward pass, and no step of a torch optimizer."
+    }

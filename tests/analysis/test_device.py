@@ -22,18 +22,18 @@ class Host(Script):
         super().__init__()
         self.free_at, self.done = 0, []
 
-    def launch(self, meaning, host_ns, device_ns, first=False):
+    def launch(self, meaning, host_ns, device_ns):
         start = self.now
-        with self.phase(meaning, first):
+        with self.phase(meaning):
             self.now += host_ns
         begun = max(start, self.free_at)
         self.free_at = max(begun + device_ns, self.now)  # the event after it is put into the stream when the host is through
-        self.done.append((begun, self.free_at - begun, meaning, False))
+        self.done.append((begun, self.free_at - begun, meaning, 0))
 
     def train(self, host_ns, device_ns):
         self.launch(FORWARD, host_ns, device_ns)
         self.launch(BACKWARD, host_ns, 2 * device_ns)
-        self.launch(OPTIMIZER, host_ns, device_ns // 2, first=True)
+        self.launch(OPTIMIZER, host_ns, device_ns // 2)
 
     def synchronise(self):
         """What ``loss.item()`` does."""
@@ -41,7 +41,8 @@ class Host(Script):
 
     def device(self):
         columns = [np.array(c) for c in zip(*sorted(self.done, key=lambda s: (s[0], -s[1])), strict=True)]
-        return Timeline(columns[0], columns[1], columns[2], columns[3], [])
+        yes = np.ones(len(columns[0]), dtype=bool)
+        return Timeline(*columns[:3], columns[3], yes, yes, [])
 
     def steps(self):
         host = self.timeline()

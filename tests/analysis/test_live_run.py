@@ -112,3 +112,13 @@ def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None
     picture = of_summary({"ended": "normal", "alerts": [alert], "warnings": ["careful"], "memory": {"peak": 2e9}, "dropped": {"a.b": 2}})
     assert picture.warnings == ["2 records were dropped", "The loss is nan from step 3 on.", "careful"]
     assert [(one.name, one.value) for one in picture.devices] == [("memory peak", 2e9)]
+
+
+def test_the_last_picture_has_the_whole_wall_time() -> None:
+    from voirkit.analysis.live_picture import of_summary
+    from voirkit.report.cells import Look
+    from voirkit.report.live_frame import picture_lines
+    from voirkit.runs.wall import account
+
+    picture = of_summary({"wall": account({"startup": 1.0, "training": 9.0}, 10.0), "steps": None})
+    assert picture_lines(picture, 80, 10, Look(blocks=False))[0] == "training 90% (9 s)   startup 10% (1 s)"

@@ -6,12 +6,14 @@ from conftest import Place
 
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import _rolled_up, roll_up
-from voirkit.analysis.steps import DeviceTable, Steps, Table
+from voirkit.analysis.steps import PARTS, PHASES, DeviceTable, Steps, Table
 from voirkit.runs.opened import Run
+
+COLUMNS = (*PHASES[:-1], *PARTS)
 
 
 def table(n, time):
-    own = np.full((n, 11), time // 11)
+    own = np.full((n, len(COLUMNS)), time // len(COLUMNS))
     return Table(np.arange(n) * time, own.sum(axis=1), np.full(n, 4), own)
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.steps import CHECKPOINT, FORWARD, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
+from voirkit.analysis.steps import CHECKPOINT, COMPILE, FORWARD, GC, IMPORT, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
+from voirkit.analysis.whole_imports import whole_imports
 
 from .simulated import Script
 
@@ -14,6 +15,22 @@ def found(script):
 
 def phases(table):
     return {p: int(table.phase_ns(p).sum()) for p in PHASES}
+
+
+def test_an_import_that_trains_is_one_until_it_does():
+    start = np.array([0, 10, 100, 200])
+    meaning = np.array([IMPORT, GC, FORWARD, GC])
+    duration, kept = whole_imports(start, np.array([1000, 5, 50, 5]), meaning)
+    assert duration.tolist() == [100, 5, 50, 5]
+    assert kept.tolist() == [True, False, True, True]
+
+
+def test_garbage_that_is_collected_in_a_compilation_is_part_of_it_and_an_import_in_it_is_not():
+    start = np.array([0, 10, 20, 200])
+    meaning = np.array([COMPILE, IMPORT, GC, GC])
+    duration, kept = whole_imports(start, np.array([100, 30, 5, 5]), meaning)
+    assert duration.tolist() == [100, 30, 5, 5]
+    assert kept.tolist() == [True, True, False, True]
 
 
 @pytest.fixture
@@ -28,7 +45,7 @@ def test_a_step_runs_from_one_request_to_the_next(script):
     steps = found(script).train
     assert steps.time_ns.tolist() == [400, 400, 400]
     assert steps.items.tolist() == [4, 4, 4]
-    assert phases(steps) == {"wait": 30, "transfer": 0, "forward": 300, "backward": 600, "optimizer": 150, "other": 120}
+    assert phases(steps) == {"wait": 30, "transfer": 0, "forward": 300, "backward": 600, "optimizer": 150, "communication": 0, "other": 120}
 
 
 def test_making_the_iterator_belongs_to_the_first_request(script):
@@ -275,3 +292,63 @@ def test_checkpoints_after_a_loops_last_batch_are_in_no_step_and_kept_apart(scri
     steps = found(script)
     assert steps.train.own_ns[:, CHECKPOINT].tolist() == [30, 0, 0, 0]
     assert steps.saving_between_ns == 1400
+
+
+def test_evaluation_that_the_script_annotates_is_in_no_step_whatever_its_mode(script):
+    for _ in range(3):
+        script.train_on()
+        with script.annotation():
+            script.idle(30)
+            script.forward(70)
+            script.idle(20)
+    steps = found(script)
+    assert steps.train.time_ns.tolist() == [350, 350, 350]
+    assert steps.evaluation.time_ns.tolist() == [120, 120, 120]
+
+
+def test_what_is_trained_in_an_annotation_of_evaluation_is_training(script):
+    with script.annotation():
+        for _ in script.iterate(2):
+            script.train_on()
+    steps = found(script)
+    assert (len(steps.train), len(steps.evaluation)) == (2, 0)
+
+
+def test_only_what_is_called_in_evaluation_mode_evaluates_between_its_switches(script):
+    for _ in script.iterate(3):
+        script.switch(False)
+        script.idle(5)
+        script.forward(40, training=False, grad=False)
+        script.switch(True)
+        script.train_on()
+    steps = found(script)
+    assert steps.train.time_ns.tolist() == [360] * 3
+    assert steps.evaluation.time_ns.tolist() == [45] * 3
+
+
+def test_a_checkpoint_that_is_written_before_training_goes_on_ends_an_evaluation(script):
+    for _ in range(2):
+        script.train_on()
+        script.switch(False)
+        script.forward(40, training=False, grad=False)
+        script.idle(3)
+        script.do("checkpoint", "capture", 900)
+        script.switch(True)
+    steps = found(script)
+    assert steps.evaluation.time_ns.tolist() == [43, 43]
+    assert steps.train.time_ns.tolist() == [350, 1250]
+
+
+def test_several_optimizers_in_turn_are_one_step_a_turn_and_a_stage_of_its_own_is_not(script):
+    for optimizer in (0, 1, 0, 1, 2, 2, 2):
+        script.forward()
+        script.backward()
+        script.step(optimizer=optimizer)
+    assert found(script).train.time_ns.tolist() == [350, 700, 350, 350, 350]
+
+
+def test_a_window_that_begins_in_a_loop_has_no_steps_before_its_first_request(script):
+    for _ in script.iterate(4):
+        script.train_on()
+    script.requests = script.requests[3:]  # the iterator's making, and two batches, are not known
+    assert len(found(script).train) == 2

@@ -107,6 +107,16 @@ def test_a_kernel_belongs_to_the_operator_and_phase_that_started_it(tmp_path: Pa
     assert made["kernels"]["gemm"] == {"calls": 1, "device_s": pytest.approx(40e-6), "phases": {"forward": pytest.approx(40e-6)}}
 
 
+def test_the_time_of_phases_is_that_of_the_window_and_not_of_whole_steps() -> None:
+    found = _phases().times_ns(40 * US, 230 * US, [(150 * US, 170 * US)])
+    assert {name: spent // US for name, spent in found.items() if spent} == {"forward": 60, "backward": 80, "evaluation": 20, "other": 30}
+    assert sum(found.values()) == 190 * US
+
+
+def test_a_window_of_which_nothing_was_recorded_is_other() -> None:
+    assert _phases().times_ns(300 * US, 310 * US) == {**dict.fromkeys(NAMES, 0), "other": 10 * US}
+
+
 def test_what_lies_in_an_evaluation_is_no_training(tmp_path: Path) -> None:
     events = _events(tmp_path, TRACE)
     found = Attributed(events, events.start_ns, _phases(), [(210 * US, 230 * US)])

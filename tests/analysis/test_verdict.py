@@ -1,10 +1,11 @@
 """Verdicts from figures: each kind, its evidence, and the order of the rules."""
 
+import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.steps import steps_of
-from voirkit.analysis.verdict import verdict
+from voirkit.analysis.verdict import conclusions, verdict
 
 from .simulated import Script
 
@@ -18,8 +19,9 @@ def run(body, wait=10, steps=10):
     return Rank(0, "here", steps_of(script.timeline()))
 
 
-def said(*ranks, facts=FACTS):
-    return verdict(figures(ranks), facts)
+def said(*ranks, facts=FACTS, **more):
+    """The verdict on what ranks did; what else a summary has (``loader``, ``wall``, ``flame``) by its name."""
+    return verdict({**figures(ranks), **more}, facts)
 
 
 def train(script, k):
@@ -27,7 +29,7 @@ def train(script, k):
 
 
 def test_waiting_is_input_bound_and_names_the_dataset_and_what_to_try():
-    found = said(run(train, wait=1000))
+    found = said(run(train, wait=1000), facts={"workers": 0, "dataset": "Images", "cpus": 4})
     assert found["kind"] == "input-bound"
     assert found["evidence"] == {
         "phase": "wait",
@@ -36,8 +38,6 @@ def test_waiting_is_input_bound_and_names_the_dataset_and_what_to_try():
         "workers": 0,
         "dataset": "Images",
     }
-    assert "num_workers=3" in found["next"]
-    assert "26%" in found["next"]
 
 
 def test_more_workers_only_where_there_are_processors():
@@ -60,7 +60,7 @@ def looked_into(workers=2, enough=None, best=3, rate_without=300.0):
 
 
 def test_what_the_loader_found_is_named_with_its_shares_and_what_its_removal_would_give():
-    found = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into()})
+    found = said(run(train, wait=1000), facts={"workers": 2}, loader=looked_into())
     assert found["evidence"]["operation"] == "RandomResizedCrop"
     assert (found["evidence"]["operation_share"], found["evidence"]["operation_wait_share"]) == (0.61, 0.7)
     assert "RandomResizedCrop is 61% of the work on it and 70% of the wait" in found["because"]
@@ -68,13 +68,13 @@ def test_what_the_loader_found_is_named_with_its_shares_and_what_its_removal_wou
 
 
 def test_how_many_workers_would_remove_the_wait_is_told_or_why_none_would():
-    enough = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into(enough=6)})["next"]
+    enough = said(run(train, wait=1000), facts={"workers": 2}, loader=looked_into(enough=6))["next"]
     assert "num_workers=6 would remove the wait (predicted 300 items/s instead of 100)" in enough
-    better = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into()})["next"]
+    better = said(run(train, wait=1000), facts={"workers": 2}, loader=looked_into())["next"]
     assert "num_workers=3 would give at best 150 items/s" in better
-    none = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into(best=2)})["next"]
+    none = said(run(train, wait=1000), facts={"workers": 2}, loader=looked_into(best=2))["next"]
     assert "More workers would not help" in none
-    steady = said(run(train, wait=1000), facts={"workers": 2, "loader": looked_into(enough=2)})["next"]
+    steady = said(run(train, wait=1000), facts={"workers": 2}, loader=looked_into(enough=2))["next"]
     assert "keep up on average" in steady
 
 
@@ -126,6 +126,76 @@ def test_a_rank_for_which_the_others_wait():
     assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", 1, "wait")
 
 
+def ranks(*waits, backward=200):
+    """DDP: ranks with these waits by step, of which each waits in backward for the one that comes last."""
+    last = np.max(waits, axis=0)
+    made = []
+    for number, mine in enumerate(waits):
+        script = Script()
+        for k in script.iterate(len(mine), wait=0):
+            script.do("dataloader", "queue", mine[k])
+            script.forward()
+            script.backward(backward + last[k] - mine[k])
+            script.step()
+        made.append(Rank(number, "here", steps_of(script.timeline())))
+    return made
+
+
+def test_one_late_batch_in_forty_makes_no_rank_a_straggler():
+    usual, late = [10] * 40, [10] * 40
+    late[17] = 40_000
+    assert said(*ranks(usual, late))["kind"] != "straggler"
+
+
+def test_first_batches_of_epochs_that_are_now_later_here_now_there_make_no_rank_a_straggler():
+    first, second = ([900 if k % 8 == 0 else 10 for k in range(64)] for _ in range(2))
+    for epoch in range(8):
+        (first, second)[epoch % 2][epoch * 8] += 700
+    assert said(*ranks(first, second))["kind"] != "straggler"
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_a_rank_that_is_late_in_most_steps_is_named_by_its_number(slow):
+    waits = [[10 + k % 3 for k in range(20)] for _ in range(3)]
+    waits[slow] = [300 + k % 3 for k in range(20)]
+    found = said(*ranks(*waits))
+    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", slow, "wait")
+
+
+def test_a_rank_whose_workers_give_two_batches_at_a_time_is_a_straggler():
+    assert said(*ranks([10] * 64, [10, 700] * 32))["evidence"]["rank"] == 1
+
+
+def test_a_rank_that_waits_in_collectives_is_not_the_one_that_is_late():
+    def waiting(script, k):
+        script.train_on()
+        script.do("comm", "all_gather", 900)
+
+    def late(script, k):
+        script.train_on()
+        script.idle(800)
+        script.do("comm", "all_gather", 100)
+
+    found = said(run(waiting), Rank(1, "there", run(late).steps))
+    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", 1, "other")
+
+
+def test_ranks_that_do_not_wait_for_each_other_have_no_straggler():
+    slow = run(train, wait=1000)
+    assert said(run(train), Rank(1, "there", slow.steps))["kind"] != "straggler"
+
+
+def test_communication_is_a_phase_and_a_verdict_of_its_own():
+    def body(script, k):
+        script.train_on()
+        script.do("comm", "all_reduce", 1000)
+
+    found = said(run(body))
+    assert (found["kind"], found["evidence"]["phase"]) == ("communication-bound", "communication")
+    assert "script's own" not in found["because"]
+    assert "no_sync" in found["next"]
+
+
 def test_ranks_that_all_wait_are_input_bound():
     both = run(train, wait=1000)
     assert said(both, Rank(1, "there", both.steps))["kind"] == "input-bound"
@@ -161,3 +231,220 @@ def test_ranks_wait_for_the_one_that_saves_between_the_steps():
         ranks.append(Rank(number, "here", steps_of(script.timeline())))
     between = figures(ranks)["steps"]["checkpoints_between"]
     assert between == {"share": pytest.approx(0.5), "total_s": pytest.approx(spent / 1e9)}
+
+
+MS = 1_000_000
+
+
+def planted(steps=40, wait=0, transfer=0, forward=0, backward=0, optimizer=0, other=0, save=0, comm=0, slow=None, optimizer_every=1):
+    """A rank whose steps take so many milliseconds in each; ``slow``: by number of a step, milliseconds of forward instead."""
+    script = Script()
+    for k in script.iterate(steps, wait=wait * MS, items=8):
+        for category, name, spent in (("device", "transfer", transfer), ("checkpoint", "capture", save), ("comm", "all_reduce", comm)):
+            if spent:
+                script.do(category, name, int(spent * MS))
+        script.forward(int((slow or {}).get(k, forward) * MS))
+        script.backward(int(backward * MS))
+        if (k + 1) % optimizer_every == 0:
+            script.step(int(optimizer * MS))
+        script.idle(int(other * MS))
+    return Rank(0, "here", steps_of(script.timeline()))
+
+
+def concluded(*ranks, facts=FACTS, **more):
+    return conclusions({**figures(ranks), **more}, facts)
+
+
+def wall(total_s, **parts):
+    return {"total_s": total_s, "parts": {name: {"total_s": spent, "share": spent / total_s} for name, spent in parts.items()}}
+
+
+def test_a_slow_function_of_the_script_that_is_the_largest_row_is_named_before_computing():
+    found = said(planted(forward=20, backward=25, optimizer=12, other=43))
+    assert (found["kind"], found["evidence"]["share"]) == ("host-bound", pytest.approx(0.43, abs=0.01))
+    assert "Second: computing, 57% of a step" in found["because"]
+
+
+def test_what_comes_second_is_said_and_has_its_advice():
+    found, advice = concluded(planted(forward=10, backward=11, optimizer=45, save=34))
+    assert found["kind"] == "compute-bound"
+    assert "Second: checkpoints, 34% of a step" in found["because"]
+    assert any("less often" in one["do"] and one["win"] == pytest.approx(0.34, abs=0.01) for one in advice)
+
+
+def test_two_parts_as_large_name_both_and_only_their_own_remedies():
+    found, advice = concluded(planted(forward=20, backward=24, optimizer=5, save=47))
+    assert found["kind"] in ("balanced", "checkpoint-bound")
+    assert "checkpoints" in found["because"]
+    assert "less often" in found["next"]
+    assert not any("pin_memory" in one["do"] or "non_blocking" in one["do"] for one in advice)
+
+
+def test_of_two_parts_as_large_each_has_its_best_remedy_in_next():
+    found, advice = concluded(planted(transfer=5, forward=20, backward=22, optimizer=4, save=38, other=11))
+    assert (found["kind"], list(found["evidence"]["largest"])) == ("balanced", ["compute-bound", "checkpoint-bound"])
+    assert "No dominant bottleneck" in found["because"]
+    assert "less often" in found["next"]
+    assert "autocast" in found["next"]
+    assert [one["win"] for one in advice[:2]] == sorted((one["win"] for one in advice[:2]), reverse=True)
+
+
+def test_advice_is_ranked_by_what_it_wins_and_next_is_the_first():
+    found, advice = concluded(planted(wait=40, forward=20, backward=20, optimizer=10, other=10))
+    wins = [one["win"] for one in advice if one["win"] is not None]
+    assert wins == sorted(wins, reverse=True)
+    assert len(advice) <= 3
+    assert found["next"].startswith(advice[0]["do"])
+
+
+@pytest.mark.parametrize(
+    ("slow", "which"), [({0: 9000}, "the first step"), ({17: 9000}, "1 of 40 steps"), ({0: 900, 1: 800, 9: 900}, "3 of 40 steps")]
+)
+def test_steps_that_compile_or_warm_up_do_not_turn_the_verdict_and_are_said(slow, which):
+    found = said(planted(wait=60, forward=10, backward=20, optimizer=10, slow=slow))
+    assert (found["kind"], found["evidence"]["share"]) == ("input-bound", pytest.approx(0.6, abs=0.01))
+    assert f"Left out: {which}" in found["because"]
+
+
+def test_slow_steps_that_come_back_are_part_of_the_training():
+    every = dict.fromkeys(range(0, 100, 25), 3000)
+    steps = figures([planted(steps=100, wait=5, forward=10, backward=10, slow=every)])["steps"]
+    assert "typical" not in steps
+
+
+def test_no_number_of_workers_without_evidence_for_it():
+    few = said(planted(wait=60, forward=15, backward=20, optimizer=5), facts={"workers": 0, "cpus": 64})
+    assert "num_workers=2" in few["next"]  # 1.5 times as long to load as to train
+    many = said(planted(wait=95, forward=2, backward=2, optimizer=1), facts={"workers": 0, "cpus": 4})
+    assert "num_workers=4" in many["next"]
+    assert "75%" in many["next"]  # of the run at best: four processors
+
+
+def test_tiny_samples_are_indexed_by_whole_batches_instead_of_by_workers():
+    tiny = planted(wait=0.2, forward=0.02, backward=0.03, optimizer=0.02)  # 25 us a sample
+    found, advice = concluded(tiny, facts={"workers": 0, "cpus": 4})
+    assert "whole batches" in found["next"]
+    assert not any("num_workers" in one["do"] for one in advice)
+    by_batch = concluded(tiny, facts={"workers": 0, "cpus": 4, "whole_batches": True})[1]
+    assert not any("whole batches" in one["do"] for one in by_batch)
+
+
+def test_a_wait_for_the_start_of_workers_is_answered_by_keeping_them():
+    first = {"loops": 5, "first_s": 2.0, "again_s": 1.5, "wait_s": 2.2}
+    found, _ = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 2, "cpus": 8, "first_batches": first})
+    assert "persistent_workers=True" in found["next"]
+    once = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 2, "cpus": 8, "first_batches": first, "persistent": True})
+    assert "persistent_workers" not in once[0]["next"]
+
+
+def test_what_the_script_does_already_is_not_advised():
+    computing = planted(steps=800, forward=40, backward=40, optimizer=20)
+    plain = {"optimizers": [{"optimizer": "Adam", "fused": False, "device": "cpu"}]}
+    assert {"autocast", "fused=True", "torch.compile"} <= _words(concluded(computing, facts=plain)[1])
+    tuned = {"autocast": ["bfloat16"], "compiled": True, "optimizers": [{"optimizer": "Adam", "fused": True, "device": "cpu"}]}
+    assert not {"autocast", "fused=True", "torch.compile"} & _words(concluded(computing, facts=tuned)[1])
+
+
+def test_processors_without_bfloat16_are_not_told_to_use_it():
+    facts = {"optimizers": [{"optimizer": "Adam", "fused": True, "device": "cpu", "bf16": False}]}
+    assert "autocast" not in _words(concluded(planted(forward=40, backward=40), facts=facts)[1])
+
+
+def _words(advice):
+    said = " ".join(one["do"] for one in advice)
+    return {word for word in ("autocast", "fused=True", "torch.compile", "pin_memory") if word in said}
+
+
+def test_a_cpu_run_is_not_told_to_pin_memory():
+    facts = {"optimizers": [{"optimizer": "SGD", "device": "cpu"}]}
+    found, advice = concluded(planted(transfer=80, forward=10, backward=10), facts=facts)
+    assert found["kind"] == "transfer-bound"
+    assert "pin_memory" not in _words(advice)
+    on_gpu = concluded(planted(transfer=80, forward=10, backward=10), facts={"optimizers": [{"optimizer": "SGD", "device": "cuda"}]})
+    assert "pin_memory" in on_gpu[0]["next"]
+
+
+def test_a_run_that_is_too_short_to_win_its_compiling_back_is_not_told_to_compile():
+    assert "torch.compile" not in _words(concluded(planted(steps=40, forward=40, backward=40))[1])
+
+
+def test_accumulation_is_said():
+    found = said(planted(forward=20, backward=20, optimizer=10, optimizer_every=8), facts={"updates": 5})
+    assert "A step is a micro-batch: 8 steps an update" in found["because"]
+
+
+FLAME = {
+    "phases": {
+        "other": {"lines": {"code/train.py:15": 0.93}, "text": {"code/train.py:15": 'im.save("loss.png")'}},
+        "wait": {"lines": {"code/data.py:3": 0.8}, "text": {}},
+    }
+}
+
+
+def test_with_flame_the_line_is_named_with_its_text_and_flame_is_not_advised_again():
+    found, advice = concluded(planted(forward=10, backward=10, other=80), flame=FLAME)
+    assert 'train.py:15 im.save("loss.png")' in found["because"]
+    assert 'train.py:15 im.save("loss.png")' in found["next"]
+    assert advice[0]["win"] == pytest.approx(0.8 * 0.93, abs=0.01)
+    assert not any("--flame" in one["do"] for one in advice)
+    assert "--flame" in said(planted(forward=10, backward=10, other=80))["next"]
+
+
+def test_with_flame_the_line_that_loading_waits_in_is_named():
+    assert "data.py:3" in said(planted(wait=90, forward=5, backward=5), flame=FLAME)["because"]
+
+
+def test_the_line_that_asks_for_a_batch_is_no_answer_to_what_is_waited_for():
+    asks = {"phases": {"wait": {"lines": {"train.py:10": 0.9}, "text": {"train.py:10": "for x, y in loader:"}}}}
+    assert "train.py:10" not in str(concluded(planted(wait=90, forward=5, backward=5), flame=asks))
+
+
+def test_advice_of_a_trial_that_mostly_imports_is_about_its_training():
+    rank = planted(steps=20, wait=50, forward=2, backward=20, optimizer=3, other=25)  # 2 s
+    found, advice = concluded(rank, wall=wall(100.0, training=2.0, **{"import": 98.0}))
+    assert found["kind"] == "input-bound"
+    assert len(advice) == 3
+
+
+def test_with_torch_profile_the_operator_is_named_and_it_is_not_advised_again():
+    operators = {"aten::addmm": {"self_cpu_s": 3.0}, "aten::relu": {"self_cpu_s": 1.0}}
+    profile = {"phases": {"forward": {"operators": operators}}}
+    found, advice = concluded(planted(forward=60, backward=40), torch_profile=profile)
+    assert "aten::addmm takes 75%" in found["because"]
+    assert not any("--torch-profile" in one["do"] for one in advice)
+
+
+def test_with_syscalls_the_call_and_its_file_are_named():
+    calls = {
+        "totals": {"checkpoint": {"lasted_s": 2.0}}, "phases": {"checkpoint": {"fsync": {"seconds": 1.5, "bytes": 10}}},
+        "files": [{"path": "model.pt", "read": 0, "written": 1000}],
+    }  # fmt: skip
+    found = said(planted(forward=10, backward=10, save=80), syscalls=calls)
+    assert "75% of it in fsync() on model.pt" in found["because"]
+
+
+def test_mostly_evaluation_is_evaluation_bound():
+    rank = planted(steps=20, forward=10, backward=10)
+    found, advice = concluded(rank, wall=wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7))
+    assert found["kind"] == "evaluation-bound"
+    assert "Evaluate half as often" in advice[0]["do"]
+
+
+def test_the_start_bounds_a_run_that_hardly_trains_but_imports_do_not():
+    rank = planted(steps=20, forward=10, backward=10)
+    parts = {"startup": 6.0, "import": 2.0, "training": 0.4, "between": 0.1}
+    assert said(rank, wall=wall(8.5, **parts))["kind"] == "startup-bound"
+    assert said(rank, wall=wall(8.5, startup=0.5, **{"import": 7.5}, training=0.4, between=0.1))["kind"] == "compute-bound"
+
+
+def test_time_between_the_loops_is_host_bound():
+    found = said(planted(steps=20, forward=10, backward=10), wall=wall(9.0, startup=2.0, training=0.4, between=6.6))
+    assert found["kind"] == "host-bound"
+    assert "outside of the steps" in found["because"]
+
+
+def test_a_script_that_fails_before_it_trains_is_not_asked_for_probes():
+    found = said(run(lambda script, k: None), ended="exception")
+    assert (found["kind"], found["because"]) == ("unknown", "The script failed before its first training step.")
+    assert "voirfile" not in found["next"]
+    assert "voirfile" in said(run(lambda script, k: None), ended="normal")["next"]

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from conftest import Place
+from frameworks_env import ENV
 
 pytestmark = pytest.mark.frameworks
-
-# Nothing is fetched, nothing is sent, and no progress bar shows times.
-ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_DISABLED": "true", "CUDA_VISIBLE_DEVICES": "", "TQDM_DISABLE": "1"}
 
 MADE = """
 import torch

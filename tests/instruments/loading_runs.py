@@ -73,12 +73,12 @@ def write(folder: Path, **modules: str) -> Path:
 
 
 def records(folder: Path) -> list[Record]:
-    """What was recorded of loaders, by begin; what contains others before them."""
+    """What was recorded of loaders, by begin; what contains others before them. What a batch costs beside its making is left out."""
     found = []
     with open_run(os.fspath(folder / "run")) as opened:
         for rows in opened.rows():
             for kind, category, name, start, duration, _, _, pid, tid, args in rows:
-                if kind == "loader":
+                if kind == "loader" and category != "cost":
                     args = dict(args)
                     value = next((args.pop(key) for key in ("batch", "index", "cpu_ns") if key in args), None)
                     found.append(Record(f"{category}.{name}", start, start + duration, pid, tid, args, value))

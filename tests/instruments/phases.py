@@ -41,6 +41,7 @@ class Kept:
 
     Attributes:
         spans: Name, begin, end, arguments and value of each span, as they came.
+        pauses: The same of garbage collections, which come when they like.
         took: How many of them were timed, and what they took.
     """
 
@@ -48,6 +49,7 @@ class Kept:
         self._names: list[tuple[str, str, str, str | None]] = []
         self._arguments: list[dict[str, Any]] = [{}]
         self.spans: list[tuple[int, int, int, int, int]] = []
+        self.pauses: list[tuple[int, int, int, int, int]] = []
         self.took: tuple[int, int] | None = None
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
@@ -65,11 +67,13 @@ class Kept:
 
     def span(self, name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
         """As the recorder's."""
-        self.spans.append((name_id, start_ns, end_ns, args, value))
+        kept = self.pauses if self._names[name_id - 1][0] == "gc" else self.spans
+        kept.append((name_id, start_ns, end_ns, args, value))
 
-    def timed(self, events: int, took_ns: int) -> None:
+    def timed(self, events: int, took_ns: int, part: str = "recording") -> None:
         """As the recorder's."""
-        self.took = events, took_ns
+        if part == "recording":
+            self.took = events, took_ns
 
     def kinds(self) -> list[str]:
         """``category.name`` of each span."""
@@ -83,6 +87,10 @@ class Kept:
             if kind == what:
                 found.append({**self._arguments[args], **({key: value} if key is not None else {})})
         return found
+
+    def generations(self) -> list[int]:
+        """Which generation each garbage collection was of."""
+        return [self._arguments[args]["generation"] for _, _, _, args, _ in self.pauses]
 
     def times(self, what: str) -> list[tuple[int, int]]:
         """Begin and end of each span of a name."""

@@ -176,7 +176,15 @@ class Seen:
 
 def usual(n: int) -> dict[str, int]:
     """What so many steps of ``Loop`` come to."""
-    each = {"wait": WAIT, "transfer": 0, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER, "other": OTHER}
+    each = {
+        "wait": WAIT,
+        "transfer": 0,
+        "forward": FORWARD,
+        "backward": BACKWARD,
+        "optimizer": OPTIMIZER,
+        "communication": 0,
+        "other": OTHER,
+    }
     return {name: cost * n for name, cost in each.items()}
 
 

@@ -48,6 +48,10 @@ class SmallOverseer(GivenOverseer):
         """Give values."""
         self.given._receive(data)
 
+    def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
+        """Give what voirkit has seen or measured itself."""
+        self.given.offer(data, yielding)
+
     def values(self, key: str) -> list[Any]:
         """What was given under a key."""
         return [event[key] for event in self.events if key in event]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, UserDict, deque, namedtuple
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -53,6 +53,9 @@ COUNTED = {
     "equal lists are fields": ((["a", "b", "c"], [0, 1, 1]), 3),
     "dictionaries with the same keys are samples": ([{"image": IMAGES[0], "box": LABELS}] * 4, 4),
     "detection: images and targets, each a tuple": (((IMAGES[0],) * 6, ({"boxes": torch.zeros(2, 4)},) * 6), 6),
+    "samples that nothing has collated": ([(IMAGES[0], 1)] * 6, 6),
+    "samples of detection that nothing has collated": ([[IMAGES[0], {"boxes": torch.zeros(2, 4)}]] * 6, 6),
+    "a batch of one uncollated sample": ([(IMAGES[0], 1)], 1),
     "an object with a length": (Sized(), 5),
     "a deque": (deque([1, 2]), 2),
     "packed sequences": (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
@@ -108,3 +111,66 @@ def test_a_counting_function_that_raises_counts_as_unknown() -> None:
     said: list[str] = []
     assert ItemCounter(said.append, len)(3) is None
     assert "TypeError" in said[0]
+
+
+class Telling:
+    """Whatever it is asked for by its own code, it tells."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self.x, self.y = IMAGES, LABELS
+
+    @property
+    def shape(self) -> Any:
+        self.asked.append("shape")
+        return (3,)
+
+    @property
+    def num_graphs(self) -> int:
+        self.asked.append("num_graphs")
+        return 3
+
+    def __len__(self) -> int:
+        self.asked.append("len")
+        return 3
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        raise AttributeError(name)
+
+
+class TellingList(list[Any]):
+    asked: ClassVar[list[str]] = []
+
+    def __getitem__(self, at: Any) -> Any:
+        self.asked.append("getitem")
+        return super().__getitem__(at)
+
+    def __len__(self) -> int:
+        self.asked.append("len")
+        return 1
+
+
+class TellingTensor(torch.Tensor):
+    asked: ClassVar[list[str]] = []
+
+    @property
+    def batch_size(self) -> int:
+        self.asked.append("batch_size")
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("make", "items"),
+    [
+        (Telling, 8),
+        (lambda: [Telling()], 1),
+        (lambda: {"x": Telling()}, 8),
+        (lambda: TellingList([IMAGES, LABELS]), 8),
+        (lambda: IMAGES.as_subclass(TellingTensor), 8),
+    ],
+)
+def test_a_batch_of_a_class_of_the_program_is_counted_without_running_its_code(make: Callable[[], object], items: int) -> None:
+    assert count_items(make()) == items
+    assert Telling.asked == TellingList.asked == TellingTensor.asked == []

@@ -286,14 +286,14 @@ def test_samples_of_an_iterable_are_counted_in_each_worker(loads: Loads) -> None
         assert by_worker == {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3]}
 
 
-def test_the_source_of_samples_is_the_inner_dataset(loads: Loads) -> None:
+def test_the_source_of_samples_is_the_dataset_that_made_them(loads: Loads) -> None:
     sources = {
-        name: {r.args["source"] for r in named(loads.of(name), "data.item")}
+        name: {r.args["source"] for r in named(loads.of(name), "data.item", "data.inner")}
         for name in ("a part", "several datasets", "an iterable", "spawn")
     }
     assert sources == {
         "a part": {"Numbers.__getitem__"},
-        "several datasets": {"Numbers.__getitem__"},
+        "several datasets": {"ConcatDataset.__getitem__", "Numbers.__getitem__"},
         "an iterable": {"Stream.__iter__"},
         "spawn": {"Numbers.__getitem__"},
     }

@@ -67,6 +67,9 @@ def test_the_option_is_repeatable() -> None:
         def add_argument(self, flag: str, **options: Any) -> None:
             assert (flag, options["action"]) == ("--log", "append")
 
+        def value(self, options: Any, option: str) -> Any:
+            return getattr(options, option)
+
     ov = SmallOverseer(instrument_log, options={"--log": ["x", "+task"]})
     ov.argparser = Parser()  # type: ignore[attr-defined]
     ov(lambda ov: ov.give(x=1, task="t", y=2))

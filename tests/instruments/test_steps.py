@@ -116,7 +116,22 @@ def test_the_step_of_the_class_above_is_no_second_one(kept: Kept) -> None:
     w.grad = torch.ones(2)
     torch.optim.SGD([w], 0.1).step()
     Own([w], 0.1).step()
-    assert kept.seen("compute.step") == [{"optimizer": "SGD", "which": 0}, {"optimizer": "Own", "which": 1}]
+    assert [(step["optimizer"], step["which"]) for step in kept.seen("compute.step")] == [("SGD", 0), ("Own", 1)]
+
+
+def test_how_an_optimizer_was_made_is_recorded_with_its_steps(kept: Kept) -> None:
+    w = torch.ones(2, requires_grad=True)
+    w.grad = torch.ones(2)
+    torch.optim.Adam([w], 0.1, fused=True).step()
+    step = kept.seen("compute.step")[0]
+    assert (step["fused"], step["foreach"], step["device"]) == (True, False, "cpu")
+
+
+def test_the_precision_that_autocast_switches_on_is_recorded_once(kept: Kept) -> None:
+    for enabled in (False, True, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            pass
+    assert kept.seen("script.autocast") == [{"device": "cpu", "dtype": "bfloat16"}]
 
 
 def test_a_closure_is_forward_and_backward_inside_of_the_step(kept: Kept) -> None:

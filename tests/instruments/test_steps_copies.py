@@ -67,3 +67,15 @@ def test_collectives_are_told_with_their_bytes(kept: Kept, tmp_path: Path) -> No
         dist.destroy_process_group()
     assert kept.seen("comm.all_reduce") == [{"bytes": 32}]
     assert kept.kinds() == ["comm.all_reduce", "comm.barrier"]
+
+
+def test_buffers_that_ddp_takes_from_the_first_rank_are_communication(kept: Kept, tmp_path: Path) -> None:
+    # The other ranks wait there for the first one: as forward it would make them look slow.
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))(torch.ones(2, 4))
+    finally:
+        dist.destroy_process_group()
+    assert kept.seen("comm.broadcast_buffers") == [{"bytes": 40}]  # mean, variance, number of batches
+    assert kept.kinds()[-2:] == ["comm.broadcast_buffers", "compute.forward"]

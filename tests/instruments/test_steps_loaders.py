@@ -24,9 +24,64 @@ def test_a_loader_tells_what_it_is(kept: Kept) -> None:
     assert kept.seen("dataloader.iter") == [
         {
             "loader": 0, "episode": 0, "workers": 0, "batch_size": 3, "length": 3, "dataset": "TensorDataset", "pin_memory": False,
+            "persistent": False, "whole_batches": False,
         }
     ]  # fmt: skip
     assert [seen["items"] for seen in kept.seen("dataloader.fetch")] == [3, 3, 1]
+
+
+class Keeping(DataLoader[Any]):
+    """Keeps one iterator for ever, and never asks ``DataLoader.__iter__`` for it, as ultralytics' does."""
+
+    kept: Any = None
+
+    def __iter__(self) -> Any:
+        if self.kept is None:
+            self.kept = self._get_iterator()
+        for _ in range(len(self)):
+            yield next(self.kept)
+
+
+def test_an_iterator_that_the_loader_makes_by_itself_is_known_with_its_loader(kept: Kept) -> None:
+    list(Keeping(points(6), batch_size=3))
+    (begun,) = kept.seen("dataloader.iter")
+    assert (begun["loader"], begun["episode"], begun["workers"], begun["dataset"]) == (0, 0, 0, "TensorDataset")
+    assert [(seen["loader"], seen["episode"]) for seen in kept.seen("dataloader.fetch")] == [(0, 0)] * 2
+
+
+class StandIn:
+    """What fastai makes torch's iterator from: no loader of torch, and its own dataset; no attribute may be asked for that is not plain."""
+
+    _IterableDataset_len_called, _auto_collation, drop_last, in_order, _index_sampler = None, False, False, True, range(4)
+    generator = worker_init_fn = prefetch_factor = multiprocessing_context = None
+    _dataset_kind = dataset_kind = 1
+    pin_memory_device = ""
+
+    def __init__(self, loader: Any) -> None:
+        self.d, self.dataset = loader, self
+        self.num_workers, self.pin_memory, self.timeout, self.persistent_workers = 0, False, 0, False
+
+    def collate_fn(self, batch: Any) -> Any:
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (torch.zeros(2, 4) for _ in range(4))
+
+
+def test_an_iterator_of_what_is_no_loader_of_torch_is_known_by_plain_attributes(kept: Kept) -> None:
+    class Behind:
+        bs = 2
+
+        def __init__(self) -> None:
+            self.dataset, self.bs = points(8), 2
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError("code of the program")
+
+    made = torch.utils.data.dataloader._SingleProcessDataLoaderIter(StandIn(Behind()))  # type: ignore[arg-type]
+    next(made)
+    (begun,) = kept.seen("dataloader.iter")
+    assert (begun["workers"], begun["batch_size"], begun["length"], begun["dataset"]) == (0, 2, None, "TensorDataset")
 
 
 class Stream(IterableDataset[int]):

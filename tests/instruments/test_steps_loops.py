@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from planted import OTHER, STEP, WAIT, Loop, Net, Seen, clock, seen, usual
+from planted import OTHER, STEP, WAIT, Loop, Net, Points, Seen, clock, seen, usual
 from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
@@ -109,6 +109,53 @@ def test_a_loader_inside_of_an_iterable_dataset(says: Says, loop: Loop) -> None:
             loop.train_on(batch)
 
     is_usual(says(script), 5)
+
+
+class Endless:
+    """A batch sampler that is gone over for ever."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+class Keeping(DataLoader[Any]):
+    """Keeps its iterator for ever, as timm's and ultralytics' do."""
+
+    kept: Any = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.kept is None:
+            self.kept = self._get_iterator()
+        for _ in range(len(self)):
+            yield next(self.kept)
+
+
+def test_a_loader_that_keeps_its_iterator_for_ever(says: Says) -> None:
+    loop = Loop()
+    loop.loader, loop.held_out = Keeping(Points(20), batch_size=4), Keeping(Points(8), batch_size=4)
+
+    def script() -> None:
+        for _ in range(3):
+            for batch in loop.loader:
+                loop.train_on(batch)
+            clock.spend(1000)
+            loop.evaluate()
+
+    found = says(script)
+    is_usual(found, 15)
+    assert found.evaluated == 6
+    assert found.rank.facts["dataset"] == "Points"
 
 
 # batches that another thread fetches
@@ -328,9 +375,10 @@ def test_cycle(says: Says, loop: Loop) -> None:
             loop.train_on(batch)
         clock.spend(1000)
 
-    found = says(script)
-    assert (found.n, found.items, found.ms) == (12, [4] * 12, [STEP] * 5 + [STEP - WAIT] * 7)
-    assert found.phases == {**usual(12), "wait": WAIT * 5}
+    found = says(script)  # what goes on without the loader runs from one step of the optimizer to the next, with batches nobody saw come
+    assert (found.n, found.items) == (12, [4] * 5 + [-1] * 7)
+    assert found.ms == [STEP] * 5 + [STEP - WAIT - OTHER] + [STEP - WAIT] * 6
+    assert found.phases == {**usual(12), "wait": WAIT * 5, "other": OTHER * 11}
 
 
 def test_what_remains_after_a_loop_is_no_step(says: Says, loop: Loop) -> None:
@@ -391,6 +439,62 @@ def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: 
 
     found = says(script)
     assert (found.n, found.items) == (6, [4] * 6)
+
+
+def test_batches_that_are_read_several_at_a_time_and_one_ahead_are_a_step_each(says: Says, loop: Loop) -> None:
+    """The Trainer of transformers with gradients accumulated over two batches, on accelerate's loader."""
+
+    def ahead() -> Iterator[Any]:
+        iterator = iter(loop.loader)
+        batch = next(iterator)
+        for after in iterator:
+            yield batch
+            batch = after
+        yield batch
+
+    def script() -> None:
+        for _ in range(2):
+            batches = ahead()
+            while several := list(itertools.islice(batches, 2)):
+                for batch in several:
+                    loop.train_on(batch)
+
+    assert says(script).n == 10
+
+
+def test_evaluation_that_reads_a_batch_ahead(says: Says, loop: Loop) -> None:
+    def ahead() -> Iterator[Any]:
+        iterator = iter(loop.held_out)
+        batch = next(iterator)
+        for after in iterator:
+            yield batch
+            batch = after
+        yield batch
+
+    def script() -> None:
+        for _ in range(2):
+            for batch in loop.loader:
+                loop.train_on(batch)
+            loop.model.eval()
+            with torch.no_grad():
+                for x, _ in ahead():
+                    loop.model(x)
+            loop.model.train()
+
+    found = says(script)
+    is_usual(found, 10)
+    assert found.evaluated == 4
+
+
+def test_batches_kept_in_a_list(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        batches = list(loop.loader)
+        for _ in range(2):
+            for batch in batches:
+                loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items) == (10, [-1] * 10)
 
 
 # what is done in the body
@@ -486,3 +590,148 @@ def test_persistent_workers_and_a_loop_that_is_left(says: Says) -> None:
     found = says(script)
     assert (found.n, found.items) == (9, [4] * 9)
     assert found.phases["other"] == 9 * OTHER
+
+
+# steps and evaluation that no loop over a loader tells of
+
+
+def full_batch(loop: Loop, n: int) -> None:
+    for _ in range(n):
+        loop.train_on((torch.zeros(4, 4), torch.zeros(4, dtype=torch.long)))
+
+
+BY_HAND = STEP - WAIT
+
+
+@pytest.mark.parametrize("order", ["loader hand", "hand loader", "hand loader hand", "loader hand loader", "hand"])
+def test_steps_beside_a_loader_count_wherever_they_lie(says: Says, loop: Loop, order: str) -> None:
+    def script() -> None:
+        for part in order.split():
+            if part == "hand":
+                full_batch(loop, 3)
+            else:
+                for batch in loop.loader:
+                    loop.train_on(batch)
+            clock.spend(1000)
+
+    found = says(script)
+    by_hand, looped = [BY_HAND - OTHER, BY_HAND, BY_HAND], [STEP] * 5
+    assert found.ms == [ms for part in order.split() for ms in (by_hand if part == "hand" else looped)]
+    assert found.items == [n for part in order.split() for n in ([-1] * 3 if part == "hand" else [4] * 5)]
+
+
+def test_a_second_stage_with_an_optimizer_of_its_own(says: Says, loop: Loop) -> None:
+    second = Loop()
+
+    def script() -> None:
+        full_batch(loop, 4)
+        clock.spend(1000)
+        full_batch(second, 4)
+
+    assert says(script).ms == [BY_HAND - OTHER, BY_HAND, BY_HAND, BY_HAND] * 2
+
+
+def test_steps_by_closures(says: Says, loop: Loop) -> None:
+    optimizer = torch.optim.LBFGS(loop.model.parameters(), max_iter=1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = loop.model(torch.ones(4, 4)).sum()
+        loss.backward()
+        return loss
+
+    def script() -> None:
+        for _ in range(3):
+            optimizer.step(closure)
+
+    found = says(script)
+    assert (found.n, found.phases["forward"], found.phases["backward"]) == (3, 9, 15)
+
+
+def test_gradient_descent_by_hand_has_a_step_a_walk_through_the_graph(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(4):
+            loop.model(torch.ones(4, 4)).sum().backward()
+            with torch.no_grad():
+                for parameter in loop.model.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+
+    assert says(script).n == 4
+
+
+def estimate_loss(loop: Loop) -> None:
+    """nanoGPT's: batches by hand, 4 of them."""
+    with torch.no_grad():
+        loop.model.eval()
+        for _ in range(4):
+            clock.spend(1)
+            loop.model(torch.ones(4, 4))
+        loop.model.train()
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("with_loader", [True, False])
+def test_evaluation_by_hand_is_in_no_step(says: Says, loop: Loop, every: int, with_loader: bool) -> None:
+    def script() -> None:
+        for i, batch in enumerate(loop.loader if with_loader else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5):
+            if i % every == 0:
+                estimate_loss(loop)
+            loop.train_on(batch)
+        estimate_loss(loop)
+
+    found = says(script)
+    assert found.ms == ([STEP] * 5 if with_loader else [BY_HAND - OTHER] + [BY_HAND] * 4)
+    assert found.evaluated == 4 * (len(range(0, 5, every)) + 1)
+    assert sum(found.rank.steps.evaluation.time_ns.tolist()) // 1_000_000 == 16 * (len(range(0, 5, every)) + 1)
+
+
+def test_what_is_called_without_gradients_between_two_steps_is_evaluation(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for batch in loop.loader:
+            loop.train_on(batch)
+            with torch.no_grad():
+                loop.model(batch[0])
+
+    found = says(script)
+    assert (found.ms, found.evaluated) == ([STEP] * 5, 5)
+
+
+@pytest.mark.parametrize("with_loader", [True, False])
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_a_teacher_that_every_step_asks_is_a_part_of_it(says: Says, loop: Loop, with_loader: bool, evaluates: bool) -> None:
+    teacher = Net()
+    if evaluates:
+        teacher.eval()
+
+    def script() -> None:
+        for batch in loop.loader if with_loader else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5:
+            with torch.no_grad():
+                teacher(batch[0])
+            loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.evaluated, found.phases["forward"]) == (5, 0, 30)
+
+
+def test_a_rollout_before_several_steps_is_in_none_of_them(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(3):
+            with torch.no_grad():
+                for _ in range(8):
+                    loop.model(torch.ones(1, 4))
+            full_batch(loop, 4)
+
+    found = says(script)
+    assert found.ms == [BY_HAND - OTHER] + [BY_HAND] * 11
+    assert found.evaluated == 24
+
+
+def test_fine_tuning_in_evaluation_mode_is_training(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        loop.model.eval()
+        for batch in loop.loader:
+            loop.train_on(batch)
+        loop.model.train()
+
+    is_usual(says(script), 5)

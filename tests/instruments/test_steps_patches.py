@@ -27,15 +27,20 @@ from torch.utils.data import DataLoader
 
 def prepares():
     net()(x)
-    list(DataLoader(points(2)))
 
 def trains():
     model = net()
     train(model, DataLoader(points(1)), torch.optim.SGD(model.parameters(), 0.1))
 
+def trains_as_its_parent_would():
+    train(common, DataLoader(points(1)), optimizer)
+
+common = net()
+optimizer = torch.optim.SGD(common.parameters(), 0.1)
+
 x = torch.randn(2, 4)
 with watched() as watch:
-    for child in prepares, trains:
+    for child in prepares, trains, trains_as_its_parent_would:
         if not os.fork():
             child()
             print(child.__name__, *watch.kept.kinds(), flush=True)
@@ -44,12 +49,12 @@ with watched() as watch:
 """
 
 
-def test_a_forked_child_records_only_if_it_trains() -> None:
+def test_a_forked_child_records_what_its_parent_would() -> None:
     ended = subprocess.run([sys.executable, "-c", FORKED], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    prepares, trains = (line.split() for line in ended.stdout.splitlines())
-    assert prepares == ["prepares"]
-    assert trains == ["trains", "dataloader.iter", *STEP, "dataloader.end", "pipeline.epoch"]
+    prepares, trains, trains_as_its_parent = (line.split()[1:] for line in ended.stdout.splitlines())
+    assert prepares == ["compute.forward"]
+    assert trains == trains_as_its_parent == ["dataloader.iter", *STEP, "dataloader.end", "pipeline.epoch"]
 
 
 # patches

@@ -95,7 +95,8 @@ def test_the_summary_names_other_tasks() -> None:
 
 
 def test_figures_are_median_and_deciles() -> None:
-    assert figures([50.0, 10.0, 20.0, 30.0, 40.0]) == {
+    assert figures([(rate, SECOND) for rate in (50, 10, 20, 30, 40)]) == {
+        "value": 30.0,
         "median": 30.0,
         "p10": 14.0,
         "p90": 46.0,
@@ -104,5 +105,9 @@ def test_figures_are_median_and_deciles() -> None:
     }
 
 
+def test_the_value_of_intervals_that_differ_is_items_over_time() -> None:
+    assert figures([(10, SECOND), (10, SECOND), (10, 8 * SECOND)])["value"] == pytest.approx(3.0)
+
+
 def test_figures_of_one_rate_are_that_rate() -> None:
-    assert figures([7.5]) == {"median": 7.5, "p10": 7.5, "p90": 7.5, "n": 1, "units": "items/s"}
+    assert figures([(15, 2 * SECOND)]) == {"value": 7.5, "median": 7.5, "p10": 7.5, "p90": 7.5, "n": 1, "units": "items/s"}

@@ -275,6 +275,9 @@ def test_without_a_loader_a_step_runs_from_one_step_of_the_optimizer_to_the_next
     found = _profile(_both(place, TRAIN + "for n in range(12): step(*data[:8])\n", "--torch-profile"))
     assert found["steps"] == [5, 6, 7]
     assert found["phases"]["optimizer"]["operators"]["Optimizer.step#SGD.step"]["calls"] == 3
+    shares = {name: part["self_cpu_s"] / part["time_s"] for name, part in found["phases"].items()}  # of the same steps
+    assert {name: share for name, share in shares.items() if share > 1.01} == {}
+    assert shares["forward"] > 0.3
 
 
 @pytest.mark.slow
@@ -316,9 +319,21 @@ class _Cuda:
 
     def __init__(self) -> None:
         self.memory, self.done, self.held = self, [], 100
+        self.queued: list[Any] = []
 
-    def is_initialized(self) -> bool:
-        return True
+    def _lazy_call(self, call: Any) -> None:
+        self.queued.append(call)
+
+    def _cuda_attach_out_of_memory_observer(self, observer: Any) -> None:
+        self.ran_out = observer
+
+    def _snapshot(self) -> dict[str, Any]:
+        def block(size: int, *frames: tuple[str, int], state: str = "active_allocated") -> dict[str, Any]:
+            return {"size": size, "state": state, "frames": [{"filename": name, "line": n, "name": "f"} for name, n in frames]}
+
+        torch = ("/usr/lib/site-packages/torch/nn/modules/linear.py", 5)
+        blocks = [block(300, torch, ("/home/me/main.py", 9)), block(500, ("/home/me/main.py", 12)), block(50, torch)]
+        return {"segments": [{"blocks": [*blocks, block(100, torch, ("/home/me/main.py", 9)), block(9999, state="inactive")]}]}
 
     def memory_allocated(self) -> int:
         self.held += 50
@@ -337,12 +352,46 @@ def test_on_cuda_the_history_of_allocations_is_kept_and_written(tmp_path: Path) 
     ov.run_dir = str(tmp_path)
     snapshot, cuda = MemorySnapshot(ov, python=False), _Cuda()
     steps, forwards = (heard_of(ov).around(event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None) for event in (STEPPED, CALLED))
-    snapshot.begin(SimpleNamespace(cuda=cuda))
+    snapshot.begin(SimpleNamespace(cuda=cuda, _C=cuda))
+    assert cuda.done == []  # nothing initializes CUDA but the program
+    for call in cuda.queued:
+        call()
+    assert cuda.done == [("history", "all")]  # before the first step
     optimizer = object()
     for enter, leave in (steps, forwards, forwards):
         leave(enter(optimizer), 0, optimizer)
     snapshot.end()
     assert cuda.done == [("history", "all"), ("dump", "snapshot.pickle"), ("history", None)]
-    assert ov.summary["memory"]["phases"]["forward"]["device"] == {"growth": 100, "peak": 350}
+    assert ov.summary["memory"]["phases"]["forward"]["device"] == {"growth": 100, "peak": 450}
     assert (tmp_path / ov.summary["memory"]["snapshot"]).read_bytes() == b"snapshot"
     assert ov.warned == []
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's is called."""
+
+
+def test_what_held_the_memory_of_a_device_when_it_ran_out_is_told_by_line(tmp_path: Path) -> None:
+    ov: Any = SmallOverseer()
+    ov.run_dir = str(tmp_path)
+    snapshot, cuda = MemorySnapshot(ov, python=False), _Cuda()
+    snapshot.begin(SimpleNamespace(cuda=cuda, _C=cuda))
+    cuda.queued[0]()
+    cuda.ran_out(0, 1, 2, 3)
+    try:
+        raise OutOfMemoryError("CUDA out of memory")
+    except OutOfMemoryError as exc:
+        snapshot.end(exc)
+    held = [{"where": "main.py:12", "bytes": 500}, {"where": "main.py:9", "bytes": 400}, {"where": "unknown", "bytes": 50}]
+    assert ov.summary["memory"]["out_of_memory"]["held_by"] == held
+    assert "held by tensors made at main.py:12 500 bytes, main.py:9 400 bytes" in ov.warned[0]
+    assert (tmp_path / ov.summary["memory"]["snapshot"]).exists()
+
+
+def test_an_error_of_memory_names_its_phase_and_line(place: Place) -> None:
+    place.write(main=TRAIN + "for n in range(4): step(*data[:8])\ntorch.nn.Linear(1 << 20, 1 << 30)(torch.ones(1))\n")
+    ended = place.voirkit("--memory-snapshot", "main.py")
+    assert ended.code == 1
+    assert ended.summary["memory"]["out_of_memory"]["phase"] == "forward"
+    assert ended.summary["memory"]["out_of_memory"]["where"].startswith("main.py:")
+    assert "out of memory in forward, at main.py:" in ended.err

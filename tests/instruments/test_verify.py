@@ -117,8 +117,15 @@ def test_the_loop_around_a_step_function_is_found() -> None:
     assert found.line("step+batch") == 'ov.probe("//Trainer/fit(batch) > #endloop_batch as step").give()'
 
 
-@pytest.mark.parametrize("source", ["", "x = 1\nfor x in [1]: x.backward()\n", "def f():\n    return 1\n"])
-def test_a_script_without_a_training_function_offers_nothing(source: str) -> None:
+def test_a_training_loop_at_the_top_level_offers_its_readings() -> None:
+    found = candidates("x = 1\nfor x in [1]: x.backward()\n")
+    assert found.line("loss") == 'ov.probe("//<module> > x as loss").give()'
+    assert found.line("step+batch") == 'ov.probe("//<module>(x as batch) > #endloop_x as step").give()'
+    assert [found.line(reading) for reading in ("use_cuda", "model")] == [None] * 2
+
+
+@pytest.mark.parametrize("source", ["", "x = 1\nfor x in [1]: print(x)\n", "def f():\n    return 1\n"])
+def test_a_script_that_trains_nothing_offers_nothing(source: str) -> None:
     found = candidates(source)
     assert [found.line(reading) for reading in ("loss", "step+batch", "use_cuda", "model")] == [None] * 4
 
@@ -144,6 +151,7 @@ def test_what_arrived_is_summarised() -> None:
     assert result["readings"]["loss"] == {
         "events": 8,
         "probes": [{"selector": "//train_epoch > loss", "where": "voirfile.py:3", "events": 8}],
+        "recorded": False,
     }
     assert result["loss"] == {"n": 8, "first": 7.5, "last": 1.5, "decreases": True}
     assert result["rates"]["train_rate"] > 0
@@ -257,22 +265,37 @@ def test_a_run_with_all_readings_passes(place: Place) -> None:
     known = result["without_probes"]
     assert all(known.pop(rate) > 0 for rate in ("train_rate", "loading_rate", "compute_rate"))
     assert known == {
-        "step+batch": 15, "loader": 15, "compute_start/end": 15, "model": "Linear", "use_cuda": False, "loss": None, "options": None,
+        "step+batch": 15, "loader": 15, "compute_start/end": 15, "model": "Linear", "use_cuda": False, "loss": 15, "options": None,
     }  # fmt: skip
-    assert "step+batch 15x, loader 15x, compute_start/end 15x, model Linear, use_cuda False." in ended.err
-    assert "Only a probe tells: loss, options." in ended.err
+    assert "step+batch 15x, loader 15x, compute_start/end 15x, model Linear, use_cuda False, loss 15x." in ended.err
+    assert "Only a probe tells: options." in ended.err
     assert ended.summary["options"] == {"epochs": 3}
     assert set(ended.summary["rates"]) == {"train_rate", "loading_rate", "compute_rate"}
     assert ended.summary["warnings"] == []
 
 
 def test_a_missing_reading_fails_the_run_and_the_line_to_add_mends_it(place: Place) -> None:
-    place.write({"voirfile.py": voirfile("loss")}, main=MAIN)
+    unseen = "if loss is None:\n                loss.backward()\n            torch.autograd.grad(loss, list(model.parameters()))"
+    main = MAIN.replace("loss.backward()", unseen)  # the recorder sees no loss either
+    place.write({"voirfile.py": voirfile("loss")}, main=main)
     ended = place.voirkit("--verify", "main.py")
     assert (ended.code, ended.out) == (3, "done\n")
     assert PROBES["loss"] in ended.err
     place.write({"voirfile.py": f"{voirfile('loss')}\n    {PROBES['loss']}"})
     assert place.voirkit("--verify", "--force", "main.py").code == 0
+
+
+def test_without_a_voirfile_the_recorder_gives_what_is_needed(place: Place) -> None:
+    place.write(main=MAIN)
+    ended = place.voirkit("--verify", "--options", "main.py")
+    assert (ended.code, ended.out) == (0, "done\n")
+    result = ended.summary["verify"]
+    assert result["missing"] == []
+    assert {name: reading["events"] for name, reading in result["readings"].items()} == {
+        "loss": 10, "step+batch": 10, "use_cuda": 1, "options": 1, "model": 1, "loader": 1, "compute_start/end": 10,
+    }  # fmt: skip
+    assert all(result["rates"].values())
+    assert ended.summary["given"] == {}
 
 
 def test_a_script_that_fails_keeps_its_exit_code_and_is_still_reported(place: Place) -> None:

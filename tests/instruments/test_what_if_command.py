@@ -19,8 +19,7 @@ from voirkit_instruments.what_if_changes import CHANGES, lines, made, read
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--what-if", "banana"], "--what-if banana: 'banana' is no change that is known."),
-        (["--what-if", "list"], "num-threads=N"),
+        (["--what-if", "banana"], "--what-if banana: 'banana' is no change that voirkit knows."),
         (["--what-if", "checkpoint-asynch"], "Did you mean 'checkpoint-async'"),
         (["--what-if", "num-threads"], "num-threads needs a whole number of threads"),
         (["--what-if", "num-threads=0"], "not '0'"),

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import _thread
+import inspect
 import re
 import sys
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -355,3 +357,37 @@ def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_eac
     assert returns.__code__ is code
     assert [len(events) for events in seen] == [probe.events for probe in probes] == [n + 1 for n in range(40)]
     assert made[0] < 5 * len(probes)
+
+
+@types.coroutine
+def _paused(n: int) -> Any:
+    turns = n + 1
+    got = yield turns
+    return got
+
+
+def test_a_function_of_types_coroutine_is_probed_and_stays_awaitable() -> None:
+    async def main() -> Any:
+        return await _paused(3)
+
+    before = _paused.__code__
+    with probing("_paused > turns", env={"_paused": _paused}).values() as seen:
+        running = main()
+        assert running.send(None) == 4
+        with pytest.raises(StopIteration, match="5"):
+            running.send(5)
+    assert seen == [{"turns": 4}]
+    assert _paused.__code__ is before
+
+
+def test_a_generator_that_becomes_a_coroutine_while_it_is_probed_stays_one() -> None:
+    def pause(n: int) -> Any:
+        turns = n + 1
+        yield turns
+
+    with probing("pause > turns").values() as seen:
+        types.coroutine(pause)
+        assert list(pause(1)) == [2]
+    assert seen == [{"turns": 2}]
+    assert pause.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE
+    assert not [const for const in pause.__code__.co_consts if callable(const)]

@@ -128,10 +128,14 @@ def test_counts_and_times_of_each_layer_are_a_direct_sum(place: Place, format: s
     direct = {tuple(layer): (n, sum_ns) for *layer, n, sum_ns in duckdb.sql(query).fetchall()}
     counts: Counter[tuple[str, str]] = Counter()
     for (category, name, _), (n, _) in direct.items():
-        counts[category, name] += n
+        if category != "python":  # imports, and how many of them take long enough to be recorded
+            counts[category, name] += n
     assert counts == COUNTS
     assert len({pid for _, _, pid in direct}) == PROCESSES
     target = place.folder / f"x.{format}" if format != "pfw" else place.folder / "pfw"
     ended = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", str(target))
     assert (ended.code, ended.err) == (0, "")
-    assert summed(READ[format](target)) == direct
+    found = summed(READ[format](target))
+    if format == "pfw":  # which leaves out what voirkit records by itself where the script annotates
+        direct = {layer: sums for layer, sums in direct.items() if layer[0] != "python"}
+    assert found == direct

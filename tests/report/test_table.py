@@ -21,7 +21,7 @@ SUMMARY: dict[str, Any] = {
     "command": ["train.py", "--epochs", "3"], "exit_code": 0, "duration_s": 130.0, "world_size": 1, "ended": "normal",
     "verdict": {"kind": "input-bound", "because": "61% of a step is spent waiting for the next batch.", "next": "Use more workers."},
     "steps": {"n": 100, "items": 3200, "time_s": SPREAD, "phases": phases()},
-    "rates": {"train_rate": {"median": 512.0, "p10": 400.0, "p90": 600.0, "n": 100, "units": "items/s"}},
+    "rates": {"train_rate": {"value": 512.0, "median": 500.0, "p10": 400.0, "p90": 600.0, "n": 100, "units": "items/s"}},
     "memory": {"peak": 2_340_000_000, "process_peak": 2_340_000_000, "units": "bytes"},
     "monitor": {"gpu0_load": {"mean": 0.42}, "gpu0_power": {"mean": 250.0}, "rss": {"mean": 3e9, "max": 4e9}},
     "loss": {"first": 2.3, "last": None, "n": 100}, "overhead": {"share": 0.001, "events": 600, "seconds": 0.1},
@@ -76,12 +76,10 @@ def test_it_is_never_longer_than_its_lines_nor_wider_than_the_terminal(width: in
 
 
 def test_the_numbers_of_rates_stand_below_each_other() -> None:
-    rates = {
-        name: {**SUMMARY["rates"]["train_rate"], "median": median} for name, median in (("train_rate", 512.0), ("loading_rate", 90210.0))
-    }
+    rates = {name: {**SUMMARY["rates"]["train_rate"], "value": value} for name, value in (("train_rate", 512.0), ("loading_rate", 90210.0))}
     lines = drawn({**SUMMARY, "rates": rates})
-    assert "train_rate       512 items/s   400 .. 600" in lines
-    assert "loading_rate  90,210 items/s   400 .. 600" in lines
+    assert "train_rate       512 items/s   typically 500, 400 .. 600" in lines
+    assert "loading_rate  90,210 items/s   typically 500, 400 .. 600" in lines
 
 
 def test_what_monitor_saw_is_there() -> None:
@@ -111,3 +109,40 @@ def test_colours_are_for_terminals() -> None:
 
 def test_of_an_empty_summary_what_there_is() -> None:
     assert drawn({"command": None}) == ["(unknown command)", "run directory  voirkit-runs/one"]
+
+
+def test_the_title_has_the_scripts_own_exit_code_and_that_of_a_failed_check() -> None:
+    title = drawn({**SUMMARY, "exit_code": 3, "script_exit_code": 0})[0].rstrip()
+    assert title.endswith("exit code 0, a check failed: exit code 3")
+
+
+ADVICE = [
+    {"do": f"Do the {nth} thing that is worth it, since it takes {words}.", "because": f"{nth} figure", "win": win}
+    for nth, words, win in (("first", "a word " * 12, 0.4), ("second", "some words " * 10, 0.25), ("third", "more words " * 10, None))
+]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_verdict_and_advice_are_never_cut(width: int) -> None:
+    verdict = {
+        "kind": "balanced",
+        "because": "No dominant bottleneck. " * 8,
+        "next": f"{ADVICE[0]['do']} At best this saves 40% of the run.",
+    }
+    lines = drawn({**MUCH, "command": ["train.py"], "verdict": verdict, "advice": ADVICE}, width)
+    text = " ".join(" ".join(lines).split())
+    assert len(lines) <= LINES
+    assert "At best this saves 40% of the run." in text
+    assert "then Do the second thing" in text
+    assert "(second figure, saves at most 25% of the run)" in text
+    assert "(third figure)" in text
+    assert text.count("Do the first thing") == 1
+
+
+def test_what_checks_did_not_find_is_one_line_and_one_reason_is_said_once() -> None:
+    checks = [{"name": f"check-number-{n}", "found": False, "because": "", "next": ""} for n in range(30)]
+    checks += [{"name": f"unclear-{n}", "found": None, "because": "No step of an optimizer of torch.", "next": ""} for n in range(3)]
+    lines = [line for line in drawn({**SUMMARY, "checks": checks}) if "check-number" in line or "unclear" in line]
+    assert len(lines) == 2
+    assert lines[0] == "inconclusive  unclear-0, unclear-1, unclear-2  No step of an optimizer of torch."
+    assert lines[1].startswith("not found (30)  check-number-0, check-number-1")

@@ -7,7 +7,7 @@ from voirkit.runs.conditions import read
 
 KNOWN = {"steps", "rates", "loss", "duration_s", "overhead", "memory", "ranks", "alerts"}
 SUMMARY = {
-    "rates": {"train_rate": {"median": 512.0}},
+    "rates": {"train_rate": {"value": 512.0}},
     "steps": {"n": 10, "phases": {"wait": {"share": 0.25}}},
     "loss": None,
     "duration_s": 3,
@@ -51,9 +51,9 @@ def test_conditions_that_hold(text):
         ("wait_share<20%", "wait_share<20%: it is 25%"),
         ("memory.paek<2GB", "memory.paek<2GB: this run has no memory.paek. Did you mean 'peak'?"),
         ("memory.units<2", "memory.units<2: memory.units is no number"),
-        ("rates.train_rate<2", "rates.train_rate<2: rates.train_rate is no number; it has rates.train_rate.median"),
+        ("rates.train_rate<2", "rates.train_rate<2: rates.train_rate is no number; it has rates.train_rate.value"),
         ("ranks.2.steps>1", "ranks.2.steps>1: this run has no ranks.2.steps"),
-        ("loading_rate>1", "loading_rate>1: this run has no rates.loading_rate.median"),
+        ("loading_rate>1", "loading_rate>1: this run has no rates.loading_rate.value"),
     ],
 )
 def test_a_condition_that_does_not_hold_says_the_figure(text, because):

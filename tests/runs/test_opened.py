@@ -264,6 +264,12 @@ def test_a_parquet_file_of_another_kind_is_told(run: Path) -> None:
     assert read(run) == (101, [f"{path} can not be read; what is in it is lost."])
 
 
+def test_duckdb_never_shows_a_progress_bar(run: Path) -> None:
+    query = "SELECT value FROM duckdb_settings() WHERE name = 'enable_progress_bar'"
+    with open_run(run) as opened:
+        assert opened.connection().execute(query).fetchall() == [("false",)]
+
+
 def test_a_parquet_file_that_is_damaged_inside_is_an_error_that_names_the_run(run: Path) -> None:
     at_rest.settle(str(run))
     path = run / f"trace/kind=span/rank=0/{HOST}-0.parquet"

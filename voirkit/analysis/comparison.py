@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from voirkit.analysis.steps import PHASES
+from voirkit.runs.step_phases import PHASES
+from voirkit.runs.wall import PARTS
 
 # Of a manifest: what may explain a difference, by the name that it is shown under.
 ENVIRONMENT = {
@@ -23,8 +24,9 @@ class Figure:
     Attributes:
         name: As it is shown.
         units: ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers.
-        first, second: Its value, or median; None where it is not known.
+        first, second: Its value; None where it is not known.
         spreads: p10 and p90 of each, where it has them.
+        medians: What is held against the spreads, where that is not the value itself: of a rate, that of typical steps.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Figure:
     first: float | None
     second: float | None
     spreads: tuple[tuple[float, float], tuple[float, float]] | None = None
+    medians: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -44,7 +47,8 @@ class Figure:
         if self.spreads is None or self.first is None or self.second is None:
             return None
         (low, high), (other_low, other_high) = self.spreads
-        return not low <= self.second <= high and not other_low <= self.first <= other_high
+        first, second = self.medians or (self.first, self.second)
+        return not low <= second <= high and not other_low <= first <= other_high
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -62,8 +66,10 @@ def figures(first: Summary, second: Summary) -> list[Figure]:
     """What both summaries, or one of them, have."""
     found = [
         _one("run", "s", first, second, "duration_s"),
+        *(_one(f"wall time: {part}", "s", first, second, "wall", "parts", part, "total_s") for part in PARTS),
         _one("steps", "", first, second, "steps", "n"),
         _spread("step", "s", first, second, "steps", "time_s"),
+        _one("step, mean", "s", first, second, "steps", "mean_s"),
         *_phases(first, second),
         _one("checkpoints between steps", "s", first, second, "steps", "checkpoints_between", "total_s"),
         _one("checkpoints between steps, share", "share", first, second, "steps", "checkpoints_between", "share"),
@@ -88,7 +94,13 @@ def _phases(first: Summary, second: Summary) -> Iterator[Figure]:
 def _rates(first: Summary, second: Summary) -> Iterator[Figure]:
     for name in dict.fromkeys([*(first.get("rates") or {}), *(second.get("rates") or {})]):
         units = _at(first, "rates", name, "units") or _at(second, "rates", name, "units") or ""
-        yield _spread(name, units, first, second, "rates", name)
+        typical = _spread(name, units, first, second, "rates", name)
+        values = [_number(_at(one, "rates", name, "value")) for one in (first, second)]
+        if None in values and typical.first is not None and typical.second is not None:
+            yield typical  # one of the runs is of a version that knew the median alone: like is held against like
+            continue
+        medians = None if typical.first is None or typical.second is None else (typical.first, typical.second)
+        yield replace(typical, first=values[0], second=values[1], medians=medians)
 
 
 def _one(name: str, units: str, first: Summary, second: Summary, *path: str) -> Figure:
@@ -96,7 +108,7 @@ def _one(name: str, units: str, first: Summary, second: Summary, *path: str) -> 
 
 
 def _spread(name: str, units: str, first: Summary, second: Summary, *path: str) -> Figure:
-    ones = [_at(one, *path) or {} for one in (first, second)]
+    ones = [one if isinstance(one := _at(summary, *path), Mapping) else {} for summary in (first, second)]
     medians = [_number(one.get("median")) for one in ones]
     spreads = [(one["p10"], one["p90"]) for one in ones if _number(one.get("p10")) is not None and _number(one.get("p90")) is not None]
     return Figure(name, units, medians[0], medians[1], (spreads[0], spreads[1]) if len(spreads) == 2 else None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.steps import LOSS, PARTS, PHASES, REST, WAIT, DeviceTable, Steps, Table
+from voirkit.analysis.skew import skews
+from voirkit.analysis.steps import COMMUNICATION, LOSS, PARTS, REST, WAIT, DeviceTable, Steps, Table
+from voirkit.analysis.typical import typical
+from voirkit.runs.step_phases import PHASES
+from voirkit.runs.thresholds import UNLIKE
 
 _NS = 1e-9
 
@@ -24,12 +28,16 @@ class Rank:
         steps: Its steps.
         facts: What else is known of it and of use to a verdict: ``workers``, ``dataset``, ``batch_size``, ``cpus`` of its training
             loader and host.
+        processes: (host, pid) of those that did it: of a rank that was started again there are several.
+        alone: Whether it is a process that trains beside others and is in no group with them; its ``rank`` says nothing then.
     """
 
     rank: int
     host: str
     steps: Steps
     facts: Mapping[str, Any] = field(default_factory=dict)
+    processes: tuple[tuple[str, int], ...] = ()
+    alone: bool = False
 
 
 def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
@@ -37,7 +45,8 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
 
     Ranks train in step: of several, ``steps.n`` is that of one, a step's items are those of all, its time that of the slowest, and
     the phases are summed over all, so that their shares are those of an average rank. Checkpoints between the steps are those of the
-    rank that spends most on them: the others wait for it.
+    rank that spends most on them: the others wait for it. Processes that train each for itself have rows of their own (``processes``), and
+    their steps are added up.
     """
     trained = [r for r in ranks if len(r.steps.train)]
     devices = [r.steps.device for r in trained if r.steps.device is not None]
@@ -45,18 +54,29 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     tables = [d.table for d in devices] if on_device else [r.steps.train for r in trained]
     evaluations = [r.steps.evaluation for r in ranks if len(r.steps.evaluation)]
     evaluated = [t.time_ns for t in evaluations]
-    steps = _steps(tables, all(r.steps.wait_known for r in trained))
+    teams = _teams(trained, tables)
+    steps = _steps(teams, all(r.steps.wait_known for r in trained))
     if on_device:
         steps.update(_device(devices, [r.steps.train for r in trained]))
+    rows = _rows(trained, tables)
+    if (stands_out := typical(teams[0])) is not None:
+        steps["typical"] = stands_out
     saver = max((r.steps for r in trained), key=lambda one: one.saving_between_ns, default=None)
     if saver and saver.saving_between_ns:  # a share of the steps and these together
         steps["checkpoints_between"] = _part(saver.saving_between_ns, saver.saving_between_ns + int(saver.train.time_ns.sum()))
     return {
         "steps": steps,
-        "rates": _rates(tables),
-        "evaluation": {"n": max(map(len, evaluated)), "time_s": spread(np.concatenate(evaluated) * _NS)} if evaluated else None,
-        "ranks": [_rank(r, table) for r, table in zip(trained, tables, strict=True)] if len(trained) > 1 else [],
+        "rates": _rates(teams),
+        "evaluation": _evaluation(evaluated) if evaluated else None,
+        "ranks": [row for row, r in zip(rows, trained, strict=True) if not r.alone] if len(teams[0]) > 1 else [],
+        "processes": [_alone(*one) for one in zip(rows, trained, tables, strict=True)] if len(teams) > 1 else [],
     }
+
+
+def _evaluation(times: Sequence[Array]) -> dict[str, Any]:
+    """Of several ranks the batches of the one that has most, and the time of the one that takes longest."""
+    total = max(int(time.sum()) for time in times) * _NS
+    return {"n": max(map(len, times)), "total_s": total, "time_s": spread(np.concatenate(times) * _NS)}
 
 
 def spread(values: Array) -> dict[str, float] | None:
@@ -67,12 +87,24 @@ def spread(values: Array) -> dict[str, float] | None:
     return {"median": float(middle), "p10": float(low), "p90": float(high)}
 
 
-def _steps(tables: Sequence[Table], wait_known: bool) -> dict[str, Any]:
-    n = max((len(t) for t in tables), default=0)
-    counted = [t.items[t.items >= 0] for t in tables]
-    items = sum(int(c.sum()) for c in counted) if any(map(len, counted)) or not n else None
-    time = _slowest([t.time_ns for t in tables])
-    found: dict[str, Any] = {"n": n, "items": items, "time_s": spread(time * _NS), "phases": phases(tables)}
+def _teams(trained: Sequence[Rank], tables: Sequence[Table]) -> list[list[Table]]:
+    """The tables of those that train in step: first of the ranks, if there are any, then of each process that trains for itself."""
+    together = [table for rank, table in zip(trained, tables, strict=True) if not rank.alone]
+    return [*([together] if together or not trained else []), *([t] for r, t in zip(trained, tables, strict=True) if r.alone)]
+
+
+def _steps(teams: Sequence[Sequence[Table]], wait_known: bool) -> dict[str, Any]:
+    tables = [table for team in teams for table in team]
+    n = sum(max((len(t) for t in team), default=0) for team in teams)
+    items = None if any((t.items < 0).any() for t in tables) else sum(int(t.items.sum()) for t in tables)
+    time = np.concatenate([_slowest([t.time_ns for t in team]) for team in teams])
+    busy = sum(max((int(t.time_ns.sum()) for t in team), default=0) for team in teams)
+    found: dict[str, Any] = {
+        "n": n, "items": items, "total_s": busy * _overlap(teams) * _NS, "mean_s": busy * _NS / n if n else None,
+        "time_s": spread(time * _NS), "phases": phases(tables),
+    }  # fmt: skip
+    if n and is_unlike(found["time_s"]["median"], found["mean_s"]):
+        found["unlike"] = True
     if n and not wait_known:
         found["wait_known"] = False
     return found
@@ -81,7 +113,7 @@ def _steps(tables: Sequence[Table], wait_known: bool) -> dict[str, Any]:
 def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, Any]:
     """``device``: when the GPU had nothing to do (``idle``), or was given too little (``launching``); and the host's own times."""
     total = sum(int(d.table.time_ns.sum()) for d in devices)
-    idle = sum(int(d.table.own_ns[:, [WAIT, *range(LOSS, REST + 1)]].sum()) for d in devices)
+    idle = sum(int(d.table.own_ns[:, [WAIT, COMMUNICATION, *range(LOSS, REST + 1)]].sum()) for d in devices)
     launching = sum(int(d.launching_ns.sum()) for d in devices)
     return {
         "time_of": "device",
@@ -111,25 +143,60 @@ def _part(spent: int, total: int) -> dict[str, float]:
     return {"share": spent / total if total else 0.0, "total_s": spent * _NS}
 
 
-def _rates(tables: Sequence[Table]) -> dict[str, Any]:
-    """Items per second by step: over the step, over its wait, over what is not wait."""
-    if not tables:
-        return {}
-    n = min(len(t) for t in tables)
-    known = np.all([t.items[:n] >= 0 for t in tables], axis=0)
-    items = sum(t.items[:n] for t in tables)
-    over = {
-        "train_rate": _slowest([t.time_ns for t in tables]),
-        "loading_rate": _slowest([t.phase_ns("wait") for t in tables]),
-        "compute_rate": _slowest([t.time_ns - t.phase_ns("wait") for t in tables]),
-    }
+RATE_TIMES: Mapping[str, Callable[[Table], Array]] = {
+    "train_rate": lambda table: table.time_ns,
+    "loading_rate": lambda table: table.phase_ns("wait"),
+    "compute_rate": lambda table: table.time_ns - table.phase_ns("wait"),
+}
+
+
+def _rates(teams: Sequence[Sequence[Table]]) -> dict[str, Any]:
+    """Items per second: over the steps, over their wait, over what is not wait.
+
+    ``value`` is throughput, items over time: of several ranks the items of all over the time of the rank that takes longest in all.
+    Median, p10 and p90 are those of single steps, of which a few long ones say nothing.
+    """
+    teams = [team for team in teams if team]
+    total = sum(int(t.items[t.items >= 0].sum()) for team in teams for t in team)
+    overlap = _overlap(teams)
     found = {}
-    for name, time in over.items():
-        counted = known & (time > 0)
-        values = items[counted] / (time[counted] * _NS)
-        if len(values):
-            found[name] = {**(spread(values) or {}), "n": len(values), "units": "items/s"}
+    for name, time_of in RATE_TIMES.items():
+        values = np.concatenate([_single_rates(team, time_of) for team in teams]) if teams else np.zeros(0)
+        longest = sum(max(int(time_of(t)[t.items >= 0].sum()) for t in team) for team in teams) * overlap
+        if len(values) and longest:
+            value = total / (longest * _NS)
+            found[name] = {"value": value, **(spread(values) or {}), "n": len(values), "units": "items/s"}
+            if is_unlike(float(np.median(values)), value):
+                found[name]["unlike"] = True
     return found
+
+
+def _single_rates(tables: Sequence[Table], time_of: Callable[[Table], Array]) -> Array:
+    """Of those that train in step, by step: the items of all over the time of the slowest; without steps whose items are not known."""
+    n = min(len(t) for t in tables)
+    time = _slowest([time_of(t) for t in tables])
+    counted = np.all([t.items[:n] >= 0 for t in tables], axis=0) & (time > 0)
+    items: Array = sum(t.items[:n] for t in tables)
+    rates: Array = items[counted] / (time[counted] * _NS)
+    return rates
+
+
+def _overlap(teams: Sequence[Sequence[Table]]) -> float:
+    """How much of the time that teams train, summed, passes on the clock: 1 one after the other, 1/2 where two train at once."""
+    if len(teams) < 2:
+        return 1.0
+    tables = [max(team, key=lambda t: int(t.time_ns.sum())) for team in teams]
+    start, time = (np.concatenate([getattr(t, key) for t in tables]) for key in ("start_ns", "time_ns"))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], (start + time)[order]
+    begun = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])  # what of a step lies behind the end of all before it
+    passed = int(end[0] - start[0]) + int(np.maximum(end[1:] - begun, 0).sum())
+    return passed / max(int(time.sum()), 1)
+
+
+def is_unlike(typical: float, mean: float) -> bool:
+    """Whether steps differ so much that a typical one misleads."""
+    return bool(typical and mean) and max(typical / mean, mean / typical) >= UNLIKE
 
 
 def _slowest(times: Sequence[Array]) -> Array:
@@ -140,11 +207,25 @@ def _slowest(times: Sequence[Array]) -> Array:
     return np.max([t[:n] for t in times], axis=0)
 
 
-def _rank(rank: Rank, table: Table) -> dict[str, Any]:
+def _alone(row: dict[str, Any], rank: Rank, table: Table) -> dict[str, Any]:
+    """The row of a process among others that train for themselves; of a rank among them too, which has its number."""
+    pids = [pid for _, pid in rank.processes]
+    items = int(table.items[table.items >= 0].sum())
+    return {**row, "rank": None if rank.alone else rank.rank, "pid": pids[0] if len(pids) == 1 else None, "items": items}
+
+
+def _rows(trained: Sequence[Rank], tables: Sequence[Table]) -> list[dict[str, Any]]:
+    together = [table for rank, table in zip(trained, tables, strict=True) if not rank.alone]
+    late = iter(skews(together) or len(together) * (None,))
+    return [_rank(rank, table, None if rank.alone else next(late)) for rank, table in zip(trained, tables, strict=True)]
+
+
+def _rank(rank: Rank, table: Table, skew: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "rank": rank.rank,
         "host": rank.host,
         "steps": len(table),
         "time_s": spread(table.time_ns * _NS),
         "phases": {name: {k: v[k] for k in ("share", "total_s")} for name, v in phases([table]).items()},
+        "skew": skew,
     }

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from voirkit.runs.rate_figures import throughput
+
 HISTORY = 24  # values of a rate's history
 
 
@@ -55,6 +57,7 @@ class Picture:
         done: Steps of the training so far, as far as they have been counted.
         is_counted: Whether all have been.
         where: Of the run directory.
+        wall: The account of the whole wall time, of a run that is over.
     """
 
     title: str = ""
@@ -73,6 +76,7 @@ class Picture:
     devices: Sequence[Number] = ()
     ranks: Sequence[Mapping[str, Any]] = ()
     verdict: Mapping[str, Any] | None = None
+    wall: Mapping[str, Any] | None = None
     warnings: Sequence[str] = field(default_factory=list)
 
 
@@ -91,12 +95,13 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
         elapsed_s=summary.get("duration_s"),
         steps=steps if steps and steps["n"] else None,
         done=steps["n"] if steps else 0,
-        rates=[Number(name, rate["median"], rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
+        rates=[Number(name, throughput(rate), rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
         numbers=given,
         workers=(summary.get("loader") or (steps or {}).get("loader") or {}).get("workers"),
         devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
         ranks=summary.get("ranks") or (),
         verdict=summary.get("verdict"),
+        wall=summary.get("wall"),
         warnings=[*([f"{dropped:,} records were dropped"] if dropped else []), *(str(text).split("\n")[0] for text in said)],
     )
 

@@ -14,6 +14,7 @@ from voirkit.analysis.live_steps import LiveSteps
 from voirkit.analysis.live_workers import Workers
 from voirkit.runs import directory
 from voirkit.runs.alive import goes_on, is_alive, is_here
+from voirkit.runs.wall import Moments
 
 SILENT_S = 30.0  # after which it is said that nothing has been recorded for so long
 COMPLETED_WITHIN_S = 60.0  # how long the end of a run may take to write its summary
@@ -111,7 +112,7 @@ class LiveRun:
 
     def _elapsed_s(self, is_here: bool) -> float | None:
         """Since the run began: by this host's clock if it is the run's, else by the last record and the time since it was seen."""
-        begun = (self._manifest.get("clocks") or {}).get("perf_counter_ns")
+        begun = Moments(self._manifest).begun
         if not isinstance(begun, int):
             return None
         if is_here:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from voirkit.analysis.document import Rank, figures
+from voirkit.analysis.document import RATE_TIMES, Rank, figures
 from voirkit.analysis.live_picture import HISTORY, Number, Picture, Progress
 from voirkit.analysis.live_window import Counts, Window, arguments_of
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import Records, ranks
 from voirkit.analysis.steps import Steps, Table
 from voirkit.analysis.verdict import verdict
+from voirkit.runs.rate_figures import throughput
 from voirkit.trace.following import CHUNK, Following
 from voirkit.trace.reader import Name, Process
 
@@ -170,13 +171,8 @@ def _last(table: Table) -> Table:
 
 def _rates(rates: Mapping[str, Any], trained: list[Rank]) -> Iterable[Number]:
     table = trained[0].steps.train
-    over = {
-        "train_rate": table.time_ns,
-        "loading_rate": table.phase_ns("wait"),
-        "compute_rate": table.time_ns - table.phase_ns("wait"),
-    }
     for name, rate in rates.items():
-        yield Number(name, rate["median"], rate["units"], _history(table.items, over[name]))
+        yield Number(name, throughput(rate), rate["units"], _history(table.items, RATE_TIMES[name](table)))
 
 
 def _history(items: Array, time_ns: Array) -> list[float]:

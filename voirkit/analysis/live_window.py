@@ -200,7 +200,7 @@ class Window:
             columns["args"].append(
                 _renumbered(part.records["args"], lambda n, p=part: p.followed.tables.arguments.get(n, b"{}"), arguments)
             )
-        joined = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
+        joined: dict[str, Any] = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
         return Records(**joined, names=list(names), arguments=[arguments_of(text) for text in arguments], processes=known)
 
     def is_cut(self) -> bool:

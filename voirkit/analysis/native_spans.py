@@ -12,15 +12,16 @@ import numpy as np
 
 from voirkit.analysis.innermost import NONE, innermost
 from voirkit.analysis.nesting import Array, exclusive_ns
-from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS, PHASES
+from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS
 from voirkit.runs.parquet import quoted
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 OPERATION, PHASE = "operation", "phase"
 COLLATE, ITEM = "collate_fn", ".__getitem__"
-_ARGS = "CASE WHEN s.kind = 'loader' AND s.category = 'data' AND s.name = 'item' THEN coalesce(s.args, '') ELSE '' END"
+_ARGS = "CASE WHEN s.kind = 'loader' AND s.category = 'data' AND s.name IN ('item', 'inner', 'items') THEN coalesce(s.args, '') ELSE '' END"
 _NAMED = f"spans s JOIN native_names n ON n.kind = s.kind AND n.category = s.category AND n.name = s.name AND n.args = {_ARGS}"
 _MEANINGS = (*PHASES[:-1], *PARTS)
 Name = tuple[str, str]  # (operation or phase, its name)
@@ -34,7 +35,7 @@ def name_of(kind: str, category: str, name: str, args: str = "") -> Name | None:
             return OPERATION, name
         if (category, name) == ("data", "collate"):
             return OPERATION, COLLATE
-        if (category, name) == ("data", "item"):
+        if category == "data" and name in ("item", "inner", "items"):
             return OPERATION, str(json.loads(args or "{}").get("source") or f"dataset{ITEM}")
         return None
     if kind == "phase":

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.document import Rank
+from voirkit.analysis.joined import joined
 from voirkit.analysis.phases import DEVICE, KIND, Records, ranks
-from voirkit.analysis.steps import PARTS, PHASES, DeviceTable, Steps, Table
+from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.parquet import file, quoted
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -22,21 +24,19 @@ _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
 
 
 def of_run(run: Run) -> list[Rank]:
-    """What each rank of a run did; empty if nothing of it is known.
+    """What each rank of a run did, and each process that trained for itself; empty if nothing of it is known.
 
-    A rank's rollup is used if it is there: it holds the same figures at a thousandth of the size.
+    The rollups are used that are there: they hold the same figures at a thousandth of the size.
     """
-    rolled = {rank.rank: rank for rank in _rolled_up(run)}
-    cpus = run.manifest.get("cpus")
+    rolled = _rolled_up(run)
+    seen = {process for rank in rolled for process in rank.processes}
+    found = run.connection().execute(f"SELECT DISTINCT rank, host, pid FROM spans WHERE kind = {quoted(KIND)}").fetchall()
+    old = {rank.rank for rank in rolled if not rank.processes}  # a rollup that does not say whose: it is of all that the rank had
+    seen |= {(host, pid) for rank, host, pid in found if rank in old}
+    if all((host, pid) in seen for _, host, pid in found):
+        return joined(rolled)
     device = records(run, DEVICE) if _uses_device(run) else None
-    traced = {rank.rank: rank for rank in ranks(records(run), cpus, device)} if _is_traced(run, set(rolled)) else {}
-    return [rank for _, rank in sorted({**traced, **rolled}.items())]
-
-
-def _is_traced(run: Run, known: set[int]) -> bool:
-    """Whether the trace has phases of ranks that have no rollup."""
-    found = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)}").fetchall()
-    return bool({rank for (rank,) in found} - known)
+    return joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen)])
 
 
 def _uses_device(run: Run) -> bool:
@@ -48,7 +48,12 @@ def _uses_device(run: Run) -> bool:
 def records(run: Run, kind: str = KIND) -> Records:
     """The phases that a run's trace holds, or what they did on GPUs."""
     connection = run.connection()
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW phases AS SELECT * FROM spans WHERE kind = {quoted(kind)}")
+    # Beside the phases, the script's annotations of evaluation, under another category: loops over loaders have their names too.
+    annotations = "kind = 'span' AND category = 'pipeline' AND name IN ('evaluate', 'test')" if kind == KIND else "false"
+    category = "CASE WHEN kind = 'span' THEN 'annotated' ELSE category END AS category"
+    connection.execute(
+        f"CREATE OR REPLACE TEMP VIEW phases AS SELECT * REPLACE ({category}) FROM spans WHERE kind = {quoted(kind)} OR ({annotations})"
+    )
     names = connection.execute("SELECT DISTINCT category, name FROM phases ORDER BY ALL").fetchall()
     arguments = [row[0] for row in connection.execute("SELECT DISTINCT coalesce(args, '{}') FROM phases ORDER BY ALL").fetchall()]
     processes = connection.execute("SELECT DISTINCT rank, host, pid FROM phases ORDER BY ALL").fetchall()
@@ -63,7 +68,10 @@ def records(run: Run, kind: str = KIND) -> Records:
         "JOIN known_processes p ON p.rank = s.rank AND p.host = s.host AND p.pid = s.pid"
     ).fetchnumpy()
     plain = {key: np.asarray(values) for key, values in columns.items()}
-    return Records(**plain, names=names, arguments=[json.loads(text) for text in arguments], processes=processes)
+    sizes = {(one.rank, one.host, one.pid): one.world_size for one in run.processes()}
+    known = run.manifest.get("world_size", 1)
+    world_sizes = [max(known, sizes.get(process, 0)) for process in processes]
+    return Records(**plain, names=names, arguments=[json.loads(text) for text in arguments], processes=processes, world_sizes=world_sizes)
 
 
 def numbered(**columns: Sequence[Any]) -> dict[str, Any]:
@@ -86,6 +94,8 @@ def roll_up(run: Run, rank: Rank) -> str:
     unknown), the time by phase and part, which sum to ``time_ns``, and ``launching_ns``. The file's metadata hold, under ``voirkit``, what
     else is known of the rank.
 
+    A process that trains for itself beside others has ``steps/process=<pid>.parquet``.
+
     Returns:
         The path.
 
@@ -94,7 +104,7 @@ def roll_up(run: Run, rank: Rank) -> str:
     """
     folder = os.path.join(run.path, FOLDER)
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"rank={rank.rank}.parquet")
+    path = os.path.join(folder, f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet")
     columns: dict[str, Any] = {}
     device = rank.steps.device
     tables = {"train": rank.steps.train, "evaluation": rank.steps.evaluation, **({"device": device.table} if device else {})}
@@ -107,7 +117,8 @@ def roll_up(run: Run, rank: Rank) -> str:
         columns[key] = np.ascontiguousarray(np.concatenate([t.own_ns[:, i] for t in tables.values()]))
     facts = json.dumps({
         "schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known,
-        "saving_between_ns": rank.steps.saving_between_ns, "facts": dict(rank.facts),
+        "saving_between_ns": rank.steps.saving_between_ns, "aside_ns": dict(rank.steps.aside_ns), "facts": dict(rank.facts),
+        "processes": rank.processes, "alone": rank.alone,
     })  # fmt: skip
     connection = run.connection()
     connection.register("rollup", columns)
@@ -148,5 +159,15 @@ def _read(run: Run, path: str) -> Rank:
         own = np.stack([columns.get(key, none) for key in _TIMES], axis=1)
         tables[task], launching = Table(columns["start_ns"], columns["time_ns"], columns["items"], own), columns["launching_ns"]
     device = DeviceTable(tables["device"], launching) if len(tables["device"]) else None
-    steps = Steps(tables["train"], tables["evaluation"], known["wait_known"], device, saving_between_ns=known.get("saving_between_ns", 0))
-    return Rank(known["rank"], known["host"], steps, known["facts"])
+    saving = known.get("saving_between_ns", 0)
+    aside = {name: (before, since) for name, (before, since) in known.get("aside_ns", {"checkpoint": (0, saving)}).items()}
+    steps = Steps(
+        tables["train"],
+        tables["evaluation"],
+        known["wait_known"],
+        device,
+        saving_between_ns=saving,
+        aside_ns=aside,
+    )
+    processes = tuple((str(host), int(pid)) for host, pid in known.get("processes", ()))
+    return Rank(known["rank"], known["host"], steps, known["facts"], processes, known.get("alone", False))

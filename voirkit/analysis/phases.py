@@ -11,12 +11,18 @@ import numpy as np
 from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
 from voirkit.analysis.handed import handed
+from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import Array
+from voirkit.analysis.script_facts import first_batches, script_facts
 from voirkit.analysis.steps import (
     BACKWARD,
     COMMUNICATION,
+    COMPILE,
     FORWARD,
+    GC,
+    IMPORT,
     MEANING,
+    NO_STEPS,
     OPTIMIZER,
     WAIT,
     DeviceTable,
@@ -25,9 +31,13 @@ from voirkit.analysis.steps import (
     steps_of,
 )
 from voirkit.analysis.turns import Kind, Request
+from voirkit.analysis.whole_imports import whole_imports
 
+_OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
 KIND = "phase"  # of the records that this reads
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
+# The script's own word that it evaluates: its annotations, and steps that it gives with a task.
+EVALUATIONS = (("annotated", "evaluate"), ("annotated", "test"), ("given", "evaluation"))
 _REQUESTS = {
     ("dataloader", "iter"): Kind.ITER, ("dataloader", "fetch"): Kind.FETCH, ("dataloader", "end"): Kind.END,
     # A loop over a loader, whole: it is over where this ends, however that came.
@@ -50,6 +60,8 @@ class Records:
         names: (category, name) by index.
         arguments: By index.
         processes: (rank, host, pid) by index.
+        world_sizes: Of the group in which each process has its rank, by index; 1: it is in none and trains, if it does, for itself. 0,
+            and empty: not known, as of runs that launchers started.
     """
 
     start_ns: Array
@@ -62,37 +74,52 @@ class Records:
     names: Sequence[tuple[str, str]]
     arguments: Sequence[Mapping[str, Any]]
     processes: Sequence[tuple[int, str, int]]
+    world_sizes: Sequence[int] = ()
 
 
-def ranks(records: Records, cpus: int | None = None, device: Records | None = None) -> list[Rank]:
-    """What each rank did, ascending; of a rank with several processes the one that trains most.
+def ranks(
+    records: Records, cpus: int | None = None, device: Records | None = None, without: Collection[tuple[str, int]] = ()
+) -> list[Rank]:
+    """What each rank did, ascending; and what each process did that trains, or evaluates, and is in no group of ranks.
 
     Args:
         records: Of all ranks.
         cpus: Processors of the host, for the verdict.
         device: What the phases did on GPUs, where they were used.
+        without: (host, pid) of processes that are left out.
     """
-    best: dict[int, tuple[tuple[int, int], Rank]] = {}
-    for number, (rank, host, _) in enumerate(records.processes):
-        chosen = training_thread(records, number)
-        if chosen is None:
-            continue
-        timeline = _timeline(records, chosen)
-        steps = steps_of(timeline)
-        waited = chosen
-        if not steps.wait_known:
-            others = np.flatnonzero((records.process == number) & (records.tid != records.tid[chosen[0]]))
-            requests = _handed(records, chosen, others, timeline)
-            if requests:
-                steps, waited = steps_of(replace(timeline, requests=requests)), others
-        if device is not None:
-            steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
-        weight = (len(steps.train), len(steps.evaluation))
-        if rank not in best or weight > best[rank][0]:
-            trained = steps.episodes if waited is chosen else ()
-            facts = {**_loader(records, waited, trained), "cpus": cpus}
-            best[rank] = weight, Rank(rank, host, steps, {k: v for k, v in facts.items() if v is not None})
-    return [rank for _, (_, rank) in sorted(best.items())]
+    parts: list[Rank] = []
+    for number, (rank, host, pid) in enumerate(records.processes):
+        chosen = training_thread(records, number) if (host, pid) not in without else None
+        if chosen is not None:
+            alone = bool(records.world_sizes) and records.world_sizes[number] == 1
+            parts.append(_process(records, number, chosen, cpus, device, Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)))
+    return joined(parts)
+
+
+def _process(records: Records, number: int, chosen: Array, cpus: int | None, device: Records | None, of: Rank) -> Rank:
+    """What a process did, in the thread that trains."""
+    timeline = _timeline(records, chosen)
+    steps = steps_of(timeline)
+    waited = chosen
+    if not steps.wait_known:
+        others = np.flatnonzero((records.process == number) & (records.tid != records.tid[chosen[0]]))
+        requests = _handed(records, chosen, others, timeline)
+        if requests:
+            steps, waited = steps_of(replace(timeline, requests=requests)), others
+    if device is not None:
+        steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
+    trained = steps.episodes if waited is chosen else ()
+    script = script_facts(records, chosen, steps.train, _first_optimizer_ns(timeline))
+    facts = {**_loader(records, waited, trained), **script, "cpus": cpus}
+    return replace(of, steps=steps, facts={k: v for k, v in facts.items() if v is not None})
+
+
+def _first_optimizer_ns(timeline: Timeline) -> Array:
+    """When the optimizer that stepped first stepped; shape (n,)."""
+    stepped = timeline.meaning == OPTIMIZER
+    which: Array = timeline.optimizer[stepped]
+    return timeline.start_ns[stepped][which == which[0]] if len(which) else which
 
 
 def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], tid: int, train: Table) -> DeviceTable | None:
@@ -109,7 +136,9 @@ def training_thread(records: Records, process: int) -> Array | None:
     if not len(own):
         return None
     meaning = meanings(records.names)[records.name[own]]
-    for wanted in ((OPTIMIZER,), (BACKWARD,), (FORWARD,), tuple(range(COMMUNICATION + 1))):
+    if np.isin(meaning, (COMPILE, IMPORT, GC)).all():
+        return None  # it has imported torch, and that is all
+    for wanted in ((OPTIMIZER,), (BACKWARD,), (FORWARD,), tuple(range(COMPILE))):
         threads, counts = np.unique(records.tid[own][np.isin(meaning, wanted)], return_counts=True)
         if len(threads):
             own = own[records.tid[own] == threads[np.argmax(counts)]]
@@ -125,18 +154,44 @@ def meanings(names: Sequence[tuple[str, str]]) -> Array:
 
 def _timeline(records: Records, chosen: Array) -> Timeline:
     requests = sorted(_requests(records, chosen), key=lambda request: request.start_ns)
-    meaning = meanings(records.names)[records.name[chosen]]
+    annotated = _annotated(records, chosen)
+    meaning, modes, lengths = meanings(records.names)[records.name[chosen]], _modes(records, chosen), _lengths(records, chosen)
     chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
-    return Timeline(records.start_ns[chosen], records.duration_ns[chosen], meaning, _leads(records, chosen, meaning), requests)
+    which, grad, training = (
+        np.array([arguments.get(key, otherwise) for arguments in records.arguments])[records.args[chosen]]
+        for key, otherwise in (("which", 0), ("grad", True), ("training", True))
+    )
+    duration, kept = whole_imports(records.start_ns[chosen], records.duration_ns[chosen], meaning)
+    start = records.start_ns[chosen]
+    return Timeline(
+        start[kept], duration[kept], meaning[kept], which[kept], grad[kept], training[kept], requests, modes, lengths, annotated
+    )
 
 
-def _leads(records: Records, chosen: Array, meaning: Array) -> Array:
-    """Which are steps of the optimizer that stepped first."""
-    steps = meaning == OPTIMIZER
-    if not steps.any():
-        return steps
-    which = np.array([arguments.get("which", 0) for arguments in records.arguments], dtype=np.int64)[records.args[chosen]]
-    return steps & (which == which[np.argmax(steps)])
+def _annotated(records: Records, chosen: Array) -> list[tuple[int, int]]:
+    """From when to when the script says that it evaluates, the outermost of what lies in each other."""
+    names = [i for i, name in enumerate(records.names) if name in EVALUATIONS]
+    own = chosen[np.isin(records.name[chosen], names)]
+    begins, ends = records.start_ns[own], (records.start_ns + records.duration_ns)[own]
+    outer = begins >= np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1])) if len(own) else slice(0)
+    return list(zip(begins[outer].tolist(), ends[outer].tolist(), strict=True))
+
+
+def _lengths(records: Records, chosen: Array) -> dict[int, int]:
+    """By loader, how many batches an epoch has."""
+    described = [
+        arguments for arguments in (records.arguments[i] for i in np.unique(records.args[chosen]).tolist()) if "length" in arguments
+    ]
+    return {
+        _number(about, "loader"): about["length"] for about in described if type(about["length"]) is int and about.get("loader") is not None
+    }
+
+
+def _modes(records: Records, chosen: Array) -> list[tuple[int, bool]]:
+    """When modules were switched between training and evaluation."""
+    name = next((i for i, name in enumerate(records.names) if name == ("compute", "mode")), None)
+    switched = chosen[records.name[chosen] == name] if name is not None else chosen[:0]
+    return list(zip(records.start_ns[switched].tolist(), (records.value[switched] > 0).tolist(), strict=True))
 
 
 def _requests(records: Records, chosen: Array) -> Iterator[Request]:
@@ -147,7 +202,13 @@ def _requests(records: Records, chosen: Array) -> Iterator[Request]:
         arguments, kind = records.arguments[args], kinds[name]
         items = value if kind is Kind.FETCH and value >= 0 else None
         begin = start + duration if kind is Kind.LEFT else start
-        yield Request(kind, begin, start + duration, arguments.get("episode", 0), arguments.get("loader", 0), items)
+        yield Request(kind, begin, start + duration, arguments.get("episode", 0), _number(arguments, "loader"), items)
+
+
+def _number(arguments: Mapping[str, Any], key: str) -> int:
+    """Of a loader or an episode; -1 where it is not known."""
+    number = arguments.get(key)
+    return -1 if number is None else int(number)
 
 
 def _handed(records: Records, chosen: Array, others: Array, timeline: Timeline) -> list[Request]:
@@ -171,17 +232,18 @@ def _handed(records: Records, chosen: Array, others: Array, timeline: Timeline) 
 def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:
     """What is known of the loader that training waited for longest; ``loaders``: the numbers of all that it waited for, that one first."""
     waits = chosen[meanings(records.names)[records.name[chosen]] == WAIT]
-    numbers = np.array([arguments.get("loader", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+    numbers = np.array([_number(arguments, "loader") for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
     if trained:
-        episodes = np.array([arguments.get("episode", -1) for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
+        episodes = np.array([_number(arguments, "episode") for arguments in records.arguments], dtype=np.int64)[records.args[waits]]
         of_training = np.isin(episodes, list(trained))
         waits, numbers = waits[of_training], numbers[of_training]
     if not len(numbers) or numbers.max() < 0:
         return {}
     waited = np.bincount(np.maximum(numbers, 0), weights=records.duration_ns[waits])
     loaders = [int(n) for n in np.argsort(-waited, kind="stable") if n in set(numbers.tolist())]
+    firsts = first_batches(records, waits, trained)
     for i in np.unique(records.args[waits]).tolist():
         arguments = records.arguments[i]
         if arguments.get("loader") == loaders[0] and "workers" in arguments:
-            return {**{key: arguments.get(key) for key in ("workers", "dataset", "batch_size", "pin_memory")}, "loaders": loaders}
+            return {**{key: arguments.get(key) for key in _OF_LOADER}, "loaders": loaders, "first_batches": firsts}
     return {}

@@ -5,13 +5,16 @@ What was recorded is put right before ``turns`` cuts the time at it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, cut
+
+_EPOCH = 1 << 32  # more than there are iterators: an epoch of a kept iterator has the number of that and so many times its own
 
 
 class Work:
@@ -21,63 +24,116 @@ class Work:
         start_ns: On the process's clock.
         end_ns: Same.
         kind: Which kind of work: a bit (``TRAINS``: any but the lowest).
+        optimizer: Which optimizer stepped.
+        grad: Whether a model was called with gradients.
+        training: Whether it was in training mode.
     """
 
     FORWARD, BACKWARD, OPTIMIZER = 1, 2, 4
     TRAINS = BACKWARD | OPTIMIZER
 
-    def __init__(self, start_ns: Array, end_ns: Array, kind: Array) -> None:
+    def __init__(self, start_ns: Array, end_ns: Array, kind: Array, optimizer: Array, grad: Array, training: Array) -> None:
         self.start_ns, self.end_ns, self.kind = start_ns, end_ns, kind
+        self.optimizer, self.grad, self.training = optimizer, grad, training
 
     def of(self, kinds: int) -> Work:
         """Only those of some kinds."""
-        chosen = (self.kind & kinds) != 0
-        return Work(self.start_ns[chosen], self.end_ns[chosen], self.kind[chosen])
+        return self.chosen((self.kind & kinds) != 0)
+
+    def chosen(self, which: Array) -> Work:
+        """Only some."""
+        columns = (self.start_ns, self.end_ns, self.kind, self.optimizer, self.grad, self.training)
+        return Work(*(column[which] for column in columns))
 
 
-def as_read(requests: Sequence[Request], work: Work) -> list[Request]:
+def as_read(requests: Sequence[Request], work: Work, lengths: Mapping[int, int] | None = None) -> list[Request]:
     """The requests, each batch asked for when its step begins, each loop that was left with its end.
 
     Args:
         requests: What was asked of loaders, ascending by start.
         work: What was done between them.
+        lengths: By loader, how many batches an epoch has.
     """
+    requests = in_epochs(requests, work, lengths or {})
     ended = {r.episode for r in requests if r.kind is Kind.END}
     fetched = {r.episode for r in requests if r.kind is Kind.FETCH}
     known = [r for r in requests if r.kind is not Kind.LEFT or (r.episode in fetched and r.episode not in ended)]
-    return _left(_without_read_ahead(known, work.of(Work.TRAINS)), work)
+    return _left(_without_read_ahead(known, work), work)
+
+
+def in_epochs(requests: Sequence[Request], work: Work, lengths: Mapping[int, int]) -> list[Request]:
+    """The requests to an iterator that a loader keeps for ever (timm's, ultralytics'), each epoch as one of its own iterators.
+
+    Args:
+        requests: Ascending by start.
+        work: What was done between them.
+        lengths: By loader, how many batches an epoch has.
+
+    An epoch is over where something is asked for after the work on its last batch, of whichever iterator.
+    """
+    counts = Counter(r.episode for r in requests if r.kind is Kind.FETCH)
+    kept = {r.episode for r in requests if r.kind is Kind.FETCH and 0 < lengths.get(r.loader, 0) < counts[r.episode]}
+    if not kept:
+        return list(requests)
+    given: Counter[int] = Counter()
+    last: dict[int, Request] = {}  # of an epoch that is not over yet, by iterator
+    found: list[Request] = []
+    for request in requests:
+        for iterator, batch in list(last.items()):
+            if request.episode == iterator or len(_works(work, batch.end_ns, request.start_ns)):
+                found.append(replace(batch, kind=Kind.LEFT, start_ns=request.start_ns, end_ns=request.start_ns, items=None))
+                del last[iterator]
+        if request.episode in kept:
+            length = lengths[request.loader]
+            given[request.episode] += request.kind is Kind.FETCH
+            epoch, number = divmod(max(given[request.episode] - 1, 0), length)
+            renamed = replace(request, episode=request.episode + epoch * _EPOCH)
+            if request.kind is Kind.FETCH and number == length - 1:
+                last[request.episode] = renamed
+            found.append(renamed)
+        else:
+            found.append(request)
+    return found
+
+
+def iterator_of(episode: int) -> int:
+    """The number of the iterator whose epoch this is."""
+    return episode % _EPOCH if episode >= 0 else episode
 
 
 def _without_read_ahead(requests: list[Request], work: Work) -> list[Request]:
     """The requests as they would be if none were made a batch ahead of the work, as accelerate's loader and prefetchers make them.
 
-    Seen by work after the last request of the loop's iterator and none between its first two. The first request is then part of making
-    the iterator, and the one that found nothing begins the last step, which ends with its work, or where it is asked for another.
+    Seen by work after the last request of the loop's iterator, and after the second, and none between the first two; where something is
+    trained only that is work. The first request is then part of making the iterator, and the one that found nothing begins the last
+    step, which ends with its work, or where it is asked for another.
     """
+    trains = work.of(Work.TRAINS)
     of_episode: dict[int, list[int]] = {}
     for i, request in enumerate(requests):
         if request.kind is not Kind.ITER:
             of_episode.setdefault(request.episode, []).append(i)
-    requests = list(requests)
+    n, requests = len(requests), list(requests)
     for indices in of_episode.values():
         fetches = [i for i in indices if requests[i].kind is Kind.FETCH]
         if len(fetches) < 2 or len(fetches) == len(indices):
             continue
         (first, second), last = fetches[:2], indices[len(fetches)]
-        if _works(work, requests[first].end_ns, requests[second].start_ns):
+        done = trains if _works(trains, requests[first].end_ns, requests[last].end_ns) else work
+        if _works(done, requests[first].end_ns, requests[second].start_ns):
             continue
+        if not _works(done, requests[second].end_ns, requests[indices[2]].start_ns):
+            continue  # all were asked for before any work: kept in a list
         if requests[last].kind is Kind.END:
-            after = requests[last + 1] if last + 1 < len(requests) else None
-            worked = _works(work, requests[last].end_ns, after.start_ns if after else None)
+            after = requests[last + 1] if last + 1 < n else None  # those behind were put there
+            worked = _works(done, requests[last].end_ns, after.start_ns if after else None)
             if not worked:
                 continue
             begun = [*fetches[1:], last]
             closed = after.start_ns if after and after.episode == requests[last].episode else int(worked[-1])
             requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
-        elif _works(work, requests[second].end_ns, requests[indices[2]].start_ns):
-            begun = fetches[1:]
         else:
-            continue
+            begun = fetches[1:]
         for i, number in zip(begun, [requests[i].items for i in fetches], strict=False):
             requests[i] = replace(requests[i], kind=Kind.FETCH, items=number)
         requests[first] = replace(requests[first], kind=Kind.ITER)

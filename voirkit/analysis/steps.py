@@ -6,19 +6,26 @@ of a step sum to its time exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from voirkit.analysis.hand_evaluation import Marks, evaluating, requests_of_evaluation
 from voirkit.analysis.nesting import Array, exclusive_ns
-from voirkit.analysis.requests import Work, as_read
+from voirkit.analysis.optimizer_steps import requests_of_steps, steps_outside
+from voirkit.analysis.requests import Work, as_read, iterator_of
 from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, Turn, cut
+from voirkit.runs.step_phases import PHASES
 
-PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
-PARTS = ("loss", "zero_grad", "checkpoint", "communication", "voirkit", "rest")  # of other
+PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other
 _COLUMNS = (*PHASES[:-1], *PARTS)
-WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, LOSS, ZERO_GRAD, CHECKPOINT, COMMUNICATION, VOIRKIT, REST = range(len(_COLUMNS))
+WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, LOSS, ZERO_GRAD, CHECKPOINT, COMPILE, IMPORT, GC, VOIRKIT, REST = range(
+    len(_COLUMNS)
+)
+
+# What is a part of the run's wall time by itself, wherever it happens, and none of training's or evaluation's.
+ASIDE = {"checkpoint": CHECKPOINT, "compile": COMPILE, "import": IMPORT, "gc": GC}
 
 _FREEING_NS = 100_000
 
@@ -36,6 +43,9 @@ MEANING = {
     ("compute", "zero_grad"): ZERO_GRAD,
     ("checkpoint", "capture"): CHECKPOINT,
     ("checkpoint", "restart"): CHECKPOINT,
+    ("compute", "compile"): COMPILE,
+    ("python", "import"): IMPORT,
+    ("gc", "collect"): GC,
     ("voirkit", "look"): VOIRKIT,
 }
 
@@ -48,15 +58,25 @@ class Timeline:
         start_ns: On the process's clock.
         duration_ns: Nanoseconds.
         meaning: Index into wait, transfer … (``MEANING``).
-        leads: Whether it is a step of the optimizer that was the first to step in this thread.
+        optimizer: Of a step of an optimizer, which one.
+        grad: Of a module call, whether it was made with gradients.
+        training: Of a module call, whether the module was in training mode.
         requests: What was asked of loaders, ascending by start.
+        modes: When modules were switched by ``train()`` and ``eval()``, ascending, and whether to training.
+        lengths: By loader, how many batches an epoch has, where that is known.
+        annotated: From when to when the script itself says that it evaluates, ascending.
     """
 
     start_ns: Array
     duration_ns: Array
     meaning: Array
-    leads: Array
+    optimizer: Array
+    grad: Array
+    training: Array
     requests: Sequence[Request]
+    modes: Sequence[tuple[int, bool]] = ()
+    lengths: Mapping[int, int] = field(default_factory=dict)
+    annotated: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -67,8 +87,8 @@ class Table:
         start_ns: When each began.
         time_ns: How long it took, without loops that lie in it (an evaluation every 100 steps).
         items: How many items its batch held; -1 if that is not known.
-        own_ns: Shape (n, 11): time by wait, transfer, forward, backward, optimizer, loss, zero_grad, checkpoint, communication,
-            voirkit's own looks, rest; each row sums to its ``time_ns``.
+        own_ns: Shape (n, 12): time by wait, transfer, forward, backward, optimizer, communication, loss, zero_grad, checkpoint,
+            garbage collections, voirkit's own looks, rest; each row sums to its ``time_ns``.
     """
 
     start_ns: Array
@@ -112,6 +132,7 @@ class Steps:
         device: Those of training on the clock of a GPU, if one was used.
         episodes: Numbers of the iterators whose batches were trained on; not kept in a rollup.
         saving_between_ns: Time in checkpoints since the first step of training that is in no step: those after a loop's last batch.
+        aside_ns: By part of the wall time (``ASIDE``), what is in no step: before the first of all steps, and since then.
     """
 
     train: Table
@@ -120,13 +141,33 @@ class Steps:
     device: DeviceTable | None = None
     episodes: frozenset[int] = frozenset()
     saving_between_ns: int = 0
+    aside_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+_NOTHING: Array = np.zeros(0, np.int64)
+_NO_TABLE = Table(_NOTHING, _NOTHING, _NOTHING, np.zeros((0, len(_COLUMNS)), np.int64))
+NO_STEPS = Steps(_NO_TABLE, _NO_TABLE, wait_known=True)
 
 
 def steps_of(timeline: Timeline) -> Steps:
     """The steps of a thread."""
     timeline = _copies_in_a_row(timeline)
     steps = _steps_of(timeline)
+    steps = replace(steps, aside_ns=_aside(timeline, steps))
     return replace(steps, saving_between_ns=_saving_between(timeline, steps)) if len(steps.train) else steps
+
+
+def _aside(timeline: Timeline, steps: Steps) -> dict[str, tuple[int, int]]:
+    own = exclusive_ns(timeline.start_ns, timeline.duration_ns)
+    tables = (steps.train, steps.evaluation)
+    first = min((int(table.start_ns.min()) for table in tables if len(table)), default=np.iinfo(np.int64).max)
+    early = timeline.start_ns < first
+    found = {}
+    for name, column in ASIDE.items():
+        chosen = timeline.meaning == column
+        inside = sum(int(table.own_ns[:, column].sum()) for table in tables)
+        found[name] = (int(own[chosen & early].sum()), max(int(own[chosen & ~early].sum()) - inside, 0))
+    return found
 
 
 def _saving_between(timeline: Timeline, steps: Steps) -> int:
@@ -136,28 +177,58 @@ def _saving_between(timeline: Timeline, steps: Steps) -> int:
 
 
 def _steps_of(timeline: Timeline) -> Steps:
-    requests = as_read(timeline.requests, _work(timeline))
+    work = _work(timeline)
+    requests = as_read(timeline.requests, work, timeline.lengths)
     made = cut(requests)
+    loops = [requests, *_outside_of_loops(timeline, work, made)]
+    if any(loops[1:]):
+        requests = _merged(loops)
+        made = cut(requests)
     turn_of = _owners(made, timeline.start_ns)
     n = len(made.turns)
-    trains = _episodes_with(made.turns, turn_of, np.isin(timeline.meaning, (BACKWARD, OPTIMIZER)))
+    trains = _trained(made, work)
     calls = _episodes_with(made.turns, turn_of, timeline.meaning == FORWARD)
     own = _by_turn(timeline, turn_of, n)
     time = _time(made, n)
     training = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in trains]
-    evaluating = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in calls - trains]
-    evaluation = _table(made.turns, evaluating, requests, own, time)
-    if not training:
-        return Steps(_between_optimizer_steps(timeline, made, turn_of), evaluation, wait_known=False)
-    table = _table(made.turns, training, requests, own, time)
-    stepped = timeline.start_ns[timeline.leads & (turn_of == OUTSIDE)]
-    ends = [r for r in requests if r.kind is Kind.END and r.episode in trains] if len(stepped) > 1 else []
-    for end, until in zip(ends, [*(r.end_ns for r in ends[1:]), np.iinfo(np.int64).max], strict=True) if ends else ():
-        if np.diff(np.searchsorted(stepped, (end.end_ns, until))) > 1:
-            more = _going_on(timeline, made, turn_of, end.end_ns, until, table)
-            given = np.array([_items(t, requests) for t in made.turns if t.episode == end.episode])
-            table = _joined(table, replace(more, items=np.resize(given, len(more))))  # the same batches, in their order
-    return Steps(table, evaluation, wait_known=True, episodes=frozenset(trains))
+    evaluated = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in calls - trains]
+    episodes = trains & {request.episode for request in loops[0]}
+    iterators = frozenset(map(iterator_of, episodes))
+    train, evaluation = (_table(made.turns, chosen, requests, own, time) for chosen in (training, evaluated))
+    return Steps(train, evaluation, any(made.turns[i].episode in episodes for i in training), episodes=iterators)
+
+
+def _outside_of_loops(timeline: Timeline, work: Work, made: Cut) -> tuple[list[Request], list[Request]]:
+    """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does."""
+    turn = _owners(made, work.start_ns)
+    trains = _trained(made, work)
+    saved, zeroed = (timeline.start_ns[timeline.meaning == meaning] for meaning in (CHECKPOINT, ZERO_GRAD))
+    marks = Marks(timeline.modes, zeroed, saved, timeline.annotated)
+    led = steps_outside(work, turn, made.turns, trains, _known_since(timeline.requests, made, trains))
+    ends = np.concatenate([steps.end_ns for steps in led]) if led else work.start_ns[:0]
+    evaluates = evaluating(work, marks, turn, made.turns, trains, ends)
+    number = min([r.episode - 1 for r in timeline.requests] + [-2])  # -1 is a loader that is not known
+    steps = requests_of_steps(led, work.chosen((turn == OUTSIDE) & ~evaluates & (work.kind != Work.OPTIMIZER)), number)
+    if not evaluates.any():
+        return steps, []
+    return steps, requests_of_evaluation(evaluates, work, marks, turn, made.turns, trains, number - len(led))
+
+
+def _known_since(requests: Sequence[Request], made: Cut, trains: frozenset[int]) -> int:
+    """Where only the end of a run is known, its first loop may have begun before: what lies before its requests is then a part of it."""
+    first = next((turn for turn in made.turns if turn.episode in trains), None)
+    begun = first is None or any(r.episode == first.episode and r.kind is Kind.ITER for r in requests)
+    return 0 if begun or first is None else first.start_ns
+
+
+def _merged(loops: Sequence[Sequence[Request]]) -> list[Request]:
+    """Requests by their start; of those at one time, ends come first, the innermost loop's first of all.
+
+    Args:
+        loops: Requests, those of loops that may lie in others' turns behind them.
+    """
+    order = [(r.start_ns, -depth if r.kind is Kind.END else depth, r) for depth, requests in enumerate(loops) for r in requests]
+    return [request for _, _, request in sorted(order, key=lambda row: row[:2])]
 
 
 def _copies_in_a_row(timeline: Timeline) -> Timeline:
@@ -178,7 +249,13 @@ def _work(timeline: Timeline) -> Work:
     kind = kind[timeline.meaning]
     chosen = kind != 0
     start = timeline.start_ns[chosen]
-    return Work(start, start + timeline.duration_ns[chosen], kind[chosen])
+    about = (timeline.optimizer[chosen], timeline.grad[chosen], timeline.training[chosen])
+    return Work(start, start + timeline.duration_ns[chosen], kind[chosen], *about)
+
+
+def _trained(made: Cut, work: Work) -> frozenset[int]:
+    """The episodes in which something is trained."""
+    return frozenset(_episodes_with(made.turns, _owners(made, work.start_ns), (work.kind & Work.TRAINS) != 0))
 
 
 def _owners(made: Cut, at_ns: Array) -> Array:
@@ -194,7 +271,7 @@ def _episodes_with(turns: Sequence[Turn], turn_of: Array, chosen: Array) -> set[
 
 
 def _by_turn(timeline: Timeline, turn_of: Array, n: int) -> Array:
-    """Time by turn and meaning, shape (n, 10), in nanoseconds; without the rest."""
+    """Time by turn and meaning, shape (n, 12), in nanoseconds; without the rest."""
     own = exclusive_ns(timeline.start_ns, timeline.duration_ns)
     inside = turn_of != OUTSIDE
     cells = turn_of[inside] * len(_COLUMNS) + timeline.meaning[inside]
@@ -228,75 +305,3 @@ def _items(turn: Turn, requests: Sequence[Request]) -> int:
     """Of the loop's own loader: one that is asked beside it (``zip``) brings other halves of the same items."""
     known = [requests[i].items for i in turn.requests if requests[i].episode == turn.episode]
     return known[0] if known and known[0] is not None else -1
-
-
-def _between_optimizer_steps(timeline: Timeline, made: Cut, turn_of: Array) -> Table:
-    """Steps of a script whose batches come from no loader: from one step of its first optimizer to the next."""
-    outside = turn_of == OUTSIDE
-    ends = (timeline.start_ns + timeline.duration_ns)[timeline.leads & outside]
-    work = timeline.start_ns[outside & (timeline.meaning == FORWARD)]
-    if not len(ends):
-        return _between(timeline, made, turn_of, ends)
-    first = work[0] if len(work) and work[0] < ends[0] else ends[0]
-    return _between(timeline, made, turn_of, np.concatenate(([first], ends)) if first < ends[0] else ends)
-
-
-def _going_on(timeline: Timeline, made: Cut, turn_of: Array, at_ns: int, until_ns: int, table: Table) -> Table:
-    """Steps that go on with batches that the loader gave before (``itertools.cycle``), after it had no more.
-
-    Args:
-        timeline: The thread's.
-        made: How it was cut.
-        turn_of: To which turn each span belongs.
-        at_ns: When the loader had no more.
-        until_ns: When it next had no more.
-        table: The steps of loops over loaders.
-    """
-    again = table.start_ns[table.start_ns > at_ns]
-    until = min([until_ns, *again[:1].tolist()])
-    inside = (turn_of == OUTSIDE) & (timeline.start_ns >= at_ns) & (timeline.start_ns < until)
-    ends = (timeline.start_ns + timeline.duration_ns)[timeline.leads & inside]
-    calls = timeline.start_ns[inside & (timeline.meaning == FORWARD)]
-    # Not what remains of a loop (a last step of the optimizer): several steps, and each with its own call of the model.
-    if len(ends) < 2 or not np.all(np.diff(np.searchsorted(calls, np.concatenate(([at_ns], ends))))):
-        return _between(timeline, made, turn_of, ends[:0])
-    # A step ends as long after its optimizer's as the steps before it did.
-    begun, steps = table.start_ns[table.start_ns < at_ns], np.flatnonzero(timeline.leads & (turn_of != OUTSIDE))
-    stepped = (timeline.start_ns + timeline.duration_ns)[steps[timeline.start_ns[steps] < at_ns]]
-    tail = (
-        int(np.median((begun + table.time_ns[: len(begun)])[-len(stepped) :] - stepped[-len(begun) :])) if len(begun) == len(stepped) else 0
-    )
-    limits = np.append(calls[np.searchsorted(calls, ends[:-1])], until)
-    return _between(timeline, made, turn_of, np.concatenate(([at_ns], np.minimum(ends + max(tail, 0), limits))))
-
-
-def _between(timeline: Timeline, made: Cut, turn_of: Array, edges: Array) -> Table:
-    """Steps from one time to the next, without the loops over loaders between them. What they wait for is not known, nor their items."""
-    n = max(len(edges) - 1, 0)
-    if not n:
-        nothing = np.zeros(0, dtype=np.int64)
-        return _completed(nothing, nothing, nothing, np.zeros((0, len(_COLUMNS))))
-    turn = np.searchsorted(edges, timeline.start_ns, side="right") - 1
-    turn = np.where((turn_of == OUTSIDE) & (turn >= 0) & (turn < n), turn, OUTSIDE)
-    return _completed(edges[:-1], np.diff(_outside_ns(made, edges)), np.full(n, -1), _by_turn(timeline, turn, n))
-
-
-def _outside_ns(made: Cut, at_ns: Array) -> Array:
-    """How much of the time before each instant belongs to no turn; from some beginning of its own."""
-    if not made.edges:
-        return at_ns
-    edges = np.asarray(made.edges)
-    lasting = np.append(np.diff(edges), 0) * (np.asarray(made.owners) == OUTSIDE)
-    before = np.concatenate(([0], np.cumsum(lasting)[:-1]))
-    piece = np.searchsorted(edges, at_ns, side="right") - 1
-    within = np.where(np.asarray(made.owners)[piece] == OUTSIDE, at_ns - edges[piece], 0)
-    return np.where(piece < 0, at_ns - edges[0], before[piece] + within)
-
-
-def _joined(first: Table, second: Table) -> Table:
-    """The steps of both, ascending by start."""
-    if not len(second):
-        return first
-    order = np.argsort(np.concatenate((first.start_ns, second.start_ns)), kind="stable")
-    columns = ("start_ns", "time_ns", "items", "own_ns")
-    return Table(*(np.concatenate((getattr(first, name), getattr(second, name)))[order] for name in columns))

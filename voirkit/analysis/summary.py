@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.checks.of_run import checks_of
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
+from voirkit.analysis.not_recorded import not_recorded
 from voirkit.analysis.of_run import of_run
+from voirkit.analysis.overhead import overhead_of
+from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.pipeline.of_run import loader_of
-from voirkit.analysis.verdict import verdict
+from voirkit.analysis.verdict import conclusions
+from voirkit.analysis.wall import wall_of
 from voirkit.runs.alerts import alerts
 from voirkit.runs.directory import FLAME_FOLDER, NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER
+from voirkit.runs.wall import Moments
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -24,8 +30,8 @@ SCHEMA = 1
 _EMPTY: dict[str, Any] = {
     "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
     "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
-    "verdict": None, "alerts": [], "memory": None, "processors": None, "monitor": None, "overhead": None, "dropped": {}, "warnings": [],
-    "what_if": None,
+    "processes": [], "verdict": None, "advice": [], "alerts": [], "memory": None, "processors": None, "monitor": None, "overhead": None,
+    "dropped": {}, "warnings": [], "what_if": None, "wall": None,
 }  # fmt: skip
 
 
@@ -38,65 +44,124 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
         run: The run; of several directories that of the first rank.
         others: The directories of its other ranks, if they did not share one.
 
-    Raises:
-        RunDirectoryError: What was recorded is damaged where that could not be seen before.
+    Returns:
+        The document. A part that cannot be computed keeps what the run itself wrote of it, and has a line in ``warnings``.
     """
-    import duckdb
-
-    try:
-        return _summary_of(run, others)
-    except duckdb.Error as exc:
-        raise run.damaged(exc) from None
-
-
-def _summary_of(run: Run, others: Sequence[Run]) -> dict[str, Any]:
-    found = _own(run)
-    ranks = [rank for one in (run, *others) for rank in of_run(one)]
-    found["loader"] = _loader((run, *others), ranks, found)
-    if ranks or not found.get("steps"):
-        found.update(computed(ranks, found))
-    found["checks"] = checks_of((run, *others), ranks) or found["checks"]
-    if found.get("monitor") is None:
-        found["monitor"] = monitored(run)
-    found["calls"] = _calls((run, *others), found.get("calls"))
-    found["parameters"] = _parameters(run, found.get("parameters"))
-    if os.path.isdir(os.path.join(run.path, NATIVE_FOLDER)):
-        from voirkit.analysis.native import native_of  # 10 ms that few runs need
-
-        found["native"] = native_of(run) or found["native"]
-    if os.path.isdir(os.path.join(run.path, SYSCALLS_FOLDER)):
-        from voirkit.analysis.syscalls.of_run import syscalls_of
-
-        found["syscalls"] = syscalls_of(run) or found["syscalls"]
-    if os.path.isdir(os.path.join(run.path, FLAME_FOLDER)):
-        from voirkit.analysis.flame.of_run import flame_of
-
-        found["flame"] = flame_of(run) or found["flame"]
-    if os.path.isdir(os.path.join(run.path, TORCH_PROFILE_FOLDER)):
-        from voirkit.analysis.torch_profile.of_run import torch_profile_of
-
-        found["torch_profile"] = torch_profile_of(run, ranks) or found["torch_profile"]
-    creep = memory_creep(run)
-    found["alerts"] = [*alerts(found), *([creep] if creep else [])]
+    runs = (run, *others)
+    failures = PartFailures()
+    found = _own(run, failures)
+    found["world_size"] = failures.attempt("ranks", lambda: _world_size(runs, found), found["world_size"])
+    ranks: list[Rank] = failures.attempt("steps", lambda: [rank for one in runs for rank in of_run(one)], [])
+    found["loader"] = failures.attempt("loader", lambda: _loader(runs, ranks, found), found.get("loader"))
+    renewed = "steps" not in failures and bool(ranks or not found.get("steps"))
+    if renewed:
+        computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, found), {})
+        found.update(computed)
+        if ranks or not found.get("wall"):
+            found["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, found), found.get("wall"))
+    for part, compute in _PARTS.items():
+        found[part] = failures.attempt(part.replace("_", " "), partial(compute, runs, ranks, found), found.get(part))
+    if "steps" in failures:
+        if not found.get("steps"):
+            found.update(verdict=dict(_STEPS_FAILED), advice=[])
+    elif renewed:  # after the parts: what they found goes into it
+        nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
+        found["verdict"], found["advice"] = failures.attempt("verdict", lambda: conclusions(found, _facts(ranks)), nothing)
+    raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(found), [])
+    creep = failures.attempt("memory", lambda: memory_creep(run), None)
+    found["alerts"] = [*raised, *([creep] if creep else [])]
+    lost: dict[str, int]
     if run.summary is None and not run.is_live:
-        found["dropped"] = _dropped(run)
+        lost = failures.attempt("dropped records", lambda: _dropped(run), {})
+        found["dropped"] = lost
     for other in others:
-        for name, n in _dropped(other).items():
+        lost = failures.attempt("dropped records", partial(_dropped, other), {})
+        for name, n in lost.items():
             found["dropped"][name] = found["dropped"].get(name, 0) + n
-    said = [warning for one in (run, *others) for warning in one.warnings]
+    lines: list[str] = failures.attempt("ranks", lambda: _not_recorded(run, ranks, found), [])
+    run.warnings += [*lines, *failures.lines()]
+    said = [warning for one in runs for warning in one.warnings]
     found["warnings"] = [*found["warnings"], *(w for w in dict.fromkeys(said) if w not in found["warnings"])]
     return found
 
 
-def computed(ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any]:
-    """``steps``, ``rates``, ``evaluation``, ``ranks``, ``verdict`` of a summary; rates given by hand (eval_rate) are kept."""
+def _wall(run: Run, ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    imported = ((found.get("wall") or {}).get("parts") or {}).get("import") or {}
+    return wall_of(run.manifest, found["duration_s"], ranks, imported.get("total_s", 0.0))
+
+
+_STEPS_FAILED = {
+    "kind": "unknown",
+    "because": "The training steps could not be computed from what was recorded; the warning says why.",
+    "next": "Report it with the run directory: it is an error of voirkit, or the records are damaged.",
+    "evidence": {},
+}
+
+
+def step_figures(ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any]:
+    """``steps``, ``rates``, ``evaluation``, ``ranks`` of a summary; rates given by hand (eval_rate) are kept."""
     made = figures(ranks)
-    facts = dict(max(ranks, key=lambda r: len(r.steps.train)).facts) if ranks else {}
     made["rates"] = {**(found.get("rates") or {}), **made["rates"]}
+    facts = _facts(ranks)
     if "workers" in facts:
         made["steps"]["loader"] = {key: facts.get(key) for key in ("workers", "dataset", "batch_size")}
-    made["verdict"] = verdict(made, {**facts, "loader": found.get("loader")})
+    if "updates" in facts:
+        made["steps"]["updates"] = facts["updates"]
     return made
+
+
+def _world_size(runs: Sequence[Run], found: Mapping[str, Any]) -> int:
+    """How many ranks there were: as launchers said when the run began, or as the program's processes learnt later."""
+    return max(found.get("world_size") or 1, *(process.world_size for run in runs for process in run.processes()), 1)
+
+
+def _not_recorded(run: Run, ranks: Sequence[Rank], found: Mapping[str, Any]) -> list[str]:
+    forked = {(one.host, one.pid) for one in run.processes() if one.name.startswith("Fork") and not one.name.startswith("ForkServer")}
+    return list(not_recorded(run.manifest, ranks, found["world_size"], forked))
+
+
+def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
+    return max(ranks, key=lambda r: len(r.steps.train)).facts if ranks else {}
+
+
+def _checks(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
+    return checks_of(runs, ranks) or found["checks"]
+
+
+def _monitor(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
+    return monitored(runs[0]) if found.get("monitor") is None else found["monitor"]
+
+
+def _native(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
+    if not os.path.isdir(os.path.join(runs[0].path, NATIVE_FOLDER)):
+        return found["native"]
+    from voirkit.analysis.native import native_of  # 10 ms that few runs need
+
+    return native_of(runs[0]) or found["native"]
+
+
+def _syscalls(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
+    if not os.path.isdir(os.path.join(runs[0].path, SYSCALLS_FOLDER)):
+        return found["syscalls"]
+    from voirkit.analysis.syscalls.of_run import syscalls_of
+
+    return syscalls_of(runs[0]) or found["syscalls"]
+
+
+def _flame(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
+    if not os.path.isdir(os.path.join(runs[0].path, FLAME_FOLDER)):
+        return found["flame"]
+    from voirkit.analysis.flame.of_run import flame_of
+
+    return flame_of(runs[0]) or found["flame"]
+
+
+def _torch_profile(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
+    if not os.path.isdir(os.path.join(runs[0].path, TORCH_PROFILE_FOLDER)):
+        return found["torch_profile"]
+    from voirkit.analysis.torch_profile.of_run import torch_profile_of
+
+    return torch_profile_of(runs[0], ranks) or found["torch_profile"]
 
 
 def _loader(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -105,15 +170,18 @@ def _loader(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]
     if own and own.get("operations") and found.get("world_size") == 1 and len(runs) == 1:
         return dict(own)
     training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
-    try:
-        return loader_of(runs, list(training))
-    except (LookupError, TypeError, ValueError) as exc:  # records that are not like any known ones; all else is still true
-        runs[0].warnings.append(f"the loaders' records can not be worked out ({type(exc).__name__}: {exc}).")
-        return None
+    loader = loader_of(runs, list(training))
+    if loader is not None and os.path.isdir(os.path.join(runs[0].path, SYSCALLS_FOLDER)):
+        from voirkit.analysis.syscalls.of_run import is_by_strace
+
+        if any(map(is_by_strace, runs)):
+            loader["stretched_by"] = "strace"
+    return loader
 
 
-def _parameters(run: Run, own: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _parameters(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the parameters did. A run of one rank has worked it out at its end."""
+    run, own = runs[0], found.get("parameters")
     kinds = run.connection().execute("SELECT 1 FROM spans WHERE kind = 'parameter' LIMIT 1").fetchone()
     if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
         return None if own is None else dict(own)
@@ -122,8 +190,9 @@ def _parameters(run: Run, own: Mapping[str, Any] | None) -> dict[str, Any] | Non
     return parameters_summary(run)
 
 
-def _calls(runs: Sequence[Run], own: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _calls(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was called, beside what the run itself knows of it (``skipped``). A run of one rank has worked it out at its end."""
+    own = found.get("calls")
     if own is not None and "by_function" in own and len(runs) == 1 and len(own.get("by_rank") or ()) == 1 == _ranks_that_called(runs[0]):
         return dict(own)
     if not any(map(_ranks_that_called, runs)):
@@ -138,7 +207,13 @@ def _ranks_that_called(run: Run) -> int:
     return int(found)
 
 
-def _own(run: Run) -> dict[str, Any]:
+_PARTS: dict[str, Callable[[Sequence[Run], Sequence[Rank], Mapping[str, Any]], Any]] = {
+    "checks": _checks, "monitor": _monitor, "calls": _calls, "parameters": _parameters, "native": _native, "syscalls": _syscalls,
+    "flame": _flame, "torch_profile": _torch_profile, "overhead": lambda runs, ranks, found: overhead_of(runs, found),
+}  # fmt: skip
+
+
+def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     """What the run wrote of itself, or what can be told of it without."""
     own, manifest = run.summary, run.manifest
     if own is not None and own.get("schema") != SCHEMA:
@@ -153,7 +228,7 @@ def _own(run: Run) -> dict[str, Any]:
     }  # fmt: skip
     if own is None or found.get("ended") == "running":
         found["ended"] = "running" if run.is_live else _ended(manifest)
-        found["duration_s"] = _duration(run)
+        found["duration_s"] = failures.attempt("duration", lambda: _duration(run), None)
     for key, empty in (("dropped", {}), ("warnings", []), ("given", {})):
         found[key] = found.get(key) or empty
     return found
@@ -171,7 +246,7 @@ def _ended(manifest: Mapping[str, Any]) -> str:
 
 def _duration(run: Run) -> float | None:
     """From the start of the run to the end of the last thing that was recorded; seconds."""
-    begun = (run.manifest.get("clocks") or {}).get("perf_counter_ns")
+    begun = Moments(run.manifest).begun
     last = run.connection().execute("SELECT max(start_ns + duration_ns) FROM spans").fetchone()
     if begun is None or last is None or last[0] is None:
         return None
@@ -187,19 +262,27 @@ def _dropped(run: Run) -> dict[str, int]:
 
 
 def check_stream(run: Run) -> None:
-    """Look whether the log stream can be read; what can not is said in the run's warnings, with file and line."""
+    """Look whether the log stream can be read; what cannot is said in the run's warnings, with file and line."""
     folder = os.path.join(run.path, "stream")
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+    try:
+        names = sorted(os.listdir(folder)) if os.path.lexists(folder) else []
+    except OSError as exc:
+        names = []
+        run.warnings.append(f"stream cannot be read: {exc.strerror}.")
+    for name in names:
         if not name.endswith(".jsonl"):
             continue
-        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                if not _is_object(line) and line.endswith("\n"):  # the last line of a run that was killed may be torn
-                    run.warnings.append(f"stream/{name}:{number}: this line is no JSON object; it is left out.")
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                for number, line in enumerate(file, 1):
+                    if not _is_object(line) and line.endswith("\n"):  # the last line of a run that was killed may be torn
+                        run.warnings.append(f"stream/{name}:{number}: this line is no JSON object; it is left out.")
+        except OSError as exc:  # a folder in its place, no right to read it
+            run.warnings.append(f"stream/{name} cannot be read: {exc.strerror}.")
 
 
 def _is_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -1,6 +1,6 @@
-"""What a run is bound by, why that is said, and what to try first: rules over the figures; the thresholds are in ``runs.thresholds``.
+"""What a run is bound by, why that is said, and what to do about it: rules over the figures; the thresholds are in ``runs.thresholds``.
 
-The same figures always give the same verdict.
+The same figures always give the same verdict. What there is to do, and what it would win, is in ``remedies``.
 """
 
 from __future__ import annotations
@@ -8,111 +8,113 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voirkit.analysis.deeper_findings import operator, source_line, system_call
+from voirkit.analysis.flame.stacks import OUTSIDE
 from voirkit.analysis.pipeline import words
+from voirkit.analysis.remedies import Remedy, remedies
+from voirkit.analysis.time_account import COMPUTE, Account, account
 from voirkit.runs.summary import NO_STEPS
-from voirkit.runs.thresholds import BOUND, FEW, IDLES, STRAGGLES
+from voirkit.runs.thresholds import (
+    BOUND,
+    FEW,
+    FEW_IN_STEP,
+    IDLES,
+    LARGEST,
+    LATE_IN,
+    SECOND,
+    STARTUP_S,
+    STRAGGLES,
+    TRAINS_LEAST,
+)
 
-_COMPUTE = ("forward", "backward", "optimizer")
-_PARTS_OF_OTHER = {"checkpoint": "checkpoint-bound", "communication": "host-bound"}
+_ADVICE = 3  # pieces of it
 
 Figures = Mapping[str, Any]
+Facts = Mapping[str, Any]
+Document = dict[str, Any]
 
 
-def verdict(figures: Figures, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"kind", "because", "next", "evidence"}`` of a summary.
+def verdict(figures: Figures, facts: Facts) -> Document:
+    """The verdict alone: see ``conclusions``."""
+    return conclusions(figures, facts)[0]
+
+
+def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document]]:
+    """``verdict`` and ``advice`` of a summary.
 
     Args:
-        figures: ``steps`` and ``ranks`` as ``document.figures`` gives them.
-        facts: What is known of the loader and the machine: ``workers``, ``dataset``, ``cpus``; what is missing is not used. With
-            ``loader``, that of the summary, where it was looked into.
+        figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as ``document.figures`` gives them; what else it has (``wall``,
+            ``loader``, ``flame``, ``torch_profile``, ``syscalls``) is used.
+        facts: What is known of the loader, the script and the machine (``document.Rank.facts``); what is missing is not used.
+
+    Returns:
+        ``{"kind", "because", "next", "evidence"}``, and up to three of ``{"do", "because", "win"}``, what wins most first; ``next`` is the
+        first of them.
     """
     steps = figures["steps"]
     if steps["n"] < FEW:
-        return _unknown(steps["n"], figures)
+        return _unknown(steps["n"], figures), []
     late = straggler(figures["ranks"])
     if late is not None:
-        return late
-    between = steps.get("checkpoints_between", {}).get("share", 0.0)
-    shares = _groups(steps["phases"])
-    saving = between + shares["checkpoint-bound"] * (1 - between)
-    if between and saving >= BOUND:
-        return _saving(saving, between)
-    kind, share = max(shares.items(), key=lambda pair: pair[1])
-    if (starved := _starved(steps, kind)) is not None:
-        return starved
-    if share < BOUND:
-        return _balanced(shares, steps)
-    return _SAID[kind](share, steps, facts)
+        return late, [{"do": late["next"], "because": late["because"], "win": late["evidence"]["share"]}]
+    time = account(figures)
+    found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
+    said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
+    found["because"] = " ".join(filter(None, said))
+    advice = [one.document() for one in _ranked(remedies(time, figures, facts), found)[:_ADVICE]]
+    found.setdefault("next", _following(advice, found["kind"] == "balanced"))
+    return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
 
 
-def _starved(steps: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
-    """Host-bound if a GPU is given too little work while no input is waited for."""
-    device = steps.get("device")
-    if device is None or kind in ("input-bound", "transfer-bound", "checkpoint-bound"):
-        return None
-    idle = _groups(steps["phases"])["host-bound"]
-    launching = device["launching"]["share"]
-    share = idle + launching
-    if share < IDLES:
-        return None
-    return {
-        "kind": "host-bound",
-        "because": f"The GPU is given too little to do: it is idle for {_percent(idle)} of a step without waiting for input, and in "
-        f"{_percent(launching)} it has finished as soon as the host has started its work.",
-        "next": "Start less and larger work: a larger batch, torch.compile, CUDA graphs, a fused optimizer; look for .item(), .cpu() and "
-        "print of tensors in every step." + _ceiling(share, "if the GPU never waited for the host"),
-        "evidence": {"phase": "other", "share": share, "idle": idle, "launching": launching, "ceiling": 1 - share},
-    }
+def _ranked(found: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
+    """What wins most first; but the best for each of two parts that are as large, and a look deeper where the verdict has no other remedy.
 
-
-def _groups(phases: Mapping[str, Any]) -> dict[str, float]:
-    """What a verdict may name, each with its share."""
-    parts = {name: part["share"] for name, part in phases["other"].get("parts", {}).items()}
-    checkpoint = parts.get("checkpoint", 0.0)
-    return {
-        "input-bound": phases["wait"]["share"],
-        "transfer-bound": phases["transfer"]["share"],
-        "compute-bound": sum(phases[p]["share"] for p in _COMPUTE),
-        "checkpoint-bound": checkpoint,
-        "host-bound": phases["other"]["share"] - checkpoint - parts.get("voirkit", 0.0),
-    }
-
-
-def straggler(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The rank for which the others wait in every step, if there is one.
-
-    Ranks meet in the backward pass, where gradients are exchanged: one that comes late makes the others' backward longer. So each is
-    held against the rest by what it does outside of backward and communication.
+    Args:
+        found: All remedies, what wins most first; those of which nobody knows what they win last.
+        verdict: What was found.
     """
-    if len(ranks) < 2:
+    both = verdict["evidence"].get("largest", {})
+    first = [next((one for one in found if one.kind == kind), None) for kind in both]
+    own = [one for one in found if one.kind == verdict["kind"]]
+    if own and own[0].win is None:
+        first.append(own[0])
+    leading = sorted((one for one in first if one is not None), key=lambda one: -(one.win or 0.0))
+    return [*leading, *(one for one in found if one not in leading)]
+
+
+def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
+    """``next``: the first piece of advice with what it wins at best; where two parts are as large, the first two."""
+    if not advice:
+        return "Nothing stands out that could be saved."
+    return " Or: ".join(f"{one['do']}{_at_best(one['win'])}" for one in advice[: 2 if both else 1])
+
+
+def _at_best(win: float | None) -> str:
+    return "" if win is None else f" At best this saves {_percent(win)} of the run."
+
+
+# straggler, unknown
+
+
+def straggler(ranks: Sequence[Mapping[str, Any]]) -> Document | None:
+    """The rank for which the others wait in most steps, if there is one; by the ranks' ``skew``."""
+    late = max(ranks, key=lambda rank: (rank.get("skew") or {}).get("share", 0.0), default={})
+    skew = late.get("skew") or {"share": 0.0, "late": 0.0}
+    if skew["share"] < STRAGGLES or skew["late"] < LATE_IN or late["steps"] < FEW_IN_STEP:
         return None
-    per_step = [_own_per_step(r) for r in ranks]
-    sums = [sum(own.values()) for own in per_step]
-    late = max(range(len(ranks)), key=sums.__getitem__)
-    rest = sorted(s for i, s in enumerate(sums) if i != late)
-    usual = rest[len(rest) // 2]
-    step = max(r["time_s"]["median"] for r in ranks)
-    share = (sums[late] - usual) / step if step else 0.0
-    if share < STRAGGLES:
-        return None
-    nearest = min((i for i in range(len(ranks)) if i != late), key=lambda i: abs(sums[i] - usual))
-    phase = max(per_step[late], key=lambda p: per_step[late][p] - per_step[nearest][p])
-    rank, host, named = ranks[late]["rank"], ranks[late]["host"], _NAMED[phase]
-    late_by = f"Rank {rank} ({host}) needs {_percent(share)} of a step longer than the others, in {named}"
+    share, phase, rank, host = skew["share"], skew["phase"], late["rank"], late["host"]
+    named = _NAMED.get(phase, phase)
     return {
         "kind": "straggler",
-        "because": f"{late_by}; they wait for it in backward.",
-        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}.",
-        "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "ceiling": 1 - share},
+        "because": f"Rank {rank} ({host}) is a straggler: it needs {_percent(share)} of a step longer than the others before they meet, in "
+        f"{named}; the others wait for it.",
+        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
+        f" At best, if it kept up, a step would take {_percent(1 - share)} of today's time.",
+        "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "late": skew["late"], "ceiling": 1 - share},
     }
 
 
-def _own_per_step(rank: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds a step by phase, without those in which ranks wait for each other."""
-    return {p: v["total_s"] / max(rank["steps"], 1) for p, v in rank["phases"].items() if p != "backward"}
-
-
-def _unknown(n: int, figures: Figures) -> dict[str, Any]:
+def _unknown(n: int, figures: Figures) -> Document:
     evaluated = (figures.get("evaluation") or {}).get("n", 0)
     if n:
         because = f"Only {n} training step{'s' if n > 1 else ''} came to an end; fewer than {FEW} tell nothing."
@@ -120,125 +122,169 @@ def _unknown(n: int, figures: Figures) -> dict[str, Any]:
     elif evaluated:
         because = f"The run trained nothing: {evaluated} batches were evaluated, without a backward pass or an optimizer step."
         next_ = "The evaluation's own time is in summary.json."
+    elif figures.get("ended") == "exception":
+        because, next_ = "The script failed before its first training step.", "Its error, with the traceback that python prints, says why."
     else:
         return dict(NO_STEPS)
     return {"kind": "unknown", "because": because, "next": next_, "evidence": {"steps": n}}
 
 
-def _balanced(shares: Mapping[str, float], steps: Mapping[str, Any]) -> dict[str, Any]:
-    first, second = sorted(shares, key=lambda k: -shares[k])[:2]
-    named = {
-        "input-bound": "waiting for input",
-        "transfer-bound": "transfers",
-        "compute-bound": "computing",
-        "checkpoint-bound": "checkpoints",
-        "host-bound": "other work",
-    }
-    advice = f"Each alone gains little; overlapping {named[first]} with {named[second]} (workers, pinned memory, non_blocking copies)"
-    return {
-        "kind": "balanced",
-        "because": f"Nothing takes most of a step: {named[first]} {_percent(shares[first])}, {named[second]} {_percent(shares[second])}.",
-        "next": f"{advice} would gain at most {_percent(shares[second])}.",
-        "evidence": {"share": shares[first], "phase": _PHASE[first], "ceiling": 1 - shares[first]},
-    }
+# outside of the steps
 
 
-def _input(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    workers, dataset, cpus = facts.get("workers"), facts.get("dataset"), facts.get("cpus")
-    loader = facts.get("loader") or {}
-    who = f" for {dataset}" if dataset else ""
-    because = f"{_percent(share)} of a step is spent waiting for the next batch{who}"
-    because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
-    looked_into = words.because(loader)
-    advice = words.workers(loader) if looked_into else ""
-    if advice:
-        pass
-    elif workers == 0:
-        advice = f"Load in worker processes: DataLoader(..., num_workers={max((cpus or 2) - 1, 1)})."
-    elif workers is not None and cpus is not None and workers < cpus:
-        advice = f"Use more workers: there are {cpus} processors and {workers} worker{'s' if workers > 1 else ''}."
+def _outside(time: Account, figures: Figures) -> Document | None:
+    """A run that spends most of its time elsewhere than in steps of training."""
+    training = time.steps_s - time.seconds("checkpoint-bound") + _checkpoints_outside(time)
+    seconds = {
+        "evaluation-bound": time.seconds("evaluation-bound"),
+        "checkpoint-bound": time.seconds("checkpoint-bound"),
+        "host-bound": sum(part.seconds for part in time.of("host-bound") if not part.of_step),
+        "startup-bound": time.startup_s if time.startup_s >= STARTUP_S else 0.0,
+    }
+    work_s = time.work_s + seconds["startup-bound"]
+    kind = max(seconds, key=seconds.__getitem__)
+    share = seconds[kind] / work_s if work_s else 0.0
+    if kind == "checkpoint-bound" and not _checkpoints_outside(time):
+        return None  # all of them lie in the steps
+    if share < BOUND and (training >= TRAINS_LEAST * work_s or share <= SECOND):
+        return None
+    trains = f"{_percent(time.steps_s / work_s)} training steps"
+    evidence: Document = {"share": share, "of": "run", "seconds": seconds[kind], "ceiling": 1 - share}
+    if kind == "evaluation-bound":
+        batches = (figures.get("evaluation") or {}).get("n", 0)
+        counted = f" ({batches:,} batches)" if batches else ""
+        because = f"{_percent(share)} of the time after the start is evaluation{counted}, {trains}."
+    elif kind == "checkpoint-bound":
+        between = _checkpoints_outside(time) / work_s
+        because = (
+            f"{_percent(share)} of the time since the first step goes into checkpoints, {_percent(between)} of it all between the steps, "
+            "after the last batch of a loop."
+        )
+        evidence.update({"phase": "other", "part": "checkpoint", "between_steps": between})
+    elif kind == "host-bound":
+        line = source_line(figures, OUTSIDE)
+        where = f" ({_percent(line[1])} of it in {line[0]})" if line else ""
+        because = f"{_percent(share)} of the time after the start is host code outside of the steps{where}, {trains}."
     else:
-        advice = "The workers can not keep up: make the work on a sample cheaper, or do it once and keep the result."
-    advice += f" {words.begin_with(loader)}" if looked_into else " voirkit --loader tells which transform takes the time."
-    because += f"; {looked_into}" if looked_into else ""
-    evidence: dict[str, Any] = {"phase": "wait", "share": share, "ceiling": 1 - share}
-    evidence.update({k: v for k, v in (("workers", workers), ("dataset", dataset)) if v is not None})
-    evidence.update(words.evidence(loader))
-    return {"kind": "input-bound", "because": f"{because}.", "next": advice + _ceiling(share, "without that wait"), "evidence": evidence}
+        because = f"{_percent(share)} of the time, imports left out, is the script's own start before its first step, {trains}."
+    return {"kind": kind, "because": because, "evidence": evidence}
 
 
-def _transfer(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    advice = (
-        "Copy once, whole and early: pin_memory=True in the DataLoader, .to(device, non_blocking=True), the smallest dtype that will do."
-    )
-    return {
-        "kind": "transfer-bound",
-        "because": f"{_percent(share)} of a step is transfer: copies of tensors from one device or place to another.",
-        "next": advice + _ceiling(share, "without these copies"),
-        "evidence": {"phase": "transfer", "share": share, "ceiling": 1 - share},
-    }
+def _checkpoints_outside(time: Account) -> float:
+    return sum(part.seconds for part in time.of("checkpoint-bound") if not part.of_step)
 
 
-_TRY = {
-    "forward": "Try lower precision (torch.autocast), torch.compile, or a larger batch if the device is not full.",
-    "backward": "Try lower precision (torch.autocast), torch.compile, or freezing what need not be trained.",
-    "optimizer": "Try the optimizer's fused=True or foreach=True, or fewer, larger steps (accumulate gradients).",
-}
+# in the steps
 
 
-def _compute(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    phases = {p: steps["phases"][p]["share"] for p in _COMPUTE}
-    phase = max(phases, key=phases.__getitem__)
-    split = ", ".join(f"{_NAMED[p]} {_percent(s)}" for p, s in phases.items())
-    return {
-        "kind": "compute-bound",
-        "because": f"{_percent(share)} of a step is computing: {split}.",
-        "next": _TRY[phase] + _ceiling(phases[phase], f"if {_NAMED[phase]} cost nothing"),
-        "evidence": {"phase": phase, "share": share, "phase_share": phases[phase], "ceiling": 1 - phases[phase]},
-    }
-
-
-_WRITE_LESS = (
-    "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as it is."
-)
-
-
-def _checkpoint(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": "checkpoint-bound",
-        "because": f"{_percent(share)} of step time goes into writing checkpoints.",
-        "next": _WRITE_LESS + _ceiling(share, "without them"),
-        "evidence": {"phase": "other", "part": "checkpoint", "share": share, "ceiling": 1 - share},
-    }
-
-
-def _saving(share: float, between: float) -> dict[str, Any]:
-    """Where much of it lies between the steps: after an epoch's last batch."""
-    return {
-        "kind": "checkpoint-bound",
-        "because": f"{_percent(share)} of the time since the first step goes into checkpoints, {_percent(between)} of it all after "
-        "the last batch of a loop, where no step is.",
-        "next": _WRITE_LESS + f" At best, without them, training would take {_percent(1 - share)} of today's time.",
-        "evidence": {"phase": "other", "part": "checkpoint", "share": share, "between_steps": between, "ceiling": 1 - share},
-    }
-
-
-def _host(share: float, steps: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    parts = steps["phases"]["other"].get("parts", {})
-    known = ", ".join(f"{name} {_percent(part['share'])}" for name, part in parts.items() if part["share"] >= 0.01 and name != "voirkit")
-    because = f"{_percent(share)} of a step is none of waiting, copying or computing{f' ({known})' if known else ''}"
+def _starved(steps: Mapping[str, Any]) -> Document | None:
+    """Host-bound if a GPU is given too little work while no input is waited for."""
+    device = steps.get("device")
+    if device is None:
+        return None
+    phases = steps["phases"]
+    parts = {name: row["share"] for name, row in phases["other"].get("parts", {}).items()}
+    idle = phases["other"]["share"] - parts.get("checkpoint", 0.0) - parts.get("voirkit", 0.0)
+    compute = sum(phases[phase]["share"] for phase in COMPUTE)
+    others = [*(phases[phase]["share"] for phase in ("wait", "transfer", "communication") if phase in phases), parts.get("checkpoint", 0.0)]
+    launching = device["launching"]["share"]
+    share = idle + launching
+    if share < IDLES or max(others) > max(idle, compute):
+        return None
     return {
         "kind": "host-bound",
-        "because": f"{because}: the script's own Python.",
-        "next": "voirkit --flame shows where; look for logging, metrics, .item() and .cpu() in every step." + _ceiling(share, "without it"),
-        "evidence": {"phase": "other", "share": share, "ceiling": 1 - share},
+        "because": f"The GPU is given too little to do: it is idle for {_percent(idle)} of a step without waiting for input, and in "
+        f"{_percent(launching)} it has finished as soon as the host has started its work.",
+        "next": "Start less and larger work: a larger batch, torch.compile, CUDA graphs, a fused optimizer; look for .item(), .cpu() and "
+        f"print of tensors in every step. At best, if the GPU never waited for the host, a step would take {_percent(1 - share)} of "
+        "today's time.",
+        "evidence": {"phase": "other", "share": share, "idle": idle, "launching": launching, "ceiling": 1 - share},
     }
 
 
-_SAID = {
+def _shares(time: Account) -> dict[str, float]:
+    """Share of a typical step by kind of verdict."""
+    kinds = dict.fromkeys(part.kind for part in time.parts if part.kind != "evaluation-bound")
+    return {kind: time.of_step(kind) for kind in kinds}
+
+
+def _inside(time: Account, figures: Figures, facts: Facts) -> Document:
+    shares = _shares(time)
+    kind = max(shares, key=shares.__getitem__)
+    others = {other: share for other, share in shares.items() if other != "compute-bound"}
+    largest = max(others, key=others.__getitem__)
+    # Computing is several phases, and hardly to be saved as a whole: what is larger than each of them, and can be saved, comes before it.
+    if others[largest] >= LARGEST and others[largest] > max(time.rows[phase] for phase in COMPUTE):
+        kind = largest
+    elif shares[kind] < BOUND:
+        return _balanced(shares)
+    share = shares[kind]
+    because, more = _GROUNDS[kind](time, share, figures, facts)
+    return {"kind": kind, "because": because, "evidence": {"phase": _PHASE[kind], "share": share, "ceiling": 1 - share, **more}}
+
+
+def _balanced(shares: Mapping[str, float]) -> Document:
+    first, second = sorted(shares, key=lambda kind: -shares[kind])[:2]
+    both = f"{_KINDS[first]} {_percent(shares[first])}, {_KINDS[second]} {_percent(shares[second])}"
+    return {
+        "kind": "balanced",
+        "because": f"No dominant bottleneck; the largest two parts of a step: {both}.",
+        "evidence": {
+            "share": shares[first], "phase": _PHASE[first], "ceiling": 1 - shares[first],
+            "largest": {kind: shares[kind] for kind in (first, second)},
+        },
+    }  # fmt: skip
+
+
+def _input(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    workers, dataset, loader = facts.get("workers"), facts.get("dataset"), figures.get("loader") or {}
+    because = f"{_percent(share)} of a step is spent waiting for the next batch{f' for {dataset}' if dataset else ''}"
+    because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
+    looked_into = words.because(loader)
+    line = None if looked_into else source_line(figures, "wait")
+    because += f"; {looked_into}" if looked_into else f"; {_percent(line[1])} of it in {line[0]}" if line else ""
+    because += _called(figures, "wait", "fetch")
+    known = {key: value for key, value in (("workers", workers), ("dataset", dataset)) if value is not None}
+    return f"{because}.", {**known, **words.evidence(loader)}
+
+
+def _transfer(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    return f"{_percent(share)} of a step is transfer: copies of tensors from one device or place to another.", {}
+
+
+def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    phases = {phase: time.rows[phase] for phase in COMPUTE}
+    phase = max(phases, key=phases.__getitem__)
+    split = ", ".join(f"{_NAMED[name]} {_percent(part)}" for name, part in phases.items())
+    found = operator(figures, *COMPUTE)
+    slowest = f"; {found[0]} takes {_percent(found[1])} of the time of operators" if found else ""
+    more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found[0]} if found else {})}
+    among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 else ""
+    return f"{_percent(share)} of a step is computing: {split}{among}{slowest}.", more
+
+
+def _communication(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    return f"{_percent(share)} of a step is communication between ranks: collectives that the step waits for.", {}
+
+
+def _checkpoint(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    return f"{_percent(share)} of step time goes into writing checkpoints{_called(figures, 'checkpoint')}.", {"part": "checkpoint"}
+
+
+def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    parts = {name: part for name, part in time.other.items() if part >= 0.01 and name not in ("voirkit", "checkpoint")}
+    known = f" ({', '.join(f'{name} {_percent(part)}' for name, part in parts.items())})" if parts else ""
+    because = f"{_percent(share)} of a step is untracked host code, not data wait, transfer or compute{known}"
+    line = source_line(figures, "other")
+    because += f"; {_percent(line[1])} of it in {line[0]}" if line else ""
+    return f"{because}{_called(figures, 'other')}.", {"line": line[0]} if line else {}
+
+
+_GROUNDS = {
     "input-bound": _input,
     "transfer-bound": _transfer,
     "compute-bound": _compute,
+    "communication-bound": _communication,
     "checkpoint-bound": _checkpoint,
     "host-bound": _host,
 }
@@ -246,22 +292,71 @@ _PHASE = {
     "input-bound": "wait",
     "transfer-bound": "transfer",
     "compute-bound": "forward",
+    "communication-bound": "communication",
     "checkpoint-bound": "other",
     "host-bound": "other",
 }
+_KINDS = {
+    "input-bound": "waiting for input",
+    "transfer-bound": "transfer",
+    "compute-bound": "computing",
+    "communication-bound": "communication between ranks",
+    "checkpoint-bound": "checkpoints",
+    "host-bound": "untracked host code",
+    "evaluation-bound": "evaluation",
+    "startup-bound": "the start",
+}
 _NAMED = {
     "wait": "waiting for input",
-    "transfer": "transfer",
-    "forward": "forward",
-    "backward": "backward",
     "optimizer": "the optimizer's step",
-    "other": "work that is none of the phases",
+    "checkpoint": "checkpoints",
+    "other": "untracked host code",
 }
+_NAMED |= {"compile": "compiling", "import": "imports"}
+_NAMED |= {name: name for name in ("transfer", "forward", "backward")}
+
+
+# what else is said
+
+
+def _called(figures: Figures, *phases: str) -> str:
+    found = system_call(figures, *phases)
+    return f"; {_percent(found[1])} of it in {found[0]}" if found else ""
+
+
+def _second(time: Account, found: Mapping[str, Any]) -> str:
+    """What comes next to that which the verdict names."""
+    if found["kind"] == "balanced":
+        return ""
+    seconds = {kind: time.seconds(kind) for kind in dict.fromkeys(part.kind for part in time.parts) if kind != found["kind"]}
+    kind = max(seconds, key=seconds.__getitem__)
+    share = seconds[kind] / time.work_s if time.work_s else 0.0
+    if share < SECOND:
+        return ""
+    if sum(part.seconds for part in time.of(kind) if part.of_step) > seconds[kind] / 2:
+        return f"Second: {_KINDS[kind]}, {_percent(time.of_step(kind))} of a step."
+    return f"Second: {_KINDS[kind]}, {_percent(share)} of the time after the start."
+
+
+def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
+    """The few steps that shares and medians leave out."""
+    found = time.outliers
+    if not found:
+        return ""
+    n, phase = found["n"], _NAMED.get(found["phase"], found["phase"])
+    if not n:
+        return f"Left out: {_percent(found['share'])} of the time of all steps, {phase}."
+    which = "the first step takes" if n == 1 and found["first"] == 0 else f"{n} of {steps['n']:,} steps take{'s' if n == 1 else ''}"
+    return f"Left out: {which} {_percent(found['share'])} of the time of all steps, mostly in {phase}."
+
+
+def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
+    """That gradients are accumulated: a step is no update then."""
+    updates = facts.get("updates") or 0
+    if not 0 < updates <= steps["n"] / 1.5:
+        return ""
+    return f"A step is a micro-batch: {steps['n'] / updates:.3g} steps an update of the parameters."
 
 
 def _percent(share: float) -> str:
     return f"{share:.0%}"
-
-
-def _ceiling(share: float, condition: str) -> str:
-    return f" At best, {condition}, a step would take {_percent(1 - share)} of today's time."

@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from voirkit.analysis.comparison import Figure
+    from voirkit.report.comparison_table import Pairs
     from voirkit.runs.opened import Run
 
 EXIT_DIFFERENT = 1  # as of diff
@@ -78,6 +80,7 @@ def _calls(first: Run, second: Run, options: Any) -> int:
 
 def _summaries(first: Run, second: Run, options: Any) -> int:
     from voirkit.analysis.comparison import environments, figures, said
+    from voirkit.analysis.part_failures import PartFailures
     from voirkit.analysis.summary import summary_of
 
     summaries = [summary_of(run) for run in (first, second)]
@@ -90,9 +93,11 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
             print(printable(target))
         sys.stdout.flush()
         return 0
-    rows = figures(summaries[0], summaries[1])
-    different = said(summaries[0], summaries[1])
-    environment = environments(first.manifest, second.manifest)
+    failures = PartFailures()
+    rows: list[Figure] = failures.attempt("figures", lambda: figures(summaries[0], summaries[1]), [])
+    different: Pairs = failures.attempt("what else differs", lambda: said(summaries[0], summaries[1]), {})
+    environment: Pairs = failures.attempt("environment", lambda: environments(first.manifest, second.manifest), {})
+    first.warnings += failures.lines()
     if options.json:
         from voirkit.runs.directory import finite
 

@@ -11,13 +11,13 @@ from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.follow import Noted, end_like, follow
 from voirkit.overseer import Overseer
 from voirkit.runs import directory
+from voirkit.subprocesses import HOOK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
 FLAG = "--follow"
-HOOK = "voirkit_follow.pth"  # by which a python knows that it is followed; installed with voirkit
 
 
 class _Reader(Overseer):
@@ -47,7 +47,8 @@ def main(argv: Sequence[str]) -> int | None:
     """
     reader = _Reader()
     try:
-        reader.require(*voirfile.plugins(reader.warn))
+        for instruments in voirfile.plugins(reader.warn).values():
+            reader.require(*instruments)
         reader(argv)
         if not reader.found.follow:
             return None

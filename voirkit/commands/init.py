@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shlex
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +24,7 @@ LONGEST_QUOTE = 90  # of a line of the script, in a comment
 MEANING = {
     "use_cuda": (
         "Whether the script computes on a GPU. --verify asks for it.",
-        ['ov.probe("//FUNCTION > VARIABLE as use_cuda").give()', "or, if the script never uses one: ov.give(use_cuda=False)"],
+        ['ov.probe("//FUNCTION > VARIABLE as use_cuda").give()'],
     ),
     "model": ("What is trained.", ['ov.probe("//FUNCTION > VARIABLE as model").give()']),
     "loader": ("Where the batches come from. --loading-rate needs it.", ['ov.probe("//FUNCTION > VARIABLE as loader").give()']),
@@ -45,7 +43,7 @@ HEAD = '''\
 
 The script knows nothing of this file; voirkit finds it beside the script. Every function here whose name starts with
 ``instrument_`` runs along with the script; each ``yield`` waits for the end of a phase of the run. A probe names a
-variable of a function of the script, and ``.give()`` puts each value of it into the stream ``ov.given``, where voirkit's
+variable of the script, and ``.give()`` puts each value of it into the stream ``ov.given``, where voirkit's
 instruments (--train-rate, --dash, --verify) look for names that they know; "as" gives a variable such a name.
 {probes} lists all that can be probed.
 """
@@ -53,8 +51,6 @@ instruments (--train-rate, --dash, --verify) look for names that they know; "as"
 
 def instrument_probes(ov):
     """Gives what voirkit's instruments look for, under the names that they know."""
-    # Until then the script's functions are not there to be probed.
-    yield ov.phases.load_script
 '''
 
 
@@ -89,9 +85,7 @@ def main(argv: Sequence[str]) -> int:
     path = os.path.join(source.folder, NAME)
     if os.path.lexists(path):
         raise _is_there(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes: said when the script itself is compiled
-        candidates = Candidates(source.catalogue, ast.parse(source.text))
+    candidates = Candidates(source.catalogue)
     entries = [_entry(reading, candidates, source) for reading in READINGS]
     _write(path, voirfile_text(source, candidates, entries))
     print("\n".join(_words(path, source, candidates, entries)))

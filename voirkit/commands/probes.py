@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from voirkit.commands.target import Source
 
 SCHEMA = 1
-NO_FUNCTION = "no function in it: a selector names a function, so that nothing at the top level can be probed"
+NOTHING = "nothing in it to be probed: no function, and no variable at its top level"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,7 +60,7 @@ def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit probes",
         "voirkit probes [--json] SCRIPT [FUNCTION]\n       voirkit probes [--json] -m MODULE [FUNCTION]",
-        description="List what can be probed in a script, without running it: variables, loops and returns of each function.",
+        description="List what can be probed in a script, without running it: the variables and loops of its top level and functions.",
     )
     parser.add_argument("SCRIPT", nargs="?", help="the script, or a folder with a __main__.py")
     parser.add_argument("FUNCTION", nargs="?", help="only this function or class: train_epoch, Trainer.run, Trainer")
@@ -149,7 +149,7 @@ def _line(offer: Offer, one: FunctionOffers) -> int:
 def plain(groups: list[list[Row]], source: Source) -> str:
     """Aligned text, nothing cut off, for files and pipes."""
     if not groups:
-        return f"{source.file}: {NO_FUNCTION}."
+        return f"{source.file}: {NOTHING}."
     widths = [max(len(row[i]) for group in groups for row in group) for i in range(3)]
     lines = []
     for group in groups:
@@ -167,7 +167,7 @@ def _draw(groups: list[list[Row]], source: Source) -> None:
 
     console = Console()
     if not groups:
-        console.print(Text(f"{source.file}: {NO_FUNCTION}."))
+        console.print(Text(f"{source.file}: {NOTHING}."))
         return
     table = Table("where", "what", "name", "selector", box=None, header_style="bold", pad_edge=False)
     for column in table.columns:

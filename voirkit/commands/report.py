@@ -110,8 +110,10 @@ def _said_of(rule: Rule) -> str:
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     """The directories that belong together: several are one run if each holds ranks that no other does and one at most has begun it."""
     distinct = list({run.path: run for run in runs}.values())
+    if len(distinct) == 1:
+        return [distinct]
     held = [{process.rank for process in _processes(run)} for run in distinct]
-    if len(distinct) == 1 or sum(map(len, held)) > len(set[int]().union(*held)) or sum(bool(run.manifest) for run in distinct) > 1:
+    if sum(map(len, held)) > len(set[int]().union(*held)) or sum(bool(run.manifest) for run in distinct) > 1:
         return [[run] for run in distinct]
     order = sorted(range(len(distinct)), key=lambda i: (not distinct[i].manifest, min(held[i], default=0)))
     return [[distinct[i] for i in order]]

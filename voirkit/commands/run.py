@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from voirkit import voirfile
+from voirkit import alias, voirfile
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
+from voirkit.options import BUILT_IN, PLUGIN
 from voirkit.overseer import Overseer
 from voirkit.runs import traces
 from voirkit.runs.lines import listening
+from voirkit.runs.process_start import process_begun_ns
 from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.rate_figures import throughput
 from voirkit.script import current_folder, folder_of, put_last
 
 TYPE_CHECKING = False
@@ -23,8 +26,12 @@ if TYPE_CHECKING:
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], with_process: bool = False) -> int:
     """Run what the arguments name.
+
+    Args:
+        argv: The words after ``voirkit``.
+        with_process: Whether this process was started for the run: it begins with the process.
 
     Returns:
         The exit code. What the script raises is raised on, so that python ends as it would have without voirkit; only the traceback
@@ -37,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         if code is not None:
             return code
     pid = os.getpid()
-    overseer = Overseer(logfile=listening(), record=True)
+    overseer = Overseer(logfile=listening(), record=True, begun_ns=process_begun_ns() if with_process else None)
     try:
         _collect(overseer, argv)
         overseer(argv)
@@ -58,14 +65,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
     """Give the overseer the instruments of installed packages and of voirfiles."""
-    plugins = voirfile.plugins(overseer.warn)
+    packages = voirfile.installed_packages()
+    alias.install((name, table) for _, name, table in voirfile.entry_points(alias.GROUP, packages))
+    plugins = voirfile.plugins(overseer.warn, packages)
     typed, module = overseer.argparser.guess_script(argv)
     folder = folder_of(typed if module is None else None)
     voirfiles = _voirfiles(folder)
     put_last(folder)
-    overseer.require(*plugins)
+    for distribution, instruments in plugins.items():
+        overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
     for i, path in enumerate(voirfiles):
         overseer.require(*voirfile.load(path, i))
+        overseer.voirfiles.append(voirfile.identity(path))
 
 
 def _voirfiles(folder: str) -> list[str]:
@@ -91,6 +102,8 @@ def closing_words(overseer: Overseer) -> None:
         _say_words(overseer)
     for reason in overseer.failures:
         overseer.say(f"check failed: {reason}")
+    for hint in _behind_script(overseer):
+        overseer.say(hint)
     if not overseer.table and os.path.isdir(overseer.run_dir):
         here = current_folder() + os.sep
         overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
@@ -98,6 +111,19 @@ def closing_words(overseer: Overseer) -> None:
         say_as_it_is(f"see it as a page  {page}\n")
     elif page:
         overseer.say(f"see it as a page: {page}")
+
+
+def _behind_script(overseer: Overseer) -> list[str]:
+    """What to type where an option of voirkit's stands behind a script whose source does not have that word."""
+    source = overseer.program.source if overseer.program is not None else None
+    if source is None:
+        return []
+    names, hints = overseer.argparser.option_names(), []
+    for word in overseer.options.ARGV:
+        flag = word.partition("=")[0]
+        if flag in names and flag.startswith("--") and flag[2:].replace("-", "_").encode() not in source.replace(b"-", b"_"):
+            hints.append(f"{flag} was given to {overseer.script}, behind which it stands. voirkit's own: voirkit {word} {overseer.script}")
+    return hints
 
 
 def _page(overseer: Overseer, run_dir: str) -> str:
@@ -128,8 +154,8 @@ def words(summary: dict[str, Any]) -> list[str]:
         lines.append(f"loss: {first} -> {last} ({loss['n']} values)")
     lines += [f"{alert['kind']}: {alert['because']}" for alert in summary.get("alerts", [])]
     for name, rate in summary.get("rates", {}).items():
-        spread = f" (p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""
-        lines.append(f"{name}: {figure(rate['median'])} {rate['units']}{spread}")
+        spread = f" (typically {figure(rate['median'])}, p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""
+        lines.append(f"{name}: {figure(throughput(rate))} {rate['units']}{spread}")
     silent = [f"{p['selector']} ({p['where']})" for p in summary.get("probes", []) if not p["events"]]
     if silent:
         lines.append("probes that never fired: " + ", ".join(silent))

@@ -25,7 +25,6 @@ NAMES = {
     "loader": ("train_loader", "trainloader", "train_dataloader", "loader", "dataloader", "data_loader", "train_dl"),
 }
 NO_MODEL = ("crit", "loss", "optim", "sched", "scaler", "token", "transform", "collate", "augment", "metric", "log")
-NOT_IN_A_FUNCTION = "it stands at the top level of the script, and a selector needs a function: move it into one, such as main()"
 IN_PLACE = "it has no name of its own: set a variable to it"
 AN_ATTRIBUTE = "it is an attribute: set a variable to it first"
 MOST_CALLERS = 4  # that a parameter is followed through
@@ -66,12 +65,11 @@ class Candidates:
 
     Args:
         catalogue: The script's.
-        tree: Its syntax tree. With it, what stands at the top level is found too, as something that can not be probed.
     """
 
-    def __init__(self, catalogue: Catalogue, tree: ast.Module | None = None) -> None:
+    def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._script = Script(catalogue, tree)
+        self._script = Script(catalogue)
         self._loop: TrainingLoop | None = next(iter(self._script.loops), None)
 
     def line(self, reading: str) -> str | None:
@@ -222,7 +220,7 @@ class Candidates:
             if block.function and name in block.function.parameters:
                 yield _Named(block, name, block.function.parameters[name].line)
         for block in self._script.blocks:
-            if block.function is None and name in self._catalogue.names:
+            if block.function is None and self._is_variable(block, name):
                 yield _Named(block, name, self._catalogue.names[name].line)
 
     def _traced(self, block: Block, name: str) -> Iterator[_Named]:
@@ -254,7 +252,7 @@ class Candidates:
             return None
         for caller, call in self._script.callers(block):
             given = argument(call, block, name)
-            if given is not None and caller.function and self._is_variable(caller, dotted(given)):
+            if given is not None and self._is_variable(caller, dotted(given)):
                 return caller, dotted(given)
         return None
 
@@ -282,9 +280,7 @@ class Candidates:
         return self._checked(reading, named.line, block, f" > {_as(name, reading)}")
 
     def _checked(self, reading: str, line: int, block: Block, rest: str) -> Candidate:
-        if block.function is None:  # how it would be written once that is done
-            return Candidate(reading, line, code=f'ov.probe("//main{rest}").give()', obstacle=NOT_IN_A_FUNCTION)
-        selector = reference(block.function, self._catalogue.module) + rest
+        selector = reference(block.function or self._catalogue.top, self._catalogue.module) + rest
         refused = refusal(selector, self._catalogue)
         return Candidate(reading, line, selector, f'ov.probe("{selector}").give()', refused)
 

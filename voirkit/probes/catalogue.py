@@ -11,7 +11,9 @@ import sys
 from dataclasses import dataclass, field, replace
 
 from voirkit.errors import SelectorError, did_you_mean
+from voirkit.probes.grammar import TOP
 from voirkit.probes.syntax import Found, Reader, Scope, dotted
+from voirkit.probes.top_level import as_function
 from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
@@ -143,6 +145,7 @@ class Catalogue:
         names: What the top level binds (functions, classes and imports too).
         loops: The ``for`` loops of the top level.
         star_imports: Modules of ``from module import *``, with their leading dots.
+        top: The top level, as a function of that name that takes nothing.
         module: Name of the module it was read for; empty for a script.
     """
 
@@ -152,6 +155,7 @@ class Catalogue:
     names: dict[str, Variable]
     loops: tuple[Loop, ...]
     star_imports: tuple[str, ...]
+    top: Function
     module: str = ""
 
     def find(self, path: tuple[str, ...]) -> Function | None:
@@ -168,6 +172,8 @@ class Catalogue:
 
         A property is its getter.
         """
+        if path == self.top.path:
+            return [self.top]
         other = (f"{path[-1]}.setter", f"{path[-1]}.deleter") if path else ()
         found = [f for f in self.definitions(path) if not any(name in other for name in f.decorators)]
         always = [n for n, function in enumerate(found) if not function.is_conditional]
@@ -212,6 +218,7 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
         _variables(top.bound),
         tuple(Loop(*loop) for loop in top.loops),
         tuple(top.star_imports),
+        _top(top, tree, filename),
         module,
     )
 
@@ -326,6 +333,18 @@ def _function(scope: Scope, filename: str) -> Function:
         nonlocals_declared=tuple(scope.nonlocals),
         node=node,
     )
+
+
+def _top(scope: Scope, tree: ast.Module, filename: str) -> Function:
+    """The top level, as a function."""
+    return Function(
+        path=(TOP,), filename=filename, line=1, first_line=1, last_line=max((s.end_lineno or 1 for s in tree.body), default=1),
+        kind="function", is_async=False, is_lambda=False, is_generator=False, is_conditional=False, mangles=False, decorators=(),
+        parameters={}, variables=_variables(scope.bound), comprehension_variables=_variables(scope.comprehension),
+        attributes=_variables(scope.attributes), declared=scope.declared, loops=tuple(Loop(*loop) for loop in scope.loops),
+        returns=(), yields=(), globals_read=tuple(name for name in scope.reads if not scope.local(name)), free_read=(),
+        globals_declared=(), nonlocals_declared=(), node=as_function(tree.body),
+    )  # fmt: skip
 
 
 def _class(scope: Scope) -> ClassDefinition:

@@ -24,7 +24,7 @@ from voirkit.probes.plan import Element, Node, Rule, is_same
 from voirkit.probes.scope import NotDefinedYet
 from voirkit.probes.seen import HAPPENS_NOT, REPLACEABLE
 from voirkit.probes.sites import CanNot
-from voirkit.probes.source import NoSource, sets
+from voirkit.probes.source import CHANGED, NoSource, sets
 from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
 from voirkit.probes.woven import Path
 
@@ -130,6 +130,9 @@ class Engine:
                 function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complainer(function)
             )
             self._orders.append((order, listener))
+            if function.is_top:
+                self._ready_top(node)
+                return []
             try:
                 found = find.absolute(function)
             except NotDefinedYet:
@@ -153,6 +156,17 @@ class Engine:
                 self._bind(node, found)
                 listener.names = [*listener.names, *(e.name for e in node.elements if e.name)]
         return [self._tried(node, listener, found)]
+
+    def _ready_top(self, node: Node) -> None:
+        """The top level of a module gets its taps when the module is compiled: it can not have run yet."""
+        function = node.function
+        if node.rule.total or may_need_memory(node):
+            raise function.wrong("at the top level only variables and one loop can be captured together.")
+        if not (self._may_wait and not function.module):
+            if (function.module or "__main__") in sys.modules:
+                raise function.wrong(f"'{function.module or '__main__'}' has run already.", "Make the probe before it is imported.")
+            self._check_source(node)
+        self.missing.add(function.reference)
 
     def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, Path, AnyListener]:
         """Weave, without putting it in place.
@@ -289,6 +303,11 @@ class Engine:
 
     def _defined(self, node: Node, listener: AnyListener) -> None:
         """A module with a function in it has been imported, perhaps again."""
+        if node.function.is_top:
+            self.missing.discard(node.function.reference)
+            if not any(order.made for order, other in self._orders if other is listener):
+                self._complain(node.function.wrong(f"the top level of {node.function.module} {CHANGED}"))
+            return
         with weave.lock:
             try:
                 found = find.absolute(node.function, is_done=True)

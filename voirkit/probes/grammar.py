@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+TOP = "<module>"  # the top level of the script ('//<module>', or '//' alone) or of a module ('/package.module/<module>')
+_TOP_WORD = "*module*"  # what stands for it where ptera reads: a word to its lexer, and as long
+
 BETWEEN = (">", "as", ",", "=", "~", ":")
 BEFORE = ("!", "!!", "$", ":")
 EXAMPLE = "'//train_epoch > loss'"
@@ -25,6 +28,7 @@ NO_MEANING = {
     "[[": "an index can not be probed: name the variable alone.",
     '"': "a string stands in single quotes.",
     "'": "a quote is opened and not closed.",
+    "<": f"'<' stands only in '//{TOP}', the top level of the script.",
 }
 
 HASH_VARIABLES = ("#enter", "#exit", "#value", "#error", "#yield", "#receive")
@@ -74,6 +78,11 @@ class ParsedFunction:
     where: str
     is_total: bool = False
     is_replaced: bool = False
+
+    @property
+    def is_top(self) -> bool:
+        """Whether it is no function, but the top level of the script or a module."""
+        return self.path == (TOP,)
 
     @property
     def variables(self) -> list[str]:
@@ -135,14 +144,14 @@ def parse(selector: str, where: str) -> Parsed:
     """
     tree = read(selector, where)
     if not hasattr(tree, "captures"):
-        raise _lonely(selector, where, tree.name)
+        raise _lonely(selector, where, tree.name and tree.name.replace(_TOP_WORD, TOP))
     functions: list[ParsedFunction] = []
     names: list[str] = []
     tags: list[str] = []
     for call in _calls(tree):
         captures = tuple(_capture(element, selector, where) for element in call.captures)
         module, path = _reference(call.element, selector, where)
-        name = call.element.name.value
+        name = call.element.name.value.replace(_TOP_WORD, TOP)
         functions.append(ParsedFunction(name, module, path, captures, selector, where))
         for element in (call.element, *call.captures):
             names += _names_in(element.value, selector, where)
@@ -155,7 +164,21 @@ def parse(selector: str, where: str) -> Parsed:
         next = "Write '!' before what begins: f(!#loop_i as start, !!#endloop_i as end)."
         raise wrong(selector, where, what, next, selector.find("!!"))
     focus = (focused or functions[:1])[-1]
+    if any(function.is_top for function in functions):
+        _check_top(functions)
     return Parsed(selector, where, tuple(functions), focus, tuple(names), tuple(tags), tree)
+
+
+def _check_top(functions: list[ParsedFunction]) -> None:
+    """The top level of a module is no call: what is about calls has no meaning there."""
+    top = next(function for function in functions if function.is_top)
+    next_ = f"Write '{top.reference} > VARIABLE', or of a loop '{top.reference}(X as batch) > #endloop_X as step'."
+    if len(functions) > 1:
+        raise top.wrong("the top level is no call, so that no function can be named beside it: make a probe for each.", next_)
+    if top.hashes:
+        raise top.wrong(f"the top level is no call, and has no '{top.hashes[0]}'.", next_)
+    if top.is_total:
+        raise top.wrong("the top level is no call, at the end of which there could be an event: it needs a focus.", next_)
 
 
 def _calls(call: Any) -> Iterator[Any]:
@@ -167,6 +190,8 @@ def _calls(call: Any) -> Iterator[Any]:
 def _lonely(selector: str, where: str, name: str | None) -> SelectorError:
     if name is None:
         return _wildcard(selector, where)
+    if name == "//" or name.endswith(TOP):
+        raise wrong(selector, where, "it names the top level, but nothing to observe in it.", f"Write '{name} > VARIABLE'.")
     if name.startswith("/"):
         next = f"Write '{name} > VARIABLE', or '{name}() as result' for what it returns."
         return wrong(selector, where, "it names a function, but nothing to observe in it.", next)
@@ -185,10 +210,16 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
     if element.name is None:
         raise _wildcard(selector, where)
     name = element.name.value
-    at = selector.find(name)
+    at = selector.find(name.replace(_TOP_WORD, TOP))
     if _is_compared(element):
         raise wrong(selector, where, f"'{name}' is a function here, and has no value to compare.", at=at)
     module, path = None, name.split(".")
+    if name == "//" or (name.startswith("/") and name.endswith(f"/{_TOP_WORD}") and name.count("/") == 2):
+        module, path = name[1:].partition("/")[0], [TOP]
+        if all(part.isidentifier() for part in (module.split(".") if module else [])):
+            return ("" if module == "__main__" else module), (TOP,)
+    if _TOP_WORD in name:
+        raise wrong(selector, where, f"'{TOP}' stands alone behind '//' or '/package.module/'.", f"Did you mean '//{TOP}'?", at)
     if name.startswith("/"):
         module, *path = name[1:].split("/")
         if not path or not all(path):
@@ -267,7 +298,7 @@ def read(selector: str, where: str) -> Any:
         raise wrong(selector, where, "it is empty.", f"Write FUNCTION > VARIABLE, such as {EXAMPLE}.")
     check_form(selector, where)
     try:
-        tree = language.parse(selector)
+        tree = language.parse(selector.replace(TOP, _TOP_WORD))
     except SyntaxError as error:
         at = (error.offset or 1) - 1 + len(selector) - len(selector.lstrip())
         at += len(selector[at:]) - len(selector[at:].lstrip())  # its operators begin with the white space before them
@@ -326,10 +357,10 @@ def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
 
     indent = len(selector) - len(selector.lstrip())
     tokens = []
-    for token in language.parser.lexer(selector):
+    for token in language.parser.lexer(selector.replace(TOP, _TOP_WORD)):
         if token.value:  # white space between two words is an operator without text
             at = token.location.start + indent
-            tokens.append((token.value, token.type, at + len(selector[at:]) - len(selector[at:].lstrip())))
+            tokens.append((token.value.replace(_TOP_WORD, TOP), token.type, at + len(selector[at:]) - len(selector[at:].lstrip())))
     return tokens
 
 

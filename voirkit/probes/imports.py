@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from voirkit import imports
 from voirkit.interruptions import is_from_handler
 from voirkit.probes import source, weave, woven
+from voirkit.probes.grammar import TOP
 from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.taps import NeedsMemory
+from voirkit.probes.top_level import as_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +88,7 @@ def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes 
         if is_from_handler(exc):
             raise
         for order in orders:
-            if statements is None or woven.definitions(ast.Module(statements, []), order.path):
+            if statements is None or order.path == (TOP,) or woven.definitions(ast.Module(statements, []), order.path):
                 _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return code
 
@@ -101,6 +103,8 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
     """
     table: dict[str, Any] = {}
     with weave.lock:
+        if any(order.path == (TOP,) for order in orders):
+            return _woven_whole(statements, code, orders, is_script)
         chosen = [s for s in statements if any(woven.definitions(ast.Module([s], []), order.path) for order in orders)]
         chosen = [
             s for s in statements if any(s.lineno <= (c.end_lineno or c.lineno) and c.lineno <= (s.end_lineno or s.lineno) for c in chosen)
@@ -109,17 +113,7 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
             return code
         part, places = _enough(statements, chosen, code)
         part.body[:] = [source.copied(s) if s in chosen else s for s in part.body]  # they are the program's, or are asked for again
-        made: list[Order] = []
-        where = woven.placed(part, [(order.path, order.listener) for order in orders])
-        for path in dict.fromkeys(order.path for order in orders):
-            wishes = [order for order in orders if order.path == path]
-            for node in woven.definitions(part, path):
-                possible = [order for order in wishes if _can(node, order, is_script)]
-                if possible:
-                    woven.put(node, [order.listener for order in possible], None, table, code)
-                made += possible
-                others = [order.listener for order in wishes if order not in possible]
-                where = [(at, rest, listener) for at, rest, listener in where if at is not node or rest or listener not in others]
+        made, where = _put(part, orders, table, code, is_script)
         if not table:
             return code
         try:
@@ -129,6 +123,46 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
         for order in made:
             order.made = True
         return new
+
+
+def _woven_whole(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], is_script: bool) -> CodeType:
+    """As ``_woven``, where the module's own statements get taps too.
+
+    Raises:
+        NoSource, RecursionError: None can.
+    """
+    table: dict[str, Any] = {}
+    part = ast.Module([source.copied(s) for s in statements], [])
+    made, where = _put(part, [order for order in orders if order.path != (TOP,)], table, code, is_script)
+    top = as_function(part.body)
+    wishes = [order for order in orders if order.path == (TOP,)]
+    possible = [order for order in wishes if _can(top, order, is_script)]
+    woven.put(top, [order.listener for order in possible], None, table, None)
+    part.body = top.body
+    for order in [*made, *possible]:
+        order.made = True
+    try:
+        return woven.patched(source.compiled(part, code), code, table, where) if table else code
+    except SyntaxError as exc:
+        raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
+
+
+def _put(
+    part: ast.Module, orders: Sequence[Order], table: dict[str, Any], code: CodeType, is_script: bool
+) -> tuple[list[Order], list[woven.Placed]]:
+    """Put taps into the functions of a part of a module; for whom, and where."""
+    made: list[Order] = []
+    where = woven.placed(part, [(order.path, order.listener) for order in orders])
+    for path in dict.fromkeys(order.path for order in orders):
+        wishes = [order for order in orders if order.path == path]
+        for node in woven.definitions(part, path):
+            possible = [order for order in wishes if _can(node, order, is_script)]
+            if possible:
+                woven.put(node, [order.listener for order in possible], None, table, code)
+            made += possible
+            others = [order.listener for order in wishes if order not in possible]
+            where = [(at, rest, listener) for at, rest, listener in where if at is not node or rest or listener not in others]
+    return made, where
 
 
 def _enough(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) -> tuple[ast.Module, list[CodeType]]:

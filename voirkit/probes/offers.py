@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from voirkit.errors import SelectorError
 from voirkit.probes.selectors import check_all, parse
+from voirkit.probes.top_level import is_top as is_top_level
 from voirkit.probes.training import batch_name, counts
 
 TYPE_CHECKING = False
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from voirkit.probes.catalogue import Catalogue, Function, Loop
 
     Kind: TypeAlias = Literal["parameter", "variable", "loop", "return", "yield"]
+
+
+_DEFINED = frozenset({"import", "def", "class", "type"})  # what a module's names are mostly set to, and nobody means to watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +69,19 @@ def refusal(selector: str, catalogue: Catalogue) -> str:
         check_all(parse(selector, ""), script, catalogue.filename, modules=lambda name: catalogue if name == catalogue.module else None)
     except SelectorError as error:
         what = error.what.removeprefix(f"selector {selector!r}: ").rstrip(".")
-        return re.sub(r"^[\w.]+ \(.*?:\d+\) |can not be probed(?: for '.*?')?: ", "", what)
+        return re.sub(r"^(?:[\w.]+ \(.*?:\d+\)|the top level of \S+) |can not be probed(?: for '.*?')?: ", "", what)
     return ""
 
 
 def offers(catalogue: Catalogue) -> list[FunctionOffers]:
-    """All functions of a file in source order, lambdas and redefined ones too."""
-    return [_of(function, catalogue) for function in catalogue.functions]
+    """The top level, and all functions of a file in source order, lambdas and redefined ones too."""
+    every = [_of(function, catalogue) for function in (catalogue.top, *catalogue.functions)]
+    return every if every[0].offers else every[1:]
 
 
 def _of(function: Function, catalogue: Catalogue) -> FunctionOffers:
     name = reference(function, catalogue.module)
-    refused = _not_live(function, catalogue) or refusal(f"{name} > #enter", catalogue)
+    refused = "" if function is catalogue.top else _not_live(function, catalogue) or refusal(f"{name} > #enter", catalogue)
     listed = tuple(_checked(offer, refused, function, catalogue) for offer in _wanted(function, name))
     return FunctionOffers(function, name, refused, listed)
 
@@ -104,14 +109,19 @@ def _checked(offer: Offer, refused: str, function: Function, catalogue: Catalogu
 def _wanted(function: Function, name: str) -> Iterator[Offer]:
     """Everything in the function, with the selectors that one would like to use."""
     inner = {name: variable for name, variable in function.comprehension_variables.items() if not function.knows(name)}
+    is_top = is_top_level(function.node)
     for kind, found in (
         ("parameter", function.parameters),
         ("variable", function.variables | function.attributes | inner),
     ):
         for variable in found.values():
+            if is_top and _DEFINED.issuperset(variable.forms):
+                continue
             yield Offer(kind, (variable.name,), (variable.line,), (f"{name} > {variable.name}",), "")  # type: ignore[arg-type]
     for loop in function.loops:
         yield Offer("loop", loop.names, (loop.line,), loop_selectors(function, loop, name), "its target is no variable")
+    if is_top:
+        return
     if function.is_generator:
         yield Offer("yield", (), function.yields, (f"{name} > #yield as item",), "")
     else:

@@ -6,14 +6,13 @@ A process that has no children, or no probes, pays for none of this: what is nee
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from voirkit import streams
+from voirkit import child_process, streams
 from voirkit.errors import VoirkitError
 from voirkit.probes import spawn, weave
 
@@ -133,11 +132,7 @@ def end_after_children(function: Callable[[], None]) -> bool:
 
     That is so if multiprocessing was imported before what registered the function, so that its turn comes later.
     """
-    util = sys.modules.get("multiprocessing.util")
-    if util is None or util._exiting or not _probes or _exchange is None:
-        return False
-    util.Finalize(None, function, exitpriority=-1000)
-    return True
+    return bool(_probes) and _exchange is not None and child_process.when_they_have_ended(function)
 
 
 def _take(pid: int, key: int, data: Any) -> None:

@@ -7,14 +7,20 @@ from types import CodeType
 from typing import Any
 
 _PARTS = (
-    "co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_freevars", "co_cellvars", "co_names",
+    "co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freevars", "co_cellvars", "co_names",
     "co_varnames", "co_code", "co_exceptiontable",
 )  # fmt: skip
+
+
+# Set by ``types.coroutine`` on the code of a generator function that is there already; no source says so.
+AWAITABLE = 0x100  # inspect.CO_ITERABLE_COROUTINE
 
 
 def is_same(one: CodeType, other: CodeType, same_start: bool = True) -> bool:
     """Whether they are; with ``same_start=False`` the line in which they begin may differ."""
     if same_start and one.co_firstlineno != other.co_firstlineno:
+        return False
+    if one.co_flags | AWAITABLE != other.co_flags | AWAITABLE:
         return False
     if any(getattr(one, part, None) != getattr(other, part, None) for part in _PARTS):
         return False

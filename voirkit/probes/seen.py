@@ -10,12 +10,13 @@ from weakref import WeakKeyDictionary
 from voirkit.probes.comprehensions import apart
 from voirkit.probes.names import FunctionNode, bound_in, outer_expressions, used_in
 from voirkit.probes.sites import CanNot, Site
-from voirkit.probes.tapper import Tapper
+from voirkit.probes.tapper import tapper_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from voirkit.probes.sites import Tap
+    from voirkit.probes.tapper import Tapper
 
 # Kinds of sites (``sites.Site``)
 HAPPENS_NOT = frozenset({"declared", "unset"})
@@ -49,7 +50,7 @@ class Seen:
 
     def __init__(self, node: FunctionNode) -> None:
         looker = Looker()
-        self.sights = Tapper(node, [looker], outside_of(node), None, {})
+        self.sights = tapper_of(node, [looker], outside_of(node), None, {})
         self.sights.put()
         self.kinds = looker.kinds
 
@@ -80,34 +81,34 @@ def outside_of(node: FunctionNode) -> list[str]:
     return [name for name in dict.fromkeys(name for part in body for name in used_in(part)) if name not in own]
 
 
-def refusal(tapper: Tapper, wanted: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
+def refusal(tapped: Tapper, wanted: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
     """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can.
 
     Args:
-        tapper: That has put in taps.
+        tapped: That has put in taps.
         wanted: The names of captures.
         foci: Those of them that make an event.
         is_total: Whether the event comes at the end of the call.
         is_replaced: Whether the foci are to be replaced.
     """
     for name in wanted:
-        if name in tapper.unseen:
-            return f"can not be probed for '{name}': {tapper.unseen[name]}"
-        if is_replaced and name in tapper.fixed:
-            return f"can not be probed for '{name}' to replace it: {tapper.fixed[name]}"
-    if is_total and "#exit" in tapper.unseen:
-        return f"can not be probed without a focus: that is an event at the end of the call, and {tapper.unseen['#exit']}"
-    return apart(tapper, wanted, foci)
+        if name in tapped.unseen:
+            return f"can not be probed for '{name}': {tapped.unseen[name]}"
+        if is_replaced and name in tapped.fixed:
+            return f"can not be probed for '{name}' to replace it: {tapped.fixed[name]}"
+    if is_total and "#exit" in tapped.unseen:
+        return f"can not be probed without a focus: that is an event at the end of the call, and {tapped.unseen['#exit']}"
+    return apart(tapped, wanted, foci)
 
 
-def check(tapper: Tapper) -> None:
+def check(tapped: Tapper) -> None:
     """Make sure that taps which have been put in see all that their listeners want.
 
     Raises:
         CanNot: They do not.
     """
-    for listener in tapper.listeners:
-        problem = refusal(tapper, listener.wanted, listener.foci, listener.is_total, listener.overridable)
+    for listener in tapped.listeners:
+        problem = refusal(tapped, listener.wanted, listener.foci, listener.is_total, listener.overridable)
         if problem:
             raise CanNot(problem)
 

@@ -176,7 +176,7 @@ def _check_captures(function: ParsedFunction, definitions: Iterable[Function], n
 
 
 def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Callable[[str], str]) -> SelectorError | None:
-    label = f"{found.name} ({site})"
+    label = f"the top level of {site.rpartition(':')[0]}" if function.is_top else f"{found.name} ({site})"
     for variable in function.variables:
         if variable in found.attributes:
             continue

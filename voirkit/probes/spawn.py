@@ -26,7 +26,7 @@ _BEGIN = "voirkit.probes.spawn:begin"
 
 def watch() -> None:
     """From now on the processes that multiprocessing starts get the probes with them."""
-    inherit.watch(_BEGIN, offered)
+    inherit.watch(_BEGIN, offered, subprocesses=False)  # their functions are not there yet when torch is imported
 
 
 def unwatch() -> None:
@@ -60,6 +60,8 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
     engine: Any = probe._engine
     if engine is None or not (engine._is_heard or probe._relayed.emit is not None) or probe._ended:
         return None
+    if any(function.is_top for parsed in probe._parsed for function in parsed.functions):
+        return None  # the script is run here; a process that is spawned imports it to have what it defines
     try:
         watched = engine.watched
         selectors = [

@@ -97,6 +97,11 @@ class Probe(Stream):
         """How many events of child processes were lost because they came faster than they could be taken."""
         return processes.dropped(self._root)
 
+    @property
+    def overrides(self) -> bool:
+        """Whether something replaces what the focus variable is set to."""
+        return bool(self._root._relayed.overriding)
+
     # checking
 
     def check(self, program: Program) -> None:
@@ -115,6 +120,12 @@ class Probe(Stream):
                 probe_type=self._kind["probe_type"], overridable=self._kind["overridable"],
             )  # fmt: skip
             self.site = self.site or site
+            for function in parsed.functions:
+                if function.module and function.is_top:
+                    program.hold()  # the script may import it anywhere
+                elif function.is_top and not program.hold(function.variables + function.loops):
+                    next = "Make the probe before `yield ov.phases.load_script`."
+                    raise function.wrong("what it names has been set, while the script was loaded.", next)
         self._is_checked = True
 
     # on and off

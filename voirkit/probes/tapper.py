@@ -15,6 +15,7 @@ from voirkit.probes.compiled import AUGMENTED
 from voirkit.probes.names import COMPREHENSIONS, SCOPES, FunctionNode, bound, bound_in, captures, dotted, inside, outer_fields
 from voirkit.probes.sites import Listener, Site
 from voirkit.probes.tags import tags_of
+from voirkit.probes.top_level import is_future, is_top
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -379,3 +380,25 @@ class Tapper(Calls):
 def is_text(statement: ast.stmt) -> bool:
     value = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def tapper_of(
+    node: FunctionNode, listeners: Sequence[Listener], outside: Sequence[str], names: Any, table: dict[str, Any],
+    own: CodeType | None = None,
+) -> Tapper:  # fmt: skip
+    """A ``Tapper`` for a function, or for the top level of a module."""
+    if is_top(node):
+        return TopTapper(node, listeners, (), names, table)
+    return Tapper(node, listeners, outside, names, table, own)
+
+
+class TopTapper(Tapper):
+    """Puts taps between the statements of a module: nothing before its first, so that its ``__doc__`` and ``__future__`` imports stay."""
+
+    def put(self) -> None:
+        """Do it."""
+        body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # no lambda
+        first = 0
+        while first < len(body) and (is_text(body[first]) or is_future(body[first])):
+            first += 1
+        self.node.body = [*body[:first], *self.block(body[first:])]

@@ -73,14 +73,12 @@ class Script:
 
     Args:
         catalogue: The script's.
-        tree: Its syntax tree, if its top level is to be looked at too.
     """
 
-    def __init__(self, catalogue: Catalogue, tree: ast.Module | None = None) -> None:
+    def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self.blocks = [Block(f, tuple(f.node.body)) for f in catalogue.functions if not isinstance(f.node, ast.Lambda)]
-        if tree is not None:
-            self.blocks.append(Block(None, tuple(tree.body)))
+        self.blocks.append(Block(None, tuple(catalogue.top.node.body)))  # type: ignore[arg-type]  # no lambda
         self._by_path = {block.path: block for block in self.blocks}
         self._classes = {c.path[-1]: c.path for c in catalogue.classes}
         self._instances = dict(self._find_instances())

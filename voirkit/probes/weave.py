@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from voirkit import streams
 from voirkit.interruptions import is_from_handler
 from voirkit.probes import compiled, scripted, woven
+from voirkit.probes.same import AWAITABLE
 from voirkit.probes.sites import CanNot, Listener
 from voirkit.probes.source import NoSource, all_codes, is_code_of
 from voirkit.probes.woven import Path, Want
@@ -97,6 +98,9 @@ class Patch:
         function = self.function()
         if function is None:
             return
+        if code_of(function).co_flags & AWAITABLE & ~self.original.co_flags:  # types.coroutine has been called on it since
+            self.original, self.before = (code.replace(co_flags=code.co_flags | AWAITABLE) for code in (self.original, self.before))
+            self._made = ([], self.original)
         if not self.wants:
             place(function, self.before if _stays(self.before) else self.original)
             _patches.pop(id(function), None)

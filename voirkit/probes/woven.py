@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 import weakref
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from voirkit.probes import seen, source
@@ -16,14 +16,15 @@ from voirkit.probes.calls import MARK
 from voirkit.probes.compiled import watch as watch_compiler
 from voirkit.probes.names import FunctionNode
 from voirkit.probes.pickled import watch as watch_picklers
-from voirkit.probes.same import is_same
+from voirkit.probes.same import AWAITABLE, is_same
 from voirkit.probes.sites import Listener
 from voirkit.probes.source import NoSource, all_codes, compiled, inner_codes
-from voirkit.probes.tapper import Tapper
+from voirkit.probes.tapper import tapper_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+CO_GENERATOR = 0x20
 FAR = 10**6  # a line that no file has
 Path = tuple[str, ...]
 Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
@@ -48,6 +49,7 @@ class Origin:
 
 
 _origins: dict[int, Origin] = {}  # by identity of the new code
+_by_tap: weakref.WeakKeyDictionary[FunctionType, Origin] = weakref.WeakKeyDictionary()  # of generators, by the taps in them
 
 
 def forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
@@ -57,12 +59,18 @@ def forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
 
 def origin(code: CodeType) -> Origin | None:
     """Where some code comes from, if it has taps."""
-    return _origins.get(id(code))
+    known = _origins.get(id(code))
+    if known is None and code.co_flags & AWAITABLE:  # types.coroutine has copied it
+        twin = next((_by_tap[const] for const in code.co_consts if isinstance(const, FunctionType) and const in _by_tap), None)
+        if twin is not None:
+            own = twin.old.replace(co_flags=twin.old.co_flags | AWAITABLE)
+            known = _origins[id(code)] = Origin(code, own, twin.wants, twin.everyone)
+    return known
 
 
 def own_code(code: CodeType) -> CodeType:
     """The program's own code, if some code has taps; else that code."""
-    known = _origins.get(id(code))
+    known = origin(code)
     return known.old if known is not None else code
 
 
@@ -160,9 +168,9 @@ def put(
     wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside = seen.outside_of(node) if wanted else ()
     own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
-    tapper = Tapper(node, listeners, [name for name in wanted if name in outside], names, table, own)
-    tapper.put()
-    seen.check(tapper)
+    tapped = tapper_of(node, listeners, [name for name in wanted if name in outside], names, table, own)
+    tapped.put()
+    seen.check(tapped)
 
 
 def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
@@ -258,10 +266,12 @@ def patched(new: CodeType, old: CodeType | None, table: dict[str, Any], where: S
         consts.append(const)
     if not changed and old is not None:
         return old
-    code = new.replace(co_consts=tuple(consts))
+    code = new.replace(co_consts=tuple(consts), co_flags=new.co_flags | (old.co_flags & AWAITABLE if old is not None else 0))
     watch_compiler()
     watch_picklers(own_code)
     if old is not None:
         wants = [(path, listener) for node, path, listener in where if source.is_code_of(old, node)]
-        _origins[id(code)] = Origin(code, old, wants, frozenset(id(listener) for _, _, listener in where))
+        made = _origins[id(code)] = Origin(code, old, wants, frozenset(id(listener) for _, _, listener in where))
+        if code.co_flags & CO_GENERATOR:  # of which types.coroutine may make a copy
+            _by_tap.update({const: made for const in consts if isinstance(const, FunctionType)})
     return code

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, PLAIN = "1", "2", "31", "32", "33", "34", "35", "36", ""
+BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = "1", "2", "31", "32", "33", "34", "35", "36", "91", ""
 LETTERS = {"other": "."}  # in place of a colour; else the first
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-=*#"

@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+_NAMED = 3  # checks of one reason; of more their number
+
 
 def check_rows(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The part of the table."""
@@ -20,12 +22,16 @@ def _rows(checks: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
         if check["found"]:
             head = Text.assemble((f"{check['name']}  ", "bold red"), (_at(check), "bold"), check["because"])
             yield Padding(Group(head, Text.assemble(("next  ", "bold"), check["next"])), (0, 0, 0, 2))
+    inconclusive: dict[str, list[str]] = {}
     for check in checks:
         if check["found"] is None:
-            yield Text.assemble((f"could not tell  {check['name']}  ", "dim"), check["because"])
+            inconclusive.setdefault(check["because"], []).append(check["name"])
+    for because, names in inconclusive.items():  # a script that fails early has one reason for all
+        shown = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} checks"
+        yield Text.assemble((f"inconclusive  {shown}  ", "dim"), because)
     healthy = [check["name"] for check in checks if check["found"] is False]
     if healthy:
-        yield Text.assemble(("not found  ", "dim"), ", ".join(healthy))
+        yield Text.assemble((f"not found ({len(healthy)})  ", "dim"), ", ".join(healthy), no_wrap=True, overflow="ellipsis")
 
 
 def _at(check: Mapping[str, Any]) -> str:

@@ -10,17 +10,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from voirkit.analysis.document import Rank
 from voirkit.analysis.of_run import of_run, roll_up
+from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.summary import summary_of
 from voirkit.runs import at_rest
 from voirkit.runs.directory import SUMMARY, write_json
 from voirkit.runs.opened import Run
+from voirkit.trace.pieces import of_stem
 
 
 def finish(path: str, rank: int, pid: int) -> dict[str, Any]:
-    """Complete one rank's part of a run; rank 0 writes the summary.
+    """Complete one rank's part of a run; rank 0 writes the summary. A run that nobody launched as ranks is completed whole.
 
     Args:
         path: The run directory.
@@ -31,13 +35,18 @@ def finish(path: str, rank: int, pid: int) -> dict[str, Any]:
         The summary.
     """
     with Run(path, ended=[pid]) as run:  # puts the trace to rest before it is read: it is written once
-        for one in of_run(run):
-            if one.rank == rank:
-                roll_up(run, one)
+        failures = PartFailures()
+        ranks: list[Rank] = PartFailures().attempt("steps", lambda: of_run(run), [])  # the summary says why
+        leads = run.manifest.get("world_size", 1) == 1  # the ranks that there are it has started itself
+        left: list[str] = failures.attempt("the trace", lambda: at_rest.settle(path, None if leads else rank, ended=[pid]).left, [])
+        living = {(host, other) for host, _, other in map(of_stem, left)}
+        for one in ranks:
+            if (leads or one.rank == rank) and living.isdisjoint(one.processes):
+                failures.attempt("the steps' own file, from which other reports are faster", partial(roll_up, run, one), "")
+        run.warnings += failures.lines()
         summary = summary_of(run)
         if rank == 0:
             write_json(os.path.join(path, SUMMARY), summary)
-    at_rest.settle(path, rank, ended=[pid])  # nothing is left to do, or this says why
     return summary
 
 
@@ -56,13 +65,15 @@ def main(argv: Sequence[str]) -> int:
     summary = finish(options.RUN, options.rank, options.pid)
     if options.draw and _says_something(summary):
         _draw(summary, options)
+    at_rest.settle(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
     return 0
 
 
 def _says_something(summary: Mapping[str, Any]) -> bool:
     """Whether there is more to be seen than that a script ran."""
     parts = ("native", "checks", "parameters", "syscalls", "torch_profile", "flame")
-    return bool(summary["steps"]["n"] or any(summary.get(part) for part in parts) or (summary.get("calls") or {}).get("by_function"))
+    steps = summary.get("steps")
+    return bool(steps is None or steps["n"] or any(summary.get(part) for part in parts) or (summary.get("calls") or {}).get("by_function"))
 
 
 def _draw(summary: dict[str, Any], options: Any) -> None:

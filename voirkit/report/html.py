@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.part_failures import reason
 from voirkit.report.html_marks import Html, section, text
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def page(run: Run, summary: Summary) -> str:
         run: The opened run; what of it can not be read is said on the page.
         summary: Of DESIGN 3.8, as ``voirkit.analysis.summary.summary_of`` gives it.
     """
-    command = " ".join(map(str, summary.get("command") or [])) or run.name
-    return document(f"{command} · voirkit", list(_parts(run, summary)))
+    words = summary.get("command")
+    command = " ".join(map(str, words)) if isinstance(words, list) else ""
+    return document(f"{command or run.name} · voirkit", list(_parts(run, summary)))
 
 
 def _contents(parts: Sequence[str]) -> Html:
@@ -65,9 +67,14 @@ def _parts(run: Run, summary: Summary) -> Iterator[Html]:
         try:
             made = getattr(import_module(module), function)(run, summary)
         except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
-            made = section(f"failed-{function}", function, f"This part can not be drawn ({type(exc).__name__}: {exc}).")
+            made = failed(function, exc)
         if made:
             yield Html(made)
+
+
+def failed(part: str, exc: Exception) -> Html:
+    """What stands in place of a part of a page."""
+    return section(f"failed-{part}", part, f"This part cannot be drawn ({reason(exc)}).")
 
 
 def document(title: str, parts: Sequence[Html]) -> str:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from voirkit.report.call_rows import OUTSIDE, facts, short
 from voirkit.report.figure import duration
 from voirkit.report.html_marks import Html, folded, said, section, stacked, table
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _DRAWN = 20
-_ORDER = ("wait", "transfer", "forward", "backward", "optimizer", "other", OUTSIDE)
+_ORDER = (*PHASES, OUTSIDE)
 
 
 def calls(run: Run, summary: Mapping[str, Any]) -> Html | None:

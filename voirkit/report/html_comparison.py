@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.comparison import environments, figures, said
@@ -12,11 +13,11 @@ from voirkit.analysis.syscalls.read import Difference, difference
 from voirkit.report.call_rows import short
 from voirkit.report.comparison_table import in_words, value_of
 from voirkit.report.figure import duration, size
-from voirkit.report.html import document
-from voirkit.report.html_first import PHASES
+from voirkit.report.html import document, failed
 from voirkit.report.html_marks import Html, differences, folded, join, paragraph, section, stacked, strong, table, text
 from voirkit.report.html_plots import lines
 from voirkit.report.html_steps import picture
+from voirkit.runs.step_phases import PHASES, shown_phases
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -37,16 +38,23 @@ def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pa
         names: Of the runs, as the user typed them.
         summaries: Of DESIGN 3.8.
     """
-    parts = [
-        _first(names, summaries),
-        _figures(runs, summaries),
-        _steps(runs, names, summaries),
-        _syscalls(summaries),
-        _by_name(summaries, "loader", "operations", "Loader operations", "total_s", duration, str),
-        _by_name(summaries, "calls", "by_function", "Calls", "self_s", duration, short),
-        _different(runs, summaries),
-    ]
-    return document(f"{names[0]} and {names[1]} · voirkit", [part for part in parts if part])
+    parts: dict[str, Callable[[], Html | None]] = {
+        "first": partial(_first, names, summaries),
+        "figures": partial(_figures, runs, summaries),
+        "steps": partial(_steps, runs, names, summaries),
+        "syscalls": partial(_syscalls, summaries),
+        "loader": partial(_by_name, summaries, "loader", "operations", "Loader operations", "total_s", duration, str),
+        "calls": partial(_by_name, summaries, "calls", "by_function", "Calls", "self_s", duration, short),
+        "different": partial(_different, runs, summaries),
+    }
+    return document(f"{names[0]} and {names[1]} · voirkit", [part for part in starmap(_drawn, parts.items()) if part])
+
+
+def _drawn(name: str, part: Callable[[], Html | None]) -> Html | None:
+    try:
+        return part()
+    except Exception as exc:  # a summary of another version, a damaged file
+        return failed(name, exc)
 
 
 def _first(names: tuple[str, str], summaries: Pair) -> Html:
@@ -61,7 +69,8 @@ def _first(names: tuple[str, str], summaries: Pair) -> Html:
         steps = summary.get("steps") or {}
         if steps.get("n"):
             median = steps["time_s"]["median"]
-            bars.append((f"{head}: a step", {phase: steps["phases"][phase]["share"] * median for phase in PHASES}, duration(median)))
+            means = {phase: steps["phases"][phase]["share"] * median for phase in shown_phases(steps["phases"])}
+            bars.append((f"{head}: a step", means, duration(median)))
     parts.append(Html(f'<div class="big">{stacked(bars, duration, order=PHASES)}</div>') if bars else None)
     return Html(f'<section id="first">{join(parts, chr(10))}</section>')
 

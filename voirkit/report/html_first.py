@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.report.advice_text import following
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.html_marks import Html, folded, join, paragraph, stacked, strong, table, text
+from voirkit.report.labels import exit_words
+from voirkit.report.unlike import unlike_steps
+from voirkit.runs.rate_figures import throughput
+from voirkit.runs.step_phases import shown_phases
+from voirkit.runs.wall import PARTS
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 _HOW = {
     "running": "still runs",
     "killed": "was killed: it did not end by itself",
@@ -28,7 +33,8 @@ def first(run: Run, summary: Summary) -> Html:
     parts = [
         Html(f"<h1>{text(' '.join(map(str, summary.get('command') or [])) or run.name, 600)}</h1>"),
         Html(f'<p class="how">{text(" · ".join(_how(run, summary)))}</p>'),
-        *_verdict(summary.get("verdict")),
+        *_wall(summary.get("wall")),
+        *_verdict(summary.get("verdict"), summary.get("advice") or ()),
         *(_said("alert", alert["kind"], alert["because"], alert.get("next")) for alert in summary.get("alerts") or ()),
         *(_check(check) for check in summary.get("checks") or () if check.get("found")),
         *_breakdown(summary.get("steps")),
@@ -41,8 +47,7 @@ def first(run: Run, summary: Summary) -> Html:
 def _how(run: Run, summary: Summary) -> Iterator[str]:
     if summary.get("duration_s") is not None:
         yield duration(summary["duration_s"])
-    if summary.get("exit_code") is not None:
-        yield f"exit code {summary['exit_code']}"
+    yield from exit_words(summary)
     if summary.get("ended") in _HOW:
         yield _HOW[summary["ended"]]
     if (summary.get("world_size") or 1) > 1:
@@ -52,14 +57,26 @@ def _how(run: Run, summary: Summary) -> Iterator[str]:
             yield f"{word}{run.manifest[key]}"
 
 
-def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[Html]:
+def _wall(wall: Mapping[str, Any] | None) -> Iterator[Html]:
+    """Where the whole wall time went, as a bar."""
+    if not wall:
+        return
+    shares = {name: wall["parts"][name]["share"] for name in PARTS if name in wall["parts"]}
+    figures = {name: f"{duration(wall['parts'][name]['total_s'])}, {share:.1%}" for name, share in shares.items()}
+    bar = stacked([("wall time", shares, duration(wall["total_s"]))], _percent, 1.0, figures=figures, order=PARTS)
+    yield Html(f'<div class="big">{bar}</div>')
+
+
+def _verdict(verdict: Mapping[str, Any] | None, advice: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     if verdict:
         calm = " calm" if verdict["kind"] in ("balanced", "unknown") else ""
-        yield _said(f"verdict{calm}", verdict["kind"], verdict["because"], verdict.get("next"))
+        more = [following(one) for one in advice if one["do"] not in verdict["next"]]
+        yield _said(f"verdict{calm}", verdict["kind"], verdict["because"], verdict.get("next"), more)
 
 
-def _said(kind: str, name: str, because: str, following: str | None) -> Html:
-    after = paragraph(strong("next "), text(following, 1200)) if following else ""
+def _said(kind: str, name: str, because: str, next_: str | None, more: Sequence[str] = ()) -> Html:
+    after = paragraph(strong("next "), text(next_, 1200)) if next_ else ""
+    after += join(paragraph(strong("then "), text(one, 1200)) for one in more)
     return Html(f'<div class="{kind}"><span class="kind">{text(name)}</span>{paragraph(text(because, 1200))}{after}</div>')
 
 
@@ -74,8 +91,9 @@ def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
         yield paragraph("No step of a training was seen.", kind="note")
         return
     phases, known = steps["phases"], steps.get("wait_known", True)
+    shown = shown_phases(phases)
     device = " on the device" if steps.get("time_of") == "device" else ""
-    shares = {phase: phases[phase]["share"] for phase in PHASES if phase != "wait" or known}
+    shares = {phase: phases[phase]["share"] for phase in shown if phase != "wait" or known}
     figures = {phase: f"{share:.1%}" for phase, share in shares.items()}
     bar = stacked([(f"a step{device}", shares, duration(steps["time_s"]["median"]))], _percent, 1.0, figures=figures)
     yield Html(f'<div class="big">{bar}</div>')
@@ -86,8 +104,10 @@ def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
             f"{saving['share']:.1%} of the steps and these together.",
             kind="note",
         )
+    if steps.get("unlike"):
+        yield paragraph(strong("unlike steps "), unlike_steps(steps), kind="note")
     rows = []
-    for phase in PHASES:
+    for phase in shown:
         row = phases[phase]
         if phase == "wait" and not known:
             rows.append(("wait", "unknown", "", "no loader was seen", ""))
@@ -98,7 +118,7 @@ def _breakdown(steps: Mapping[str, Any] | None) -> Iterator[Html]:
                 rows.append(
                     (Html(f'<span class="note">&nbsp;&nbsp;{text(part)}</span>'), f"{one['share']:.1%}", duration(one["total_s"]), "", "")
                 )
-    total = sum(phases[phase]["total_s"] for phase in PHASES)
+    total = sum(phases[phase]["total_s"] for phase in shown)
     rows.append((strong(f"step{device}"), "", duration(total), *spread(steps["time_s"])))
     yield folded("the same as a table", table(("phase", "share", "total", "a step", "p10 .. p90"), rows))
 
@@ -121,8 +141,8 @@ def tiles(figures: Iterator[tuple[str, str]]) -> Html:
 def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
     steps, memory, monitor = (summary.get(key) or {} for key in ("steps", "memory", "monitor"))
     for name, rate in (summary.get("rates") or {}).items():
-        around = f", {figure(rate['p10'])} .. {figure(rate['p90'])}" if rate["n"] > 1 else ""
-        yield f"{name}{around}", f"{figure(rate['median'])} {rate['units']}"
+        around = f", a typical step {figure(rate['median'])} ({figure(rate['p10'])} .. {figure(rate['p90'])})" if rate["n"] > 1 else ""
+        yield f"{name}{around}", f"{figure(throughput(rate))} {rate['units']}"
     if steps.get("n"):
         yield f"steps{', {:,} items'.format(steps['items']) if steps.get('items') else ''}", f"{steps['n']:,}"
     if summary.get("evaluation"):

@@ -40,7 +40,8 @@ def _operations(found: Loader) -> Html:
     )
     cells = [
         (
-            _name(name, row), f"{row['share']:.1%}", "" if row.get("wait_share") is None else f"{row['wait_share']:.1%}", f"{row['n']:,}",
+            _name(name, row), f"{row['share']:.1%}",
+            "" if row.get("wait_share") is None else f"{row['wait_share']:.1%}", operations.counted(row),
             *(duration(row[f"{key}_s"]) for key in ("total", "mean", "median", "p90", "max")),
         )
         for name, row in rows
@@ -98,7 +99,7 @@ def _predicted(found: Loader) -> Iterator[Html]:
     if rows:
         made = [
             (f"{row['workers']} workers{' (now)' if row['workers'] == found['workers'] else ''}", row["loading_rate"],
-             f"{figure(row['loading_rate'])} items/s, limited by the {row['limited_by']}")
+             f"{figure(row['loading_rate'])} {found.get('units', 'items/s')}, limited by the {row['limited_by']}")
             for row in rows[:12]
         ]  # fmt: skip
         yield folded("what other numbers of workers could make, at best", bars(made))

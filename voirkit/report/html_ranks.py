@@ -1,4 +1,4 @@
-"""The ranks of a run beside each other in a report: what a step takes each, and what of it; a straggler stands out."""
+"""The ranks of a run, or the processes that train, beside each other: what a step takes each, and what of it; a straggler stands out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.of_run import of_run
 from voirkit.report.figure import duration
-from voirkit.report.html_first import PHASES, spread
+from voirkit.report.html_first import spread
 from voirkit.report.html_marks import Html, folded, section, stacked, table
 from voirkit.report.html_steps import picture
+from voirkit.report.labels import name_of_row, rows_of_processes
+from voirkit.runs.step_phases import shown_phases
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -23,26 +25,26 @@ Summary = Mapping[str, Any]
 
 def ranks(run: Run, summary: Summary) -> Html | None:
     """A bar for each rank, and the steps over time of the first ones."""
-    rows = summary.get("ranks") or []
+    rows = rows_of_processes(summary)
     if len(rows) < 2:
         return None
     slow = ((summary.get("verdict") or {}).get("evidence") or {}).get("rank")
-    bars = []
+    bars, phases = [], shown_phases(rows[0]["phases"])
     for row in rows[:_ROWS]:
         median = row["time_s"]["median"]
-        means = {phase: row["phases"][phase]["share"] * median for phase in PHASES}
-        name = f"rank {row['rank']}{' (the straggler)' if row['rank'] == slow else ''}"
+        means = {phase: row["phases"][phase]["share"] * median for phase in phases}
+        name = name_of_row(row) + (" (the straggler)" if row["rank"] == slow and slow is not None else "")
         bars.append((name, means, duration(median)))
     cells = [
-        (row["rank"], row["host"], f"{row['steps']:,}", *spread(row["time_s"]), *(f"{row['phases'][p]['share']:.1%}" for p in PHASES))
+        (name_of_row(row), row["host"], f"{row['steps']:,}", *spread(row["time_s"]), *(f"{row['phases'][p]['share']:.1%}" for p in phases))
         for row in rows[:_ROWS]
     ]
-    note = "A median step of each rank, divided as its steps are in all."
+    note = "A median step of each, divided as its steps are in all."
     if len(rows) > _ROWS:
         note += f" The first {_ROWS} of {len(rows)}; voirkit report --json has all."
     parts = [
-        stacked(bars, duration, order=PHASES),
-        folded("the same as a table", table(("rank", "host", "steps", "a step", "p10 .. p90", *PHASES), cells, left=(0, 1))),
+        stacked(bars, duration, order=phases),
+        folded("the same as a table", table(("", "host", "steps", "a step", "p10 .. p90", *phases), cells, left=(0, 1))),
     ]
     drawn = [rank for rank in of_run(run) if len(rank.steps.train)][1:_PICTURES]
     if drawn:
@@ -51,4 +53,5 @@ def ranks(run: Run, summary: Summary) -> Html | None:
 
 
 def _named(run: Run, rank: Any) -> Html:
-    return picture(run, rank, _COLUMNS, f"rank {rank.rank} on {rank.host}: time of a step")
+    name = f"process {rank.processes[0][1]}" if rank.alone else f"rank {rank.rank}"
+    return picture(run, rank, _COLUMNS, f"{name} on {rank.host}: time of a step")

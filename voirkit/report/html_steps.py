@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.of_run import of_run
-from voirkit.analysis.steps import PHASES, Table
+from voirkit.analysis.steps import Table
 from voirkit.report.figure import duration, figure
 from voirkit.report.html_first import number, spread
 from voirkit.report.html_marks import Html, section, table
 from voirkit.report.html_plots import TIME, columns, lines, seconds
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank

@@ -6,6 +6,9 @@ from voirkit.report import loader_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from voirkit.runs.opened import Run
 
     Key = tuple[str, int, int]  # (host, rank, pid): which process
@@ -33,3 +36,22 @@ class Labels:
         process = self.processes.get(key)
         name = process.threads.get(tid) if process is not None else None
         return name or ("MainThread" if tid == key[2] else f"thread {tid}")
+
+
+def rows_of_processes(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Of a summary the row of each rank, or of each process if some train for themselves; none if there was one alone."""
+    return list(summary.get("processes") or summary.get("ranks") or ())
+
+
+def name_of_row(row: Mapping[str, Any]) -> str:
+    """``rank 3``, or ``process 4711`` of one that is in no group of ranks."""
+    return f"rank {row['rank']}" if row["rank"] is not None else f"process {row['pid']}"
+
+
+def exit_words(summary: Mapping[str, Any]) -> list[str]:
+    """How the script ended, and how voirkit did where a check (``--verify``, ``--require``) has failed beside it."""
+    code = summary.get("exit_code")
+    own = summary.get("script_exit_code", code)
+    if code is None:
+        return []
+    return [f"exit code {own}", *([f"a check failed: exit code {code}"] if own != code else [])]

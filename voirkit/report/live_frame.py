@@ -10,6 +10,7 @@ from voirkit.analysis.live_picture import Number, Picture
 from voirkit.report.cells import (
     BLUE,
     BOLD,
+    BRIGHT_RED,
     CYAN,
     DIM,
     GREEN,
@@ -29,8 +30,10 @@ from voirkit.report.cells import (
     styled,
     width,
 )
+from voirkit.report.wall_rows import wall_line
+from voirkit.runs.step_phases import PHASES, shown_phases
 
-COLOURS = {"wait": RED, "transfer": MAGENTA, "forward": GREEN, "backward": CYAN, "optimizer": BLUE, "other": YELLOW}
+COLOURS = dict(zip(PHASES, (RED, MAGENTA, GREEN, CYAN, BLUE, BRIGHT_RED, YELLOW), strict=True))
 _MOST_RANKS = 8
 _MOST_WARNINGS = 3
 
@@ -72,6 +75,8 @@ def picture_lines(picture: Picture, columns: int, room: int, look: Look) -> list
 
 def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
     steps = picture.steps
+    if picture.wall:
+        yield 6, _packed(wall_line(picture.wall).split(" · "), columns)
     if steps is not None:
         shares = _shares(steps)
         yield 0, [stacked([(name, COLOURS[name], share) for name, share in shares if share is not None], columns, look)]
@@ -106,7 +111,7 @@ def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
 
 def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
     known = steps.get("wait_known", True)
-    return [(name, steps["phases"][name]["share"] if name != "wait" or known else None) for name in COLOURS]
+    return [(name, steps["phases"][name]["share"] if name != "wait" or known else None) for name in shown_phases(steps["phases"])]
 
 
 def _legend(shares: Sequence[tuple[str, float | None]], columns: int, look: Look) -> list[str]:
@@ -169,7 +174,7 @@ def _workers(picture: Picture, columns: int) -> str:
 def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, look: Look) -> list[str]:
     lines = []
     for rank in ranks[:_MOST_RANKS]:
-        shares = [(name, COLOURS[name], rank["phases"][name]["share"]) for name in COLOURS]
+        shares = [(name, COLOURS[name], rank["phases"][name]["share"]) for name in shown_phases(rank["phases"])]
         time = seconds(rank["time_s"]["median"], look) if rank.get("time_s") else ""
         head = padded(f"rank {rank['rank']} {printable(rank['host'])}", min(24, columns // 3)) + f"  {time:>8}  "
         room = min(columns - width(head) - 10, 40)

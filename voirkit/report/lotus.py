@@ -38,7 +38,7 @@ WITH told AS (
     SELECT *, CAST(json_extract_string(args, '$.loader') AS BIGINT) AS loader,
         CAST(json_extract_string(args, '$.episode') AS BIGINT) AS episode,
         coalesce(json_extract_string(args, '$.ready') = 'true', false) AS ready, contains(args, '"error":') AS raised
-    FROM ({events}) WHERE kind = 'loader' AND args IS NOT NULL AND NOT (category = 'data' AND name = 'cpu')
+    FROM ({events}) WHERE kind = 'loader' AND args IS NOT NULL AND NOT (category = 'data' AND name = 'cpu') AND category <> 'cost'
 ), sizes AS (
     SELECT rank, loader, episode, max(value) + 1 AS n FROM told
     WHERE category = 'batch' OR (category = 'data' AND name = 'preprocess') GROUP BY ALL

@@ -44,7 +44,7 @@ def operations(loader: Loader, width: int) -> RenderableType:
             Text("█" * round(row["share"] * bar), style="dim red" if is_inner else "red"),
             f"{row['share']:.1%}",
             "" if wait is None else f"{wait:.1%}",
-            f"{row['n']:,}",
+            counted(row),
             *(duration(row[f"{key}_s"]) for key in ("mean", "median", "p90")),
         ]
         table.add_row(*(cells[at] for at in shown))
@@ -70,8 +70,17 @@ def _with_inner(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Ma
             yield name, row, is_inner
 
 
+def counted(row: Mapping[str, Any]) -> str:
+    """How often an operation ran; where one run reads a whole batch it says so."""
+    return f"{row['n']:,} batches" if row.get("unit") == "batches" else f"{row['n']:,}"
+
+
 def facts(loader: Loader) -> Iterator[Text]:
     """Batches, workers, what other numbers of workers would give, slow samples; a line each."""
+    if loader.get("stretched_by"):
+        yield _line(
+            "times", f"{loader['stretched_by']} stops each system call: the loader's times are far too long, and no operation is to blame"
+        )
     made, wait = loader["preprocess"], loader["wait"]
     if made["n"]:
         said = [f"made in {duration(made['median_s'])}, std {made['std_s'] / made['mean_s']:.0%}" if made["mean_s"] else ""]
@@ -110,14 +119,16 @@ def _predicted(loader: Loader) -> Iterator[Text]:
     now, wanted = loader["workers"], loader.get("enough_workers") or loader.get("best_workers")
     if now not in rows:
         return
-    upto = {now, *(n for n in (1, 2, 4, 8, 16, 32) if now < n < (wanted or 0)), *([wanted] if wanted and wanted > now else ())}
+    upto = {now, *(n for n in (1, 2, 4, 8, 16, 32) if now < n < (wanted or 0) and n in rows)}
+    if wanted and wanted > now and wanted in rows:
+        upto.add(wanted)
     said = [f"{n}{' (now)' if n == now else ''} {figure(rows[n]['loading_rate'])}" for n in sorted(upto)]
     last = rows[max(upto)]
     if last["limited_by"] == "processors":
         said[-1] += " (the processors' limit)"
     if loader["cost"]["pause_s"]:
         said.append(f"the training takes up to {figure(loader['cost']['items'] / loader['cost']['pause_s'])}")
-    yield _line("items/s that workers can make, at best", *said)
+    yield _line(f"{loader.get('units', 'items/s')} that workers can make, at best", *said)
 
 
 def _slowest(loader: Loader) -> Iterator[Text]:

@@ -11,22 +11,30 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
+from voirkit.analysis.part_failures import left_out, reason
 from voirkit.report import operations
+from voirkit.report.advice_text import following
 from voirkit.report.call_rows import calls_part
 from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.flame_rows import flame_part
+from voirkit.report.labels import exit_words, name_of_row, rows_of_processes
 from voirkit.report.memory_rows import memory_part
 from voirkit.report.native_part import native_part
 from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.syscall_rows import syscall_part
 from voirkit.report.torch_profile_rows import torch_profile_part
+from voirkit.report.unlike import unlike_steps
+from voirkit.report.wall_rows import wall_line
 from voirkit.report.what_if_rows import what_if_part
+from voirkit.runs.rate_figures import throughput
+from voirkit.runs.step_phases import PHASES, shown_phases
 
-PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "other")
 LINES = 40  # the most at the end of a run
-_COLOURS = {"wait": "red", "transfer": "magenta", "forward": "green", "backward": "cyan", "optimizer": "blue", "other": "yellow"}
+_COLOURS = dict(zip(PHASES, ("red", "magenta", "green", "cyan", "blue", "bright_red", "yellow"), strict=True))
 _MANY_RANKS = 8
+_ROWS = 4  # lines that a table keeps; of fewer than that less one it is left out
+_VERDICT = 16  # lines of verdict and advice, which are never cut: at a width of 80 they are some ten
 _BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
 
 Summary = Mapping[str, Any]
@@ -42,7 +50,7 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
         run_dir: Where the run is recorded, as the user may type it.
         lines: The most lines; the parts that are too long for it are cut, and it is said how to see the rest. No bound if left out.
     """
-    parts = [(least, rendered(console, part)) for least, part in _parts(summary, run_dir, console.width)]
+    parts = [*_parts(summary, run_dir, console)]
     hint = Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
     if lines is not None and sum(len(part) for _, part in parts) > lines:
         hints = rendered(console, hint)
@@ -71,74 +79,147 @@ def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines
         if over:
             i = max(over, key=lambda i: len(left[i][1]) - left[i][0])
         else:
-            i = max((i for i, (least, _) in enumerate(left) if least < _BREAKDOWN), key=lambda i: len(left[i][1]))
+            others = [i for i, (least, part) in enumerate(left) if least < _BREAKDOWN and part]
+            i = max(others or range(len(left)), key=lambda i: len(left[i][1]))
         left[i][1].pop()
+        if left[i][0] >= _ROWS and len(left[i][1]) < _ROWS - 1:  # a table's head without rows tells nothing
+            left[i][1].clear()
     return left
 
 
-def _parts(summary: Summary, run_dir: str | None, width: int) -> Iterator[tuple[int, RenderableType]]:
-    """The parts from top to bottom, each with the lines that it should keep."""
+Parts = Iterator[tuple[int, RenderableType]]
+
+
+def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[tuple[int, Lines]]:
+    """The parts from top to bottom, each with the lines that it should keep; one that fails is a line."""
+    for name, part in _PARTS.items():
+        try:
+            made = [(least, rendered(console, drawn)) for least, drawn in part(summary, run_dir, console.width)]
+        except Exception as exc:  # a summary of another version, or one that is damaged
+            made = [(1, rendered(console, _warning(left_out(name, reason(exc)))))]
+        yield from made
+
+
+def _head_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     yield 1, _title(summary)
+    if summary.get("wall"):
+        yield 2, Text.assemble(("wall time  ", "dim"), wall_line(summary["wall"]))
+
+
+def _verdict_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     if summary.get("verdict"):
-        yield 7, _verdict(summary["verdict"])
+        yield _VERDICT, _verdict(summary["verdict"], summary.get("advice") or ())
+
+
+def _what_if_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     if summary.get("what_if"):
         yield 20, what_if_part(summary["what_if"])
+
+
+def _alerts_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     for at, alert in enumerate(summary.get("alerts") or ()):
         yield 2 if at < 3 else 1, _alert(alert)
+
+
+def _checks_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     if summary.get("checks"):
         yield 4 + 3 * sum(check["found"] is True for check in summary["checks"]), check_rows(summary["checks"])
+
+
+def _steps_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     steps = summary.get("steps")
     if steps and steps["n"]:
         yield _BREAKDOWN, _breakdown(steps, width)
+
+
+def _loader_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     loader = summary.get("loader")
     if loader and loader.get("operations"):
         yield 6, operations.operations(loader, width)
         yield 4, Group(*operations.facts(loader))
-    native = summary.get("native")
-    if native:
-        yield 5, native_part(native, width)
-    flame = summary.get("flame")
-    if flame:
-        yield 6, flame_part(flame, width)
+
+
+def _native_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
+    if summary.get("native"):
+        yield 5, native_part(summary["native"], width)
+
+
+def _flame_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
+    if summary.get("flame"):
+        yield 6, flame_part(summary["flame"], width)
+
+
+def _calls_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     calls = summary.get("calls")
     if calls and calls.get("by_function"):
         yield 6, calls_part(calls, width)
-    syscalls = summary.get("syscalls")
-    if syscalls:
-        yield 8, syscall_part(syscalls, width)
-    profile = summary.get("torch_profile")
-    if profile:
-        yield 8, torch_profile_part(profile, width)
+
+
+def _syscalls_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
+    if summary.get("syscalls"):
+        yield 8, syscall_part(summary["syscalls"], width)
+
+
+def _torch_profile_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
+    if summary.get("torch_profile"):
+        yield 8, torch_profile_part(summary["torch_profile"], width)
+
+
+def _memory_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     if (summary.get("memory") or {}).get("phases"):
         yield 7, memory_part(summary["memory"])
+
+
+def _parameters_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     parameters = summary.get("parameters")
     if parameters and parameters.get("layers"):
         yield 6, parameter_part(parameters, width)
-    ranks = summary.get("ranks")
-    if ranks:
-        yield 3, _ranks(ranks, width)
+
+
+def _ranks_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
+    rows = rows_of_processes(summary)
+    if rows:
+        yield 3, _ranks(rows, width)
+
+
+def _facts_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     facts = list(_facts(summary))
     if facts:
         yield 6, Group(*facts)
+
+
+def _warnings_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     warnings = list(_warnings(summary))
     if warnings:
         yield 2, Group(*warnings)
+
+
+def _directory_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     if run_dir is not None:
         yield 1, Text.assemble(("run directory  ", "dim"), run_dir, overflow="fold")
-        if steps and steps["n"]:
+        if (summary.get("steps") or {}).get("n"):
             yield 0, Text.assemble(("see it as a timeline  ", "dim"), f"voirkit export {run_dir} --format chrome", overflow="fold")
+
+
+# From top to bottom.
+_PARTS = {
+    "head": _head_part, "verdict": _verdict_part, "what if": _what_if_part, "alerts": _alerts_part, "checks": _checks_part,
+    "steps": _steps_part, "loader": _loader_part, "native": _native_part, "flame": _flame_part, "calls": _calls_part,
+    "syscalls": _syscalls_part, "torch profile": _torch_profile_part, "memory": _memory_part, "parameters": _parameters_part,
+    "ranks": _ranks_part, "facts": _facts_part, "warnings": _warnings_part, "run directory": _directory_part,
+}  # fmt: skip
 
 
 def _title(summary: Summary) -> Text:
     words = " ".join(summary.get("command") or ["(unknown command)"])
-    ended, code = summary.get("ended"), summary.get("exit_code")
+    ended = summary.get("ended")
     how = {
         "running": "is still running",
         "killed": "was killed: it did not end by itself",
         "signal": "was ended by a signal",
         "exception": "ended by an exception",
     }.get(str(ended), "")
-    said = [f"exit code {code}"] if code is not None else []
+    said = exit_words(summary)
     if summary.get("duration_s") is not None:
         said.insert(0, duration(summary["duration_s"]))
     if summary.get("world_size", 1) > 1:
@@ -146,10 +227,11 @@ def _title(summary: Summary) -> Text:
     return Text.assemble((words, "bold"), (f"   {', '.join([*said, *([how] if how else [])])}", "dim"))
 
 
-def _verdict(verdict: Mapping[str, Any]) -> RenderableType:
+def _verdict(verdict: Mapping[str, Any], advice: Sequence[Mapping[str, Any]]) -> RenderableType:
     style = "bold" if verdict["kind"] in ("balanced", "unknown") else "bold red"
     kind = Text.assemble((f"{verdict['kind']}  ", style), verdict["because"])
-    return Padding(Group(kind, Text.assemble(("next  ", "bold"), verdict["next"])), (0, 0, 0, 2))
+    more = (Text.assemble(("then  ", "bold"), following(one)) for one in advice if one["do"] not in verdict["next"])
+    return Padding(Group(kind, Text.assemble(("next  ", "bold"), verdict["next"]), *more), (0, 0, 0, 2))
 
 
 def _alert(alert: Mapping[str, Any]) -> RenderableType:
@@ -181,7 +263,7 @@ def _breakdown(steps: Mapping[str, Any], width: int) -> Table:
         table.add_row(*(cells[at] for at in shown))
 
     device = " on the device" if steps.get("time_of") == "device" else ""
-    for phase in PHASES:
+    for phase in shown_phases(steps["phases"]):
         row = steps["phases"][phase]
         if phase == "wait" and not steps.get("wait_known", True):
             add("wait", Text("no loader was seen"[:bar], style="dim"), "unknown", "", "", "")
@@ -191,7 +273,7 @@ def _breakdown(steps: Mapping[str, Any], width: int) -> Table:
         for part, known in row.get("parts", {}).items():
             if known["share"] >= 0.005:
                 add(Text(f"  {part}", style="dim"), "", f"{known['share']:.1%}", duration(known["total_s"]), "", "")
-    total = sum(steps["phases"][p]["total_s"] for p in PHASES)
+    total = sum(phase["total_s"] for phase in steps["phases"].values())
     add(Text(f"step{device}", style="bold"), "", "", duration(total), *_spread(steps["time_s"]))
     return table
 
@@ -204,25 +286,29 @@ def _spread(spread: Mapping[str, float] | None) -> tuple[str, str]:
 
 def _ranks(ranks: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    phases = PHASES if width >= 76 else ()
-    for name in ("rank", "host", "steps", "a step", *phases):
+    phases = shown_phases(ranks[0]["phases"]) if width >= 76 else []
+    kind = "process" if "pid" in ranks[0] else "rank"
+    for name in (kind, "host", "steps", "a step", *phases):
         table.add_column(name, justify="left" if name == "host" else "right", no_wrap=True)
     for rank in ranks[:_MANY_RANKS]:
         shares = (f"{rank['phases'][p]['share']:.0%}" for p in phases)
-        table.add_row(str(rank["rank"]), rank["host"], str(rank["steps"]), duration(rank["time_s"]["median"]), *shares)
+        name = name_of_row(rank).removeprefix(f"{kind} ")
+        table.add_row(name, rank["host"], str(rank["steps"]), duration(rank["time_s"]["median"]), *shares)
     if len(ranks) <= _MANY_RANKS:
         return table
-    return Group(table, Text(f" {len(ranks) - _MANY_RANKS} more ranks: voirkit report --json", style="dim"))
+    return Group(table, Text(f" {len(ranks) - _MANY_RANKS} more: voirkit report --json", style="dim"))
 
 
 def _facts(summary: Summary) -> Iterator[Text]:
     rates = summary.get("rates") or {}
-    medians = {name: figure(rate["median"]) for name, rate in rates.items()}
-    names, numbers = max(map(len, medians), default=0), max(map(len, medians.values()), default=0)
+    values = {name: figure(throughput(rate)) for name, rate in rates.items()}
+    names, numbers = max(map(len, values), default=0), max(map(len, values.values()), default=0)
     for name, rate in rates.items():
-        spread = f"   {figure(rate['p10'])} .. {figure(rate['p90'])}" if rate["n"] > 1 else ""
-        yield Text.assemble((f"{name:{names}}  ", "dim"), f"{medians[name]:>{numbers}} {rate['units']}", (spread, "dim"))
+        spread = f"   typically {figure(rate['median'])}, {figure(rate['p10'])} .. {figure(rate['p90'])}" if rate["n"] > 1 else ""
+        yield Text.assemble((f"{name:{names}}  ", "dim"), f"{values[name]:>{numbers}} {rate['units']}", (spread, "dim"))
     steps, evaluation, loss = summary.get("steps"), summary.get("evaluation"), summary.get("loss")
+    if steps and steps.get("unlike"):
+        yield Text.assemble(("unlike steps  ", "dim"), unlike_steps(steps))
     said = []
     if steps and steps["n"]:
         said.append(f"{steps['n']:,} steps" + (f", {steps['items']:,} items" if steps.get("items") else ""))
@@ -251,7 +337,13 @@ def _facts(summary: Summary) -> Iterator[Text]:
         yield Text.assemble(("GPU  ", "dim"), " · ".join(gpus))
     overhead = summary.get("overhead")
     if overhead:
-        yield Text.assemble(("voirkit's own cost  ", "dim"), f"{overhead['share']:.2%}", (f"   {overhead['events']:,} records", "dim"))
+        once = {"start": "at its start", "completing": "after it"}
+        parts = overhead.get("parts", {})
+        after = "".join(f", {duration(parts[name]['seconds'])} {when}" for name, when in once.items() if parts.get(name, {}).get("seconds"))
+        after += "".join(f", without what {name} costs" for name, part in parts.items() if part.get("unmeasured"))
+        yield Text.assemble(
+            ("voirkit's own cost  ", "dim"), f"{overhead['share']:.2%} of the run{after}", (f"   {overhead['events']:,} records", "dim")
+        )
 
 
 def _held(summary: Summary) -> Iterator[str]:

@@ -64,8 +64,8 @@ def busy_machine(processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     return {
         "kind": "busy-machine",
-        "because": f"Other programs used {others:.0%} of the processors; the main thread waited for one during {waited:.0%} of the run.",
-        "next": "Rates and shares hold for this run only: measure again on a machine that has nothing else to do.",
+        "because": f"CPU contention: other processes used {others:.0%} of the CPU; the main thread waited for it {waited:.0%} of the run.",
+        "next": "Re-run on an idle machine: these timings are not reliable.",
         "evidence": {"waited_share": waited, "others_share": others},
     }
 

@@ -26,6 +26,7 @@ class Alone:
         path: The run directory.
         host: The host's name.
         rank: The rank of this process.
+        world_size: Of how many.
         leads: Whether this process made the manifest.
     """
 
@@ -33,6 +34,7 @@ class Alone:
         self.path, self.leads, self._begun = path, leads, begun
         self.host: str = begun["host"]
         self.rank: int = begun["rank"]
+        self.world_size: int = begun["world_size"]
         self._start = time.perf_counter()
 
     def end(self, totals: Any) -> None:

@@ -9,6 +9,7 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.runs.step_phases import PHASES
 from voirkit.sizes import size
 
 _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
@@ -17,8 +18,8 @@ _TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "us": 1e-6,
 
 # Short names for the figures that people ask for; the rest go by their place in summary.json.
 SHORT = {
-    **{f"{p}_share": f"steps.phases.{p}.share" for p in ("wait", "transfer", "forward", "backward", "optimizer", "other")},
-    **{f"{r}_rate": f"rates.{r}_rate.median" for r in ("train", "loading", "compute", "eval")},
+    **{f"{p}_share": f"steps.phases.{p}.share" for p in PHASES},
+    **{f"{r}_rate": f"rates.{r}_rate.value" for r in ("train", "loading", "compute", "eval")},
     "step_time": "steps.time_s.median",
     "steps": "steps.n",
     "loss": "loss.last",

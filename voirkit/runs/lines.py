@@ -126,12 +126,17 @@ class DataDescriptor:
             self._fd = None
 
     def close(self) -> None:
-        """Send what is buffered."""
-        if self._hidden is not None and self._fd is not None and os.getpid() == self._pid:
-            try:
+        """Send what is buffered and, unless it is the script's output, close the descriptor: who reads it waits for its end."""
+        fd, self._fd = self._fd, None
+        if fd is None or os.getpid() != self._pid:
+            return
+        try:
+            if self._hidden is not None:
                 self._hidden.flush()
-            except (OSError, ValueError):
-                self._fd = None
+            elif identity(fd) == self._file:
+                os.close(fd)
+        except (OSError, ValueError):
+            pass  # nobody listens any more
 
 
 def listening(environment: Any = os.environ) -> int | None:

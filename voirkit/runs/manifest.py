@@ -15,10 +15,18 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def begin(version: str, command: list[str], options: list[str], folder: str) -> dict[str, Any]:
+def begin(version: str, command: list[str], options: list[str], folder: str, begun_ns: int | None = None) -> dict[str, Any]:
     """The manifest of a run that starts now, in a current folder.
 
-    ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the same moment.
+    ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the same moment. ``moments`` are on that
+    clock too: when the run began, and when the script's first line runs, which is about now.
+
+    Args:
+        version: Of voirkit.
+        command: The script and its arguments.
+        options: Of voirkit.
+        folder: The current one.
+        begun_ns: When the run began; now, if left out.
     """
     rank, size = rank_and_world_size()
     host, platform = _machine()
@@ -41,6 +49,7 @@ def begin(version: str, command: list[str], options: list[str], folder: str) -> 
         "restart": restart(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall / 1e9)),
         "clocks": {"perf_counter_ns": perf, "time_ns": wall},
+        "moments": {"begun_ns": perf if begun_ns is None else begun_ns, "script_ns": perf},
         "ended": "running",
         "exit_code": None,
     }

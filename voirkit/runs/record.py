@@ -35,7 +35,6 @@ class Record:
         self.path, self._warn, self.manifest = path, warn, begun
         self._leads = begun["rank"] == 0  # one rank writes what there is one of
         self._lines = LineFile(self._stream_path, warn)
-        self._start = time.perf_counter()
         self.is_whole = True
         self._write({directory.MANIFEST: begun})
 
@@ -49,7 +48,11 @@ class Record:
     @property
     def duration_s(self) -> float:
         """Seconds since the run began."""
-        return time.perf_counter() - self._start
+        return (time.perf_counter_ns() - int(self.manifest["moments"]["begun_ns"])) * 1e-9
+
+    def script_ended(self, at_ns: int) -> None:
+        """Note when the script has come to its end; it is written with the rest."""
+        self.manifest["moments"]["script_ended_ns"] = at_ns
 
     def end(self, ended: str, exit_code: int | None, summary: dict[str, Any]) -> None:
         """Write how the run ended, and its summary."""

@@ -47,6 +47,7 @@ def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"threads": 2, "temp_directory": reachable(temporary)})
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
+    connection.execute("SET enable_progress_bar = false")  # on by default since duckdb 2.0, after two seconds; cursors have it from here
     return connection
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 SCHEMA = 1
@@ -16,6 +17,10 @@ NO_STEPS = {
     "evidence": {"steps": 0},
 }
 
+ONCE = ("start", "completing")  # parts of the overhead that a run pays once, however long it is
+# Of parts of the overhead that are not as they were timed. What tracemalloc adds to each of python's allocations nothing counts.
+_QUALITY: dict[str, dict[str, bool]] = {"sampling": {"estimated": True}, "tracemalloc": {"unmeasured": True}}
+
 
 def empty(version: str) -> dict[str, Any]:
     """A summary with all its keys; null for what nothing has measured."""
@@ -23,9 +28,9 @@ def empty(version: str) -> dict[str, Any]:
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
         "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
         "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
-        "ended": "running",
-        "verdict": dict(NO_STEPS), "alerts": [], "memory": None, "processors": None, "monitor": None,
-        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0}, "dropped": {}, "warnings": [], "what_if": None,
+        "processes": [], "ended": "running", "wall": None,
+        "verdict": dict(NO_STEPS), "advice": [], "alerts": [], "memory": None, "processors": None, "monitor": None,
+        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [], "what_if": None,
     }  # fmt: skip
 
 
@@ -34,9 +39,26 @@ def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
 
     Args:
         summary: Changed here.
-        totals: What ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``seconds``.
+        totals: What ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``parts``: seconds by what they were spent on.
         duration_s: Of the run.
     """
-    share = totals.seconds / duration_s if duration_s > 0 else 0.0
-    summary["overhead"] = {"events": totals.events, "seconds": totals.seconds, "share": share}
+    summary["overhead"] = overhead(totals.events, duration_s, totals.parts, {})
     summary["dropped"] = {**summary["dropped"], **totals.dropped}
+
+
+def overhead(events: int, duration_s: float, measured: Mapping[str, float], estimated: Mapping[str, float]) -> dict[str, Any]:
+    """``overhead`` of a summary: what the run pays for being recorded, in all processes.
+
+    ``share`` and ``seconds`` are of what goes on while the script runs; ``ONCE`` are parts in seconds alone.
+
+    Args:
+        events: How many records there are.
+        duration_s: Of the run, or of all its ranks.
+        measured: Seconds by what they were spent on, as they were timed.
+        estimated: The same, as they follow from how many records there are.
+    """
+    parts: dict[str, Any] = {name: {"seconds": spent, **_QUALITY.get(name, {})} for name, spent in measured.items()}
+    for name, spent in estimated.items():
+        parts[name] = {"seconds": spent + measured.get(name, 0.0), "estimated": True}
+    seconds = sum(part["seconds"] for name, part in parts.items() if name not in ONCE)
+    return {"events": events, "seconds": seconds, "share": seconds / duration_s if duration_s > 0 else 0.0, "parts": parts}

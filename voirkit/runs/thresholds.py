@@ -4,9 +4,30 @@ from __future__ import annotations
 
 # The verdict: shares of step time.
 BOUND = 0.5  # what takes more than half is what the run is bound by
-STRAGGLES = 0.15  # a rank that makes the others wait that long in every step
+LARGEST = 0.4  # what takes that much, and more than any single phase of computing, is named before computing as a whole
+TRAINS_LEAST = 0.25  # of the time after the start-up: where the steps take less, what takes most outside of them is the verdict
+STARTUP_S = 2.0  # the script's own start-up in seconds, under which no run is bound by it
+SECOND = 0.05  # what takes that much is named in second place
+STRAGGLES = 0.15  # a rank that makes the others wait that long in a step
+LATE_IN = 0.6  # of a run's stretches, and is late in so many of them
+FEW_IN_STEP = 5  # steps, under which no rank is called a straggler
 FEW = 3  # steps, under which nothing is said
 IDLES = 0.45  # a GPU that does nothing for so much of a step, while no input is waited for
+
+UNLIKE = 1.5  # the mean step is so many times the median one, or the other way round: a typical step says little of the run
+
+# Advice: what could be saved at best, as a share of what it is about. Rough, and on the large side; docs/advice.md has what was reached.
+ADVICE_LEAST = 0.02  # of the time after the start: what would save less is not advised
+AUTOCAST_SAVES = 0.5  # of forward and backward: half the bytes, twice the rate of the units
+COMPILE_SAVES = 0.3  # of forward and backward
+COMPILE_LEAST_S = 60.0  # of training: compiling a small model took 10 to 30 s of processor time, which a short run does not win back
+FUSED_SAVES = 0.6  # of the optimizer's step
+HALF_AS_OFTEN = 0.5  # of what is done half as often
+SLOW_OPTIMIZER_S = 0.5e-3  # its step: a fused one has little to save of less
+SMALL_STEP_S = 0.002  # forward and backward, under which calling operators is most of it
+TINY_SAMPLE_S = 50e-6  # of wait a sample, under which handing it over from a worker costs more
+LOADING_LEAST = 0.1  # of a step: for less wait no worker processes are advised
+START_OF_WORKERS = 0.5  # of the wait is for the first batches of epochs: the workers start then
 
 # A loss that does not fall: medians of the first and the last quarter of its curve.
 FEW_LOSSES = 40  # under which nothing is said

@@ -27,6 +27,7 @@ class Process(NamedTuple):
         offset_ns: What is to be added to its ``start_ns`` for the wall clock: the same for all processes of a host, which have one clock.
         threads: Names of threads by native id.
         dropped: Events that were not recorded, by ``category.name``.
+        world_size: Of the group in which it has its rank; 1: of none, 0: not known.
     """
 
     host: str
@@ -39,6 +40,7 @@ class Process(NamedTuple):
     offset_ns: int
     threads: dict[int, str]
     dropped: dict[str, int]
+    world_size: int = 0
 
 
 class Trace(NamedTuple):
@@ -145,6 +147,7 @@ def _described(line: str) -> dict[str, Any] | None:
             "argv": list(found["argv"]),
             "dropped": dict(found["dropped"]),
             "stem": str(found["stem"]),
+            "world_size": int(found.get("world_size", 0)),
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -173,7 +176,7 @@ def _processes(described: Iterable[dict[str, Any]], offset_ns: int) -> list[Proc
         if abs(first.setdefault(one["host"], offset) - offset) < _SAME_CLOCK_NS:
             offset = first[one["host"]]
         who = (one["host"], one["rank"], one["pid"], one["ppid"], one["name"], one["argv"])
-        found.append(Process(*who, one["time_ns"], offset, one["threads"], one["dropped"]))
+        found.append(Process(*who, one["time_ns"], offset, one["threads"], one["dropped"], one["world_size"]))
     return found
 
 

@@ -108,7 +108,7 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
         if is_ours:
             signal.signal(signal.SIGCHLD, handler)
     if code:
-        return (err.strip().splitlines() or [f"exit code {code}"])[-1], ""
+        return (err.strip().splitlines() or [f"exit code {code}"])[-1], out
     return "", out
 
 

@@ -57,7 +57,7 @@ class Files:
         resolved: The arguments from before there was a file that have got their line since.
     """
 
-    def __init__(self, folder: str, host: str, rank: int) -> None:
+    def __init__(self, folder: str, host: str, rank: int, world_size: int = 1) -> None:
         os.makedirs(folder, exist_ok=True)
         plain = f"{folder}/{_in_a_path(host)}-r{rank}-{os.getpid()}"
         for again in count():
@@ -81,6 +81,7 @@ class Files:
                     "pid": os.getpid(),
                     "ppid": os.getppid(),
                     "rank": rank,
+                    "world_size": world_size,
                     "host": host,
                     "clocks": {"perf_counter_ns": perf, "time_ns": wall},
                     "process": _process_name(argv),

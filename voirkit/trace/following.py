@@ -55,8 +55,7 @@ class Followed:
     def look(self, own: Files) -> None:
         """Take in what has been added to its names; after the ends of its segments were seen."""
         self.tables.more()
-        if not self.process.pid:
-            self.process = self.tables.process(own.stem)
+        self.process = self.tables.process(own.stem)  # it may learn its rank late
 
     def segments(self, own: Files) -> list[_Segment]:
         """Its segments, with what has been read of each."""

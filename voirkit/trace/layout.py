@@ -3,7 +3,8 @@
 Every process has, in the folder ``trace`` of the run, files with one stem, ``<host>-r<rank>-<pid>`` (with ``.1``, ``.2`` ... behind it when
 that is taken: a process id comes again, and survives an exec):
 
-- ``<stem>.names``: lines of JSON: the header, then what the numbers in records stand for; each is there before a record needs it.
+- ``<stem>.names``: lines of JSON: the header, then what the numbers in records stand for; each is there before a record needs it. A rank
+  that the process learns late has a line too, and holds for all its records: the file keeps its name.
 - ``<stem>-<n>.seg``: records, one such file for each thread that lives at the same time.
 - ``<stem>.dropped``: how many records of each name were not written, 64-bit numbers by name id; only if there are any.
 """
@@ -28,7 +29,7 @@ LARGEST_WINDOW = 1 << 22  # while one takes the place of another both are mapped
 KINDS = ("span", "mark", "counter", "meta")
 
 # Lines of .names, told apart by their first key.
-NAME, ARGUMENTS, THREAD_NAME = "n", "a", "t"
+NAME, ARGUMENTS, THREAD_NAME, GROUP = "n", "a", "t", "g"  # of a group: the rank that this process has in it, learnt late
 
 
 def folder_of(run: str) -> str:

@@ -160,6 +160,11 @@ def thread_line(tid: int, name: str) -> bytes:
     return _line({layout.THREAD_NAME: tid, "thread": name})
 
 
+def group_line(rank: int, world_size: int) -> bytes:
+    """The line of a process that has learnt its rank."""
+    return _line({layout.GROUP: rank, "world_size": world_size})
+
+
 def _line(data: dict[str, Any]) -> bytes:
     return _encode(data).encode() + b"\n"
 

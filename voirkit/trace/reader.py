@@ -44,6 +44,7 @@ class Process(NamedTuple):
 
     Attributes:
         stem: What the names of its files begin with.
+        world_size: Of the group in which it has its rank; 1: of none. 0: it was recorded by a voirkit that did not say.
     """
 
     pid: int
@@ -55,6 +56,7 @@ class Process(NamedTuple):
     time_ns: int
     argv: list[str]
     stem: str
+    world_size: int = 0
 
 
 class Files(NamedTuple):
@@ -273,6 +275,7 @@ class _Tables:
         self.names: dict[int, Name] = {}
         self.arguments: dict[int, bytes] = {}
         self.threads: dict[int, str] = {}
+        self._group: dict[str, Any] = {}  # a rank that the process learnt after its first record
         self._path, self._wanted, self._at = path, wanted, 0
         self.more()
 
@@ -307,14 +310,19 @@ class _Tables:
             elif layout.THREAD_NAME in data:
                 self.threads[data[layout.THREAD_NAME]] = str(data.get("thread"))
             elif "pid" in data:
-                self.header = data
+                self.header = {**data, **self._group}
+            elif layout.GROUP in data:
+                self._group = {"rank": data[layout.GROUP], "world_size": data.get("world_size")}
+                self.header.update(self._group)
 
     def process(self, stem: str) -> Process:
         header = self.header
         clocks = header.get("clocks", {})
+        world_size = header.get("world_size", 0)
         return Process(
             header.get("pid", 0), header.get("ppid", 0), header.get("rank", 0), header.get("host", ""), header.get("process", ""),
             clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0), header.get("argv", []), stem,
+            world_size if isinstance(world_size, int) else 0,
         )  # fmt: skip
 
 

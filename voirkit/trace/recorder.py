@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "begin_from_environment", "changed", "counter", "end",
-    "inherited", "is_recording", "mark", "name", "now", "span", "timed",
+    "has_recorded", "inherited", "is_recording", "join_group", "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
 LIMIT = 4 << 30
@@ -76,15 +76,17 @@ def counter(name_id: int, at_ns: int, value: float) -> None:
     span(name_id, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
 
 
-def timed(events: int, took_ns: int) -> None:
+def timed(events: int, took_ns: int, part: str = "recording") -> None:
     """Say what records cost that were timed while they were made: no estimate is made for them.
 
     Args:
         events: How many.
         took_ns: What all that was done for them took, their own recording in it.
+        part: What of the overhead that is: ``recording``, ``instruments`` (looking at what the program has), ``start`` (patching) or
+            ``processes`` (tools that run beside the program; processor time).
     """
     if _recording is not None:
-        _recording.timed(events, took_ns)
+        _recording.timed(events, took_ns, part)
 
 
 def is_recording() -> bool:
@@ -92,7 +94,14 @@ def is_recording() -> bool:
     return _recording is not None and _recording.stopped is None
 
 
-def begin(folder: str, rank: int = 0, host: str | None = None, limit: int = LIMIT, tell: Callable[[str], None] = _tell) -> None:
+def has_recorded() -> bool:
+    """Whether there is a file of this process's yet."""
+    return _recording is not None and _recording.has_files()
+
+
+def begin(
+    folder: str, rank: int = 0, host: str | None = None, limit: int = LIMIT, tell: Callable[[str], None] = _tell, world_size: int = 1
+) -> None:
     """Record from now on.
 
     Args:
@@ -101,12 +110,14 @@ def begin(folder: str, rank: int = 0, host: str | None = None, limit: int = LIMI
         host: The machine's name; by default as it calls itself.
         limit: The most bytes that all processes of the run may have in that folder; what is beyond is counted as dropped.
         tell: Takes a line for the user, once, when recording has to stop: disk full, folder that is not writable, limit.
+        world_size: Of the group that the rank is of; 1 without one.
     """
     global _recording
     if _recording is not None:
         end()
     _names.begin_recording()
-    _recording = Recording(engine, _names, Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit), tell)
+    settings = Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit, world_size)
+    _recording = Recording(engine, _names, settings, tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files
     engine.switch(1)
@@ -122,7 +133,7 @@ def end() -> Totals:
     global _recording
     recording, _recording = _recording, None
     engine.switch(0)
-    return recording.finish() if recording is not None else Totals(0, {}, 0.0, None)
+    return recording.finish() if recording is not None else Totals(0, {}, {}, None)
 
 
 def begin_from_environment(rank: int = 0, limit: int = LIMIT) -> None:
@@ -137,15 +148,22 @@ def inherited() -> Any:
     if _recording is None or _recording.stopped is not None:
         return None
     settings = _recording.settings
-    return settings.folder, settings.rank, settings.host, settings.limit
+    return settings.folder, settings.rank, settings.host, settings.limit, settings.world_size
 
 
 def adopt(data: Any) -> None:
     """In such a child: record as the parent did."""
     if data is None or _recording is not None:
         return
-    folder, rank, host, limit = data
-    begin(os.path.dirname(folder), rank, host, limit)
+    folder, rank, host, limit, world_size = data
+    begin(os.path.dirname(folder), rank, host, limit, world_size=world_size)
+
+
+def join_group(rank: int, world_size: int) -> None:
+    """This process is one of several ranks: so are those that it starts from now on, and what it has recorded before is the rank's too."""
+    recording = _mine()
+    if recording is not None:
+        recording.join_group(rank, world_size)
 
 
 def name(category: str, name: str, kind: str = "span", value: str | None = None) -> int:

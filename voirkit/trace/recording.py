@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 from voirkit.trace import layout
 from voirkit.trace.files import Files
-from voirkit.trace.names import Names, text_of, thread_line
+from voirkit.trace.names import Names, group_line, text_of, thread_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ class Settings:
     Attributes:
         folder: The absolute path of the files.
         limit: The most bytes that all of them may have together.
+        world_size: Of the group in which this process has its rank; 1 without one.
     """
 
-    __slots__ = ("folder", "host", "limit", "rank")
+    __slots__ = ("folder", "host", "limit", "rank", "world_size")
 
-    def __init__(self, folder: str, rank: int, host: str, limit: int) -> None:
-        self.folder, self.rank, self.host, self.limit = folder, rank, host, limit
+    def __init__(self, folder: str, rank: int, host: str, limit: int, world_size: int = 1) -> None:
+        self.folder, self.rank, self.host, self.limit, self.world_size = folder, rank, host, limit, world_size
 
 
 class Totals:
@@ -43,15 +44,20 @@ class Totals:
     Attributes:
         events: Records that are in files.
         dropped: Records that are not, by ``category.name``.
-        seconds: What the recording itself took: as it was timed by who records (``timed``), and for other records an estimate, the
-            measured cost of one record and the time spent on files.
+        parts: Seconds by what they were spent on. ``recording``: as it was timed by who records (``timed``), and for other records an
+            estimate, the measured cost of one record and the time spent on files. Others have the names that ``timed`` was told.
+        seconds: All of them.
         stopped: Why recording ended early; None if it did not.
     """
 
-    __slots__ = ("dropped", "events", "seconds", "stopped")
+    __slots__ = ("dropped", "events", "parts", "stopped")
 
-    def __init__(self, events: int, dropped: dict[str, int], seconds: float, stopped: str | None) -> None:
-        self.events, self.dropped, self.seconds, self.stopped = events, dropped, seconds, stopped
+    def __init__(self, events: int, dropped: dict[str, int], parts: dict[str, float], stopped: str | None) -> None:
+        self.events, self.dropped, self.parts, self.stopped = events, dropped, parts, stopped
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
 
     def __repr__(self) -> str:
         return f"Totals(events={self.events}, dropped={self.dropped}, seconds={self.seconds:.6f}, stopped={self.stopped!r})"
@@ -77,7 +83,8 @@ class Recording:
         self._counting = False
         self._events = 0
         self._slow_ns = 0
-        self._timed_events = self._timed_ns = 0
+        self._timed_events = 0
+        self._timed_ns: dict[str, int] = {}
         # of the limit: what was left when the folder was last looked at, how much of it may be used before looking again, what has been
         self._left = self._share = self._used = 0
 
@@ -159,10 +166,16 @@ class Recording:
         finally:
             self._counting = False
 
-    def timed(self, events: int, took_ns: int) -> None:
+    def timed(self, events: int, took_ns: int, part: str) -> None:
         """Some records were timed while they were made; see ``recorder.timed``."""
         self._timed_events += events
-        self._timed_ns += took_ns
+        self._timed_ns[part] = self._timed_ns.get(part, 0) + took_ns
+
+    def join_group(self, rank: int, world_size: int) -> None:
+        """This process has a rank among others, also in what it has recorded before."""
+        settings = self.settings
+        self.settings = Settings(settings.folder, rank, settings.host, settings.limit, world_size)
+        self.write(group_line(rank, world_size))
 
     # files
 
@@ -181,11 +194,15 @@ class Recording:
                 raise
             self._fail(exc, files.names)
 
+    def has_files(self) -> bool:
+        """Whether anything has been recorded."""
+        return self._once.get("files") is not None
+
     def _files(self) -> Files | None:
         once = self._once
         if "files" not in once:
             try:
-                made = Files(self.settings.folder, self.settings.host, self.settings.rank)
+                made = Files(self.settings.folder, self.settings.host, self.settings.rank, self.settings.world_size)
                 if once.setdefault("files", made) is not made:  # another thread was faster, or the recording has ended meanwhile
                     made.discard()
             except OSError as exc:
@@ -271,14 +288,17 @@ class Recording:
         files = self._once.setdefault("files", None)  # None: there will be none
         if files is not None:
             files.close()
-        return Totals(self._events, dropped, self._took_ns() / 1e9, self.stopped)
+        return Totals(self._events, dropped, {part: ns / 1e9 for part, ns in self._took_ns().items()}, self.stopped)
 
-    def _took_ns(self) -> float:
+    def _took_ns(self) -> dict[str, float]:
         """Those that were timed once, with their part of the time spent on files; the others by what one costs."""
         others = max(self._events - self._timed_events, 0)
-        if not others:
-            return self._timed_ns if self._timed_events else self._slow_ns
-        return self._timed_ns + self._slow_ns * others / self._events + others * _cost_ns(self.engine)
+        took: dict[str, float] = {"recording": 0.0, **self._timed_ns}
+        if others:
+            took["recording"] += self._slow_ns * others / self._events + others * _cost_ns(self.engine)
+        elif not self._timed_events:
+            took["recording"] += self._slow_ns
+        return took
 
     def in_child(self) -> Recording:
         """The part of a forked child: files of its own, made when it records."""

@@ -22,7 +22,7 @@ class Calls:
         inside_itself: Whether one of those is of the same function: its time is counted by that one.
         task: Index into ``when.TASKS``: whether it happened in a step of training, of evaluation, or outside.
         step: The step's number, from 0; -1 outside.
-        phase: Index into ``when.PHASES``.
+        phase: Index into ``PHASES``.
     """
 
     thread: Array

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from voirkit.analysis.calls.when import PHASES, TASKS
+from voirkit.analysis.calls.when import TASKS
 from voirkit.analysis.nesting import Array
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.analysis.calls.nested import Calls

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.calls.nested import Calls, joined, nested
-from voirkit.analysis.calls.when import PHASES, TASKS, When
+from voirkit.analysis.calls.when import TASKS, When
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.of_run import numbered
 from voirkit.runs.parquet import quoted
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -10,15 +10,14 @@ import numpy as np
 
 from voirkit.analysis import of_run, phases
 from voirkit.analysis.nesting import Array, parents
-from voirkit.analysis.steps import CHECKPOINT, COMMUNICATION, LOSS, ZERO_GRAD
-from voirkit.analysis.steps import PHASES as OF_STEPS
+from voirkit.analysis.steps import REST
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from voirkit.analysis.steps import Steps
     from voirkit.runs.opened import Run
 
 TASKS = ("", "train", "evaluation")  # "": outside of both
-PHASES = OF_STEPS  # the last is other
 _OTHER = len(PHASES) - 1
 NONE = -1
 
@@ -90,8 +89,7 @@ class When:
         self.thread: tuple[str, int, int] | None = None
         self._steps, self._task, self._number = _of_steps(steps)
         self._inner, self._outer = pieces(start_ns, duration_ns), pieces(start_ns, duration_ns, outermost=True)
-        of_meaning = np.arange(COMMUNICATION + 2)
-        of_meaning[[LOSS, ZERO_GRAD, CHECKPOINT, COMMUNICATION, COMMUNICATION + 1]] = _OTHER
+        of_meaning = np.minimum(np.arange(REST), _OTHER)  # the parts of other come after the phases
         self._phase = np.append(of_meaning[meaning], _OTHER)  # that of owner -1 last
 
     def place(self, start_ns: Array, duration_ns: Array) -> tuple[Array, Array, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.analysis.checks import augmentation, held, losses, modes, numbers, order, ranks, samples, schedule, zero_grad
+from voirkit.analysis.checks import augmentation, graphs, held, losses, modes, numbers, order, ranks, samples, schedule, shapes, zero_grad
 from voirkit.analysis.checks.finding import Detector
 
 DETECTORS: tuple[Detector, ...] = (
@@ -16,8 +16,12 @@ DETECTORS: tuple[Detector, ...] = (
     modes.TRAIN_WHILE_EVALUATING,
     losses.NOT_CONNECTED,
     losses.SOFTMAX,
+    shapes.BROADCAST,
     schedule.RATE_ZERO,
     schedule.SCHEDULER_FIRST,
+    schedule.TOO_OFTEN,
+    graphs.KEPT,
+    graphs.DEAD,
     numbers.NOT_FINITE,
     numbers.SKIPPED_STEPS,
     augmentation.SAME,

@@ -25,6 +25,7 @@ def _frozen(facts: Facts) -> Finding:
                     looks[0],
                     "Make the optimizer from the parameters that are to be trained, after they were frozen, replaced or thawed.",
                     {"optimizer": which, "held": looks[0].args["held"], "looked_at": len(looks)},
+                    looks=len(looks),
                 )
             some += looks[-1].args["trainable"] < looks[-1].args["held"]
     if some:
@@ -56,6 +57,7 @@ def _foreign(facts: Facts) -> Finding:
                 looks[0],
                 "Make the optimizer after the model has its final form (made anew, copied, wrapped, its head replaced).",
                 {"optimizer": which, "held": looks[0].args["held"], "not_held": last.value, "names": last.args["names"]},
+                looks=len(looks),
             )
     return Finding(False, "What the optimizers hold is what gets gradients.")
 
@@ -81,6 +83,7 @@ def _never_updated(facts: Facts) -> Finding:
                 "Give them to the optimizer (layers in a plain list are no part of a module: nn.ModuleList), or freeze them with "
                 "requires_grad_(False) if that is meant.",
                 {"parameters": last.value, "names": last.args["names"]},
+                looks=len(unheld),
             )
         else:
             doubtful = f"{last.value} parameters get gradients and are in no optimizer ({last.args['names']}): it may be meant, as when "
@@ -107,6 +110,7 @@ def _no_gradient(facts: Facts) -> Finding:
                     without[0],
                     "Look for what cuts the graph after them: detach(), .data, no_grad, a detour through numpy or item().",
                     {"optimizer": which, "parameters": n, "before": last.args["before"], "names": names, "looked_at": len(looks)},
+                    looks=len(looks),
                 )
             if last.args["called"]:
                 said = f"{n} parameters never receive a gradient ({names}): what their layers give is no part of the loss; it may be meant."

@@ -25,6 +25,7 @@ def _not_connected(facts: Facts) -> Finding:
             "Compute the loss from the model's output by torch's own operations: no item(), tolist(), numpy(), detach(), argmax or "
             "torch.tensor(...) on the way.",
             {"looked_at": len(reached), "leaf_is_loss": bool(loose)},
+            looks=len(looks),
         )
     return Finding(False, "Backward passes reach parameters that are trained.")
 
@@ -51,6 +52,7 @@ def _softmax(facts: Facts) -> Finding:
                 fact,
                 what,
                 {"loss": fact.args["loss"], "input": fact.args["input"]},
+                looks=facts.count("backward"),
             )
         harmless = harmless or (fact.args["loss"], fact.args["input"]) == ("cross_entropy", "log_softmax")
     if harmless:

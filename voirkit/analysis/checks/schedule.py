@@ -1,4 +1,4 @@
-"""Learning rates that are 0, and schedulers that step before the optimizer."""
+"""Learning rates that are 0, and schedulers that step before the optimizer, or far too often."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from voirkit.analysis.checks.facts import Facts
 from voirkit.analysis.checks.finding import Detector, Finding
 
 _FEW, _TAIL, _TAIL_SHARE, _SCHEDULED = 3, 20, 0.2, 5
+_EACH_STEP = 0.9  # scheduler steps an optimizer step, of a scheduler that steps with each
+_HALF_PERIODS = 10  # of a cosine that is used as one: it comes down once
 
 
 def _rate_zero(facts: Facts) -> Finding:
@@ -55,5 +57,42 @@ def _scheduler_first(facts: Facts) -> Finding:
     return Finding(False, "Schedulers step after the optimizer.")
 
 
+def _too_often(facts: Facts) -> Finding:
+    for process in facts.processes():
+        for which in sorted({fact.args["optimizer"] for fact in process.of("scheduler")}):
+            steps = process.of("step", optimizer=which)
+            scheduled = [fact for fact in process.of("scheduler", optimizer=which) if not fact.value]
+            rates = process.of("rate", optimizer=which)
+            if not scheduled or len(scheduled) < _EACH_STEP * len(steps) or not steps:
+                continue
+            kind = scheduled[0].args["scheduler"]
+            evidence = {"optimizer": which, "steps": len(steps), "scheduler_steps": len(scheduled)}
+            last = rates[-1] if rates else None
+            if last is not None and last.args["tiny"] and last.args["peak"]:
+                at = next((n for n, step in enumerate(steps) if step.at_ns >= last.at_ns), len(steps))
+                left = len(steps) - at
+                if left >= _TAIL and left >= _TAIL_SHARE * len(steps):
+                    return Finding(
+                        True,
+                        f"{kind}.step() comes with every optimizer step, and the learning rate is next to nothing "
+                        f"({last.args['rate']:.1e}, of {last.args['peak']:.1e}) in the last {left} of {len(steps)} steps.",
+                        scheduled[0],
+                        "Step the scheduler once an epoch, or give its lengths in batches.",
+                        {**evidence, "at_next_to_nothing": left},
+                    )
+            period = scheduled[0].args.get("period")
+            if period and len(scheduled) >= _HALF_PERIODS * period and len(scheduled) >= _TAIL:
+                return Finding(
+                    True,
+                    f"{kind}.step() comes with every optimizer step, {len(scheduled)} times, and its T_max is {period}: the learning rate "
+                    f"goes down to its least and up again {len(scheduled) // (2 * period)} times.",
+                    scheduled[0],
+                    "Step the scheduler once an epoch, or give T_max in batches.",
+                    {**evidence, "period": period},
+                )
+    return Finding(False, "No scheduler was seen to step too often.")
+
+
 RATE_ZERO = Detector("learning-rate-zero", _rate_zero, ("step",))
 SCHEDULER_FIRST = Detector("scheduler-before-optimizer", _scheduler_first, ("step",))
+TOO_OFTEN = Detector("scheduler-too-often", _too_often, ("step",))

@@ -26,6 +26,7 @@ def _missing(facts: Facts) -> Finding:
                     at,
                     "Call optimizer.zero_grad() before each backward pass (with gradient accumulation: after each step).",
                     {"optimizer": which, "looked_at": len(kept) + len(since), "cleared": len(since)},
+                    looks=len(kept) + len(since),
                 )
     if not looked:
         return Finding(None, "No two steps of an optimizer with a backward pass between them were seen.")
@@ -48,6 +49,7 @@ def _misplaced(facts: Facts) -> Finding:
                     between,
                     "Call zero_grad() before the backward pass, or after the optimizer's step.",
                     {"optimizer": which, "looked_at": len(looks)},
+                    looks=len(looks),
                 )
     return Finding(False, "The optimizer's steps had gradients to use, or it is not for a zero_grad that they had none.")
 

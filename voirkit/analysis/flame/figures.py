@@ -61,6 +61,7 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
         if at is not None:
             lines.setdefault(phase, Counter())[place(at.file, at.line)] += n
     first = counts[0]
+    texts = {at: text for one in counts for at, text in (one.get("text") or {}).items()}
     compared = sum(one["clock"]["compared"] for one in counts)
     same = sum(one["clock"]["compared"] * (one["clock"]["agreement"] or 0.0) for one in counts)
     return {
@@ -70,6 +71,7 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
             phase: {
                 "samples": functions.total(), "share": functions.total() / kinds[kind_of[phase]], "of": kind_of[phase],
                 "functions": _shares(functions, functions.total()), "lines": _shares(lines.get(phase, Counter()), functions.total()),
+                "text": {at: texts[at] for at, _ in lines.get(phase, Counter()).most_common(_MOST) if at in texts},
             }
             for phase, functions in sorted(phases.items(), key=lambda pair: (_KINDS.index(kind_of[pair[0]]), -pair[1].total()))
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.flame import chrome, figures, sampled
 from voirkit.analysis.flame.joined import Joined
-from voirkit.analysis.flame.stacks import Stacks
+from voirkit.analysis.flame.stacks import Frame, Stacks, place
 from voirkit.analysis.native_spans import Recorded
 from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import FLAME_FOLDER, read_json, write_json
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
+_LONGEST = 80  # characters of a line of source
 COUNTS = ".counts.json"
 
 
@@ -95,9 +97,15 @@ def _document(run: Run, folder: str, stem: str, taken: Mapping[str, Any]) -> dic
         "cost": figures.cost(taken, notes),
         "frames": [list(frame) for frame in stacks.frames],
         "stacks": [list(stack) for stack in stacks.stacks],
+        "text": {place(frame.file, frame.line): text for frame in stacks.frames if (text := _source(frame))},
         "rows": [[*row, n] for row, n in sorted(joined.counts.items())],
         "processes": [{"pid": pid, "rank": taken["rank"], "kind": kind, "samples": n} for pid, kind, n in processes],
     }
+
+
+def _source(frame: Frame) -> str:
+    """The text of a frame's line, as it is now: the program may be changed before anybody looks at the report."""
+    return linecache.getline(frame.file, frame.line).strip()[:_LONGEST] if frame.line else ""
 
 
 def _add(joined: Joined, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from voirkit.analysis.pipeline.predict import Cost, rate
@@ -22,12 +23,16 @@ _SAID = {
     "own": "look at what it reads and computes: read ahead, keep the result, or do it once before the training",
     CACHE: "it comes before anything random and gives the same for a sample each time: do it once and keep the result",
     MOVE: "it works on tensors: do it on whole batches, on the device where there is one",
-    VECTORISE: "do it for the whole batch at once: stack once, into memory that is reused",
+    VECTORISE: "do it for the whole batch at once: let the dataset give whole batches (__getitems__), or stack once, into memory that is "
+    "reused",
+    "collate": "what it does for each sample (tokenizing, padding, converting) is the same in each epoch: do it once, before the training",
     REDUCE: "use a cheaper form of it (smaller images first, fewer parts, a compiled library), or do it on whole batches on the device",
 }
 
 
-def first(rows: Mapping[str, Mapping[str, Any]], order: Sequence[str], cost: Cost, batches: int, workers: int) -> dict[str, Any] | None:
+def first(
+    rows: Mapping[str, Mapping[str, Any]], order: Sequence[str], cost: Cost, batches: int, workers: int, collate: str = ""
+) -> dict[str, Any] | None:
     """What to change first.
 
     Args:
@@ -36,6 +41,7 @@ def first(rows: Mapping[str, Mapping[str, Any]], order: Sequence[str], cost: Cos
         cost: What a batch costs now.
         batches: How many batches were made.
         workers: How many workers there are.
+        collate: The name of the program's own collate function; "" for torch's.
 
     Returns:
         ``{"operation", "share", "wait_share", "action", "because", "rate_without"}``; None without operations. ``rate_without`` is
@@ -46,7 +52,7 @@ def first(rows: Mapping[str, Mapping[str, Any]], order: Sequence[str], cost: Cos
         return None
     name = max(candidates, key=lambda key: (candidates[key]["wait_share"] or 0.0, candidates[key]["share"]))
     row = candidates[name]
-    action, why = _how(name, row["level"], order)
+    action, why = (CACHE, "collate") if row["level"] == "collate" and collate else _how(name, row["level"], order)
     spared = row["total_s"] / max(batches, 1)
     left = max(cost.batch_s - spared, 0.0)
     cpu = None if cost.cpu_s is None else max(cost.cpu_s * left / max(cost.batch_s, 1e-12), 0.0)
@@ -56,7 +62,7 @@ def first(rows: Mapping[str, Mapping[str, Any]], order: Sequence[str], cost: Cos
         "wait_share": row["wait_share"],
         "action": action,
         "because": _SAID[why],
-        "rate_without": rate(Cost(left, cpu, cost.pause_s, cost.items, cost.cores), workers),
+        "rate_without": rate(replace(cost, batch_s=left, cpu_s=cpu), workers),
     }
 
 

@@ -15,7 +15,7 @@ from voirkit.analysis.nesting import Array, parents
 from voirkit.analysis.pipeline.lives import NONE, Lives, lives
 from voirkit.analysis.pipeline.queue import most_at_once
 from voirkit.analysis.pipeline.records import Columns, Recorded
-from voirkit.analysis.pipeline.samples import COLLATE, ITEM, OPERATION, PREPROCESS, by_thread, levels, whole_batches
+from voirkit.analysis.pipeline.samples import COLLATE, ITEM, ITEMS, OPERATION, PREPROCESS, READING, by_thread, levels, whole_batches
 from voirkit.analysis.pipeline.sources import Sources, sources
 
 if TYPE_CHECKING:
@@ -159,12 +159,12 @@ def _nest(columns: Columns, level: Array, last_ns: int, homes: Rule, held: Rule,
     parent = parents(columns.start_ns, columns.duration_ns)
     inner, outer = parent >= 0, np.maximum(parent, 0)
     lived = columns.start_ns < last_ns  # what comes after the last batch is of one that a dead worker never ended
-    items, works = (level == ITEM) & lived, (level == OPERATION) & lived
-    # A dataset that is asked for a whole batch at once (__getitems__) has no samples.
-    has_samples = np.bincount(parent[inner & (level == ITEM)], minlength=len(columns)) > 0
-    at_home = np.isin(level[outer], (ITEM, COLLATE, OPERATION)) | ((level[outer] == PREPROCESS) & ~has_samples[outer])
+    items, works = np.isin(level, READING) & lived, (level == OPERATION) & lived
+    # A dataset whose reading is not seen has no samples.
+    has_samples = np.bincount(parent[inner & np.isin(level, (ITEM, ITEMS))], minlength=len(columns)) > 0
+    at_home = np.isin(level[outer], (*READING, COLLATE, OPERATION)) | ((level[outer] == PREPROCESS) & ~has_samples[outer])
     for rule, holds, chosen in (
-        (homes, inner & np.isin(level[outer], (PREPROCESS, ITEM)), items),
+        (homes, inner & np.isin(level[outer], (PREPROCESS, COLLATE, OPERATION, *READING)), items),
         (held, inner & at_home, works),
         (nested, columns.end_ns <= columns.end_ns[outer], inner),
     ):

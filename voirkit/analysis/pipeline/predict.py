@@ -1,18 +1,35 @@
 """How fast a loader would be with other numbers of workers, from what a batch costs: a bound, whichever is the tightest.
 
-Workers that make batches of ``batch_s`` seconds each give n / batch_s of them. All of them and the training together can not use more than
-the processors' time: cores / (cpu_s + pause_s), where the training is taken to keep one processor busy. And nobody asks for more
-than 1 / pause_s.
+Without workers the training makes a batch itself, ``batch_s``, and then trains on it, ``pause_s``.
+
+A worker makes a batch in ``batch_s``. Threads of its own send it and answer the training that takes it (a handshake for each tensor). That
+holds up what the worker computes, but not what it waits for: n workers give n / max(batch_s, cpu_s + send_s + receive_s) batches. The
+training takes each of them in ``receive_s`` and trains on it: 1 / (receive_s + pause_s), and nobody asks for more. All processes together
+can not use more than the processors' time. Where workers were there, all this is scaled to the rate that they reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 _NEAR = 0.97  # as good as the best
+
+# What torch 2.15 takes to hand a batch over: the processor's time to send and to take it, and how long the training waits for that where
+# the worker is busy. As parts of what ``loader_handing`` measures on the same machine: one file of shared memory (94 us where these were
+# measured, with 1 to 16 tensors of 4 bytes to 16 MB), and a million bytes written into one (0.54 ms).
+_SEND, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
+_TAKE, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
+_RECEIVE, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25
+# A worker that computes in python answers late: its thread for that runs when the making waits for something, at the latest after 5 ms.
+# With 1.75 ms of python a batch one worker took 5.4 ms for it, with 14 ms it took 16.
+_LATE, _LATEST_S = 1.0, 0.002
+# Of the processors' time what three and more processes on two processors have come to: python and PIL reached 0.74 to 0.86 of it.
+_SHARED = 0.85
+# What a record of a sample costs, as a part of the same machine's time for a call of python (34 ns where it was 2.4 us).
+_RECORD = 70.0
 
 
 @dataclass(frozen=True)
@@ -20,11 +37,17 @@ class Cost:
     """What a batch costs, in seconds.
 
     Attributes:
-        batch_s: A worker's time for a batch: making and putting it.
+        batch_s: The time in which a batch is made and put on a queue.
         cpu_s: The processor's part of it; None if that is not known, and then all of it is taken for that.
         pause_s: The training's time between two batches.
         items: Samples in a batch.
         cores: Processors; None if that is not known.
+        send_s: A worker's time for sending a batch, which is the processor's.
+        take_s: The processor's time in which the training takes it.
+        receive_s: And how long that lasts.
+        beside_s: What of ``batch_s`` a worker's other threads take, which send: it is not there without workers.
+        training_cores: How many processors the training keeps busy between two batches.
+        reached: Which part of what is worked out here present workers have reached.
     """
 
     batch_s: float
@@ -32,17 +55,51 @@ class Cost:
     pause_s: float
     items: float
     cores: int | None
+    send_s: float = 0.0
+    take_s: float = 0.0
+    receive_s: float = 0.0
+    beside_s: float = 0.0
+    training_cores: float = 1.0
+    reached: float = 1.0
+
+
+def handing(n_bytes: float, tensors: float, machine: Mapping[str, float]) -> dict[str, float]:
+    """``send_s, take_s, receive_s`` that a batch would need.
+
+    Args:
+        n_bytes: Of a batch.
+        tensors: In a batch.
+        machine: ``tensor_ns`` and ``mb_ns``: what a file of shared memory and a million bytes in it cost; nothing is known without.
+    """
+    file_s, mb_s = machine.get("tensor_ns", 0.0) * 1e-9, machine.get("mb_ns", 0.0) * n_bytes * 1e-15
+    return {
+        "send_s": file_s * (_SEND + _SEND_TENSOR * tensors) + mb_s * _SEND_MB,
+        "take_s": file_s * (_TAKE + _TAKE_TENSOR * tensors) + mb_s * _TAKE_MB,
+        "receive_s": file_s * (_RECEIVE + _RECEIVE_TENSOR * tensors) + mb_s * _RECEIVE_MB,
+    }
+
+
+def recording_s(records: float, machine: Mapping[str, float]) -> float:
+    """What so many records of samples and operations cost, in seconds."""
+    return records * _RECORD * machine.get("call_ns", 0.0) * 1e-9
+
+
+def worker_s(cost: Cost) -> float:
+    """A worker's time for a batch."""
+    cpu_s = cost.batch_s if cost.cpu_s is None else cost.cpu_s
+    late_s = min(_LATE * cpu_s, _LATEST_S) if cost.receive_s else 0.0
+    return max(cost.batch_s, cpu_s + cost.send_s + cost.receive_s + late_s, 1e-12)
 
 
 def limits(cost: Cost, workers: int) -> dict[str, float]:
     """Batches per second that each part would allow; ``workers=0`` loads in the training's own process."""
     if workers == 0:
-        return {"workers": 1 / max(cost.batch_s + cost.pause_s, 1e-12)}
-    found = {"workers": workers / max(cost.batch_s, 1e-12), "training": 1 / max(cost.pause_s, 1e-12)}
+        return {"workers": 1 / max(cost.batch_s - cost.beside_s + cost.pause_s, 1e-12)}
+    found = {"workers": workers / worker_s(cost), "training": 1 / max(cost.receive_s + cost.pause_s, 1e-12)}
     if cost.cores is not None:
         cpu_s = cost.batch_s if cost.cpu_s is None else cost.cpu_s
-        found["processors"] = cost.cores / max(cpu_s + cost.pause_s, 1e-12)
-    return found
+        found["processors"] = _SHARED * cost.cores / max(cpu_s + cost.send_s + cost.take_s + cost.pause_s * cost.training_cores, 1e-12)
+    return {what: allowed * cost.reached for what, allowed in found.items()}
 
 
 def rate(cost: Cost, workers: int) -> float:
@@ -64,19 +121,20 @@ def table(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
 
 def enough(cost: Cost) -> int | None:
     """The fewest workers with which the training would not wait; None if the processors do not allow it."""
-    wanted = 1 / max(cost.pause_s, 1e-12)
-    allowed = limits(cost, 1).get("processors", wanted)
-    if allowed < wanted * _NEAR:
+    allowed = limits(cost, 1)
+    wanted = allowed["training"]
+    if allowed.get("processors", wanted) < wanted * _NEAR:
         return None
-    return max(1, ceil(cost.batch_s * wanted * _NEAR))
+    return max(1, ceil(wanted * _NEAR / allowed["workers"]))
 
 
 def best(cost: Cost) -> int:
-    """The fewest workers that give as much as any number of them would."""
-    most = cost.items / max(cost.pause_s, 1e-12)
-    if cost.cores is not None:
-        most = min(most, limits(cost, 1)["processors"] * cost.items)
-    return max(1, ceil(most * _NEAR * cost.batch_s / max(cost.items, 1e-12)))
+    """The fewest workers that give as much as any number of them would; 0 if loading in the training's own process does."""
+    allowed = limits(cost, 1)
+    most = min(allowed["training"], allowed.get("processors", allowed["training"]))
+    if limits(cost, 0)["workers"] >= most * _NEAR:
+        return 0
+    return max(1, ceil(most * _NEAR / allowed["workers"]))
 
 
 def numbers(cores: int | None, now: int, *others: int | None) -> list[int]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 KIND = "loader"
 CHUNK = 500_000  # records at a time: 50 MB with what is made of them
 _OF_BATCHES = "(category IN ('batch', 'worker') OR (category = 'data' AND name IN ('preprocess', 'collate', 'cpu')))"
+_OF_COSTS = "category = 'cost'"
+_FETCHED = "kind = 'phase' AND category = 'dataloader' AND name = 'fetch'"
 _OF_SAMPLES = "(category = 'operation' OR (category = 'data' AND name <> 'cpu'))"
 
 
@@ -68,6 +70,10 @@ class Recorded:
         parents: The process that started one, by its id, as far as it is known.
         made: What is known of loaders whose iterators the steps instrument has seen: (pid, loader) to ``dataset, batch_size`` ...
         cpus: Processors of the host; None if that is not known.
+        readers: What reads samples, such as ``Pictures.__getitem__``, by index; empty where that is not recorded.
+        reader: By set of arguments, an index into ``readers``.
+        of_whole_batches: By set of arguments, whether what reads gives all samples of a batch at once.
+        fetched: What the steps instrument has counted: (pid, loader) to (items, batches that they are of, batches).
     """
 
     def __init__(self, run: Run, rank: int) -> None:
@@ -81,6 +87,11 @@ class Recorded:
         self.parents = {one.pid: one.ppid for one in run.processes() if one.rank == rank}
         self.made = self._made(rank)
         self.cpus: int | None = run.manifest.get("cpus")
+        named = [str(a.get("source", "")) for a in self.arguments]
+        self.readers = sorted(set(named))
+        self.reader = np.array([self.readers.index(name) for name in named], np.int64)
+        self.of_whole_batches = np.array([a.get("whole") is True for a in self.arguments], bool)
+        self.fetched = self._fetched(rank)
         columns = {
             "loader_names": {"category": [c for c, _ in self.names], "name": [n for _, n in self.names]},
             "loader_arguments": {"text": texts},
@@ -104,9 +115,25 @@ class Recorded:
                 made[pid, known["loader"]] = known
         return made
 
+    def _fetched(self, rank: int) -> dict[tuple[int, int], tuple[int, int, int]]:
+        rows = self._rows(
+            "SELECT pid, CAST(json_extract(args, '$.loader') AS BIGINT) AS loader, coalesce(sum(value) FILTER (value >= 0), 0)::BIGINT, "
+            f"count(*) FILTER (value >= 0), count(*) FROM spans WHERE {_FETCHED} AND rank = {rank} GROUP BY ALL"
+        )
+        return {(pid, loader): (items, counted, n) for pid, loader, items, counted, n in rows if loader is not None}
+
     def of_batches(self) -> Columns:
         """All that is recorded once a batch."""
         return self._fetch(_OF_BATCHES)
+
+    def of_costs(self) -> Columns:
+        """What a batch costs beside its making; ``value`` is in nanoseconds of a processor's time, bytes, or tensors."""
+        return self._fetch(_OF_COSTS)
+
+    def handing(self) -> dict[str, float]:
+        """What handing over costs on the machine of the run, by name; empty where it was not measured."""
+        rows = self._rows(f"SELECT name, median(value) FROM of_loader WHERE {_OF_COSTS} AND args IS NULL GROUP BY name")
+        return dict(rows)
 
     def of_samples(self, chunk: int = CHUNK) -> Iterator[Columns]:
         """Batches, samples and operations, in chunks by the time at which they began; memory does not grow with the run."""

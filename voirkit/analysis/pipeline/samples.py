@@ -13,9 +13,14 @@ from voirkit.analysis.pipeline.records import EMPTY, Columns, Recorded
 from voirkit.analysis.pipeline.sources import Sources
 from voirkit.analysis.pipeline.tally import Tally
 
-# What a record is, by its level: a batch holds samples and their collation, a sample operations.
-PREPROCESS, ITEM, COLLATE, OPERATION = range(4)
-_LEVELS = {("data", "preprocess"): PREPROCESS, ("data", "item"): ITEM, ("data", "collate"): COLLATE}
+# What a record is, by its level: a batch holds samples and their collation; a sample holds operations, and what its dataset asks of others
+# (inner). What reads all samples of a batch by one call (items) may hold samples.
+PREPROCESS, ITEMS, ITEM, INNER, COLLATE, OPERATION = range(6)
+READING = (ITEMS, ITEM, INNER)
+_LEVELS = {
+    ("data", "preprocess"): PREPROCESS, ("data", "items"): ITEMS, ("data", "item"): ITEM, ("data", "inner"): INNER,
+    ("data", "collate"): COLLATE,
+}  # fmt: skip
 
 
 @dataclass
@@ -23,19 +28,21 @@ class Operation:
     """One kind of work of one loader.
 
     Attributes:
-        spans: Its runs, each with what lies in it; of samples the time that is in no operation.
+        spans: Its runs, each with what lies in it; of samples the time that is in no operation and in no other dataset.
         waited_ns: How much of the time in which training waited the worker that made the awaited batch spent on it.
         offset_ns: Sum of the times from the beginning of the sample to that of the run.
         by_episode: Runs and nanoseconds by the iterator's number.
+        of_batches: How many of its runs gave all samples of a batch at once.
     """
 
     spans: Tally = field(default_factory=Tally)
     waited_ns: float = 0.0
     offset_ns: float = 0.0
     by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)
+    of_batches: int = 0
 
 
-# (loader, level, name, the operation in which it lies or ""): the name is that of an operation, else empty
+# (loader, level, name, the operation in which it lies or ""): the name is that of an operation, or of what reads samples
 Kind = tuple[int, int, str, str]
 
 
@@ -123,8 +130,8 @@ class _Piece:
         outer = np.where(parent >= 0, parent, 0)
         self.inside = np.where((parent >= 0) & is_operation & is_operation[outer], own.name[outer], NONE)
         self.again = _again(own.name, parent, is_operation)
-        in_sample = (parent >= 0) & (level[outer] == ITEM)
-        self.offset = np.where(in_sample, own.start_ns - own.start_ns[outer], 0)
+        sample = _sample(parent, level)
+        self.offset = np.where(sample != NONE, own.start_ns - own.start_ns[np.maximum(sample, 0)], 0)
 
     @classmethod
     def joined(cls, pieces: list[_Piece]) -> _Piece:
@@ -164,20 +171,33 @@ def _again(name: Array, parent: Array, is_operation: Array) -> Array:
     return found
 
 
+def _sample(parent: Array, level: Array) -> Array:
+    """The sample that each lies in; ``NONE`` for none."""
+    found, above = np.full(len(parent), NONE), parent.copy()
+    while (reached := above >= 0).any():
+        at = np.flatnonzero(reached)
+        found[at] = np.where(level[above[at]] == ITEM, above[at], found[at])
+        above[at] = np.where(level[above[at]] == ITEM, NONE, parent[above[at]])
+    return found
+
+
 def _add(found: dict[Kind, Operation], recorded: Recorded, sources: Sources, piece: _Piece) -> None:
     own, is_operation = piece.own, piece.level == OPERATION
     source = sources.of(own)
-    name = np.where(is_operation, own.name, NONE)
+    readers = len(recorded.names) + recorded.reader[own.args]
+    name = np.where(is_operation, own.name, np.where(np.isin(piece.level, READING), readers, NONE))
     counted = (source >= 0) & ~piece.again.astype(bool)
     at, kinds, edges = _grouped(np.flatnonzero(counted), source, piece.level, name, piece.inside)
-    names = recorded.names
+    names = [*(name for _, name in recorded.names), *recorded.readers]
+    whole = recorded.of_whole_batches[own.args]
     for i, (which, level, code, inside) in enumerate(kinds):
         rows = at[edges[i] : edges[i + 1]]
-        kind = (which, level, "" if code == NONE else names[code][1], "" if inside == NONE else names[inside][1])
+        kind = (which, level, "" if code == NONE else names[code], "" if inside == NONE else names[inside])
         operation = found.setdefault(kind, Operation())
         operation.spans.add(piece.spent[rows])
         operation.waited_ns += float(piece.waited[rows].sum())
         operation.offset_ns += float(piece.offset[rows].sum())
+        operation.of_batches += int(whole[rows].sum())
         counts, sums = np.bincount(own.args[rows]), np.bincount(own.args[rows], weights=piece.spent[rows])
         for args in np.flatnonzero(counts).tolist():
             episode = int(sources.episode[args])

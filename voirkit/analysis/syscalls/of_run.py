@@ -40,6 +40,14 @@ def syscalls_of(run: Run) -> dict[str, Any] | None:
     return merged(found) if found else None
 
 
+def is_by_strace(run: Run) -> bool:
+    """Whether strace has traced a run: each system call stopped for it, so that all times with calls in them are far too long."""
+    folder = os.path.join(run.path, SYSCALLS_FOLDER)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    found = [read_json(os.path.join(folder, name), SCHEMA) for name in names if name.endswith(".json")]
+    return any(one is not None and one.get("tool") == "strace" for one in found)
+
+
 def _counted(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
     """The counts of a rank, which the first that asks for them makes: others of the same moment wait for it."""
     counts = os.path.join(folder, f"{stem}.counts.json")

@@ -13,8 +13,9 @@ import numpy as np
 from voirkit.analysis.innermost import innermost
 from voirkit.analysis.nesting import Array, parents, without_children
 from voirkit.analysis.phases import Records, meanings
-from voirkit.analysis.steps import PHASES, VOIRKIT
+from voirkit.analysis.steps import VOIRKIT
 from voirkit.analysis.torch_profile.events import ANNOTATION, KERNEL, MEMORY, OPERATOR, RUNTIME, Events
+from voirkit.runs.step_phases import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,6 +110,13 @@ class Phases:
         for begin, end in evaluation:
             phase[(at_ns >= begin) & (at_ns < end)] = EVALUATION
         return phase
+
+    def times_ns(self, begin_ns: int, end_ns: int, evaluation: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
+        """How long the thread is in each of ``NAMES`` between two instants."""
+        edges = self.edges_ns(evaluation)
+        edges = np.unique(np.concatenate(([begin_ns, end_ns], edges[(edges > begin_ns) & (edges < end_ns)])))
+        lasting = np.bincount(self.of(edges[:-1], evaluation), np.diff(edges), len(NAMES))
+        return {name: int(spent) for name, spent in zip(NAMES, lasting, strict=True)}
 
     def edges_ns(self, evaluation: Sequence[tuple[int, int]] = ()) -> Array:
         """When the phase may change; in no order."""

@@ -9,14 +9,14 @@ import gzip
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.of_run import records
 from voirkit.analysis.phases import Records
-from voirkit.analysis.steps import PHASES, VOIRKIT, Table
+from voirkit.analysis.steps import Table
 from voirkit.analysis.torch_profile.attribute import Attributed, Phases
 from voirkit.analysis.torch_profile.clock import clock
 from voirkit.analysis.torch_profile.events import MEMORY, Events
@@ -99,25 +99,27 @@ def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks
     """Count what one process recorded, put it into the trace, and keep the counts."""
     rank = next((one for one in ranks if one.rank == taken["rank"]), None)
     steps: list[int] = []
-    parts, files, errors, left_out = [], [], [0], 0
+    parts, files, errors, left_out, times = [], [], [0], 0, dict[str, float]()
     for recording in taken["recordings"]:
         path = os.path.join(os.path.dirname(stem), recording["file"])
         if not os.path.exists(path) and os.path.exists(path + ".gz"):
             path += ".gz"
         try:
             events = Events(path)
-            found, error_ns = _recording(run, taken, recording, events, phases, rank)
+            counted = _recording(run, taken, recording, events, phases, rank)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             run.warnings.append(f"--torch-profile: {TORCH_PROFILE_FOLDER}/{recording['file']} can not be read ({exc}).")
             continue
-        parts.append(found)
-        errors.append(error_ns)
+        parts.append(counted.sums)
+        errors.append(counted.error_ns)
+        for phase, spent in counted.times_ns.items():
+            times[phase] = times.get(phase, 0.0) + spent / 1e9
         steps += range(*recording["steps"])
         left_out += events.left_out
         files.append(f"{TORCH_PROFILE_FOLDER}/{_compressed(path)}")
     document = {
         "schema": SCHEMA, "rank": taken["rank"], "steps": steps, **merged(parts), "files": files, "left_out": left_out,
-        "clock_error_s": max(errors) / 1e9, "slower": _slower(rank, taken), "times": _times(rank, taken),
+        "clock_error_s": max(errors) / 1e9, "slower": _slower(rank, taken), "times": times,
     }  # fmt: skip
     try:
         write_json(stem + _COUNTS, document)
@@ -126,16 +128,31 @@ def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks
     return document
 
 
+class Counted(NamedTuple):
+    """A recording, counted.
+
+    Attributes:
+        sums: Of its operators and kernels.
+        error_ns: By how much its times may be wrong.
+        times_ns: How long each phase lasted between the first and the last instant that operators are counted of: not that of whole steps,
+            whose edges are others without a loader (profiling begins in the middle of one), so that shares of it are shares.
+    """
+
+    sums: dict[str, Any]
+    error_ns: int
+    times_ns: dict[str, int]
+
+
 def _recording(
     run: Run, taken: Mapping[str, Any], recording: Mapping[str, Any], events: Events, phases: Records, rank: Rank | None
-) -> tuple[dict[str, Any], int]:
-    """The sums of a recording, and by how much its times may be wrong."""
+) -> Counted:
     if MARK not in events.names:
         raise ValueError("it has no marks")
     is_mark = events.name == events.names.index(MARK)
     to_run = clock(np.sort(events.start_ns[is_mark]), recording["marks"])
     start_ns = to_run(events.start_ns)
-    found = Attributed(events, start_ns, _phases_of(phases, taken, recording["tid"]), _evaluation(rank))
+    own = _phases_of(phases, taken, recording["tid"])
+    found = Attributed(events, start_ns, own, _evaluation(rank))
     begin = recording["marks"][0][0]
     end = recording["edges"][-1] if recording["edges"] else recording["ended_ns"]  # what is cut off in the middle of a step does not count
     in_steps = (start_ns >= begin) & (start_ns < end) & ~is_mark
@@ -143,7 +160,7 @@ def _recording(
         put_into_trace(run, taken, recording, events, found, start_ns, (events.category != MEMORY) & ~is_mark)
     except OSError as exc:
         run.warnings.append(f"--torch-profile: operators are not in the trace ({exc}).")
-    return figures(events, found, in_steps), to_run.error_ns
+    return Counted(figures(events, found, in_steps), to_run.error_ns, own.times_ns(begin, end, _evaluation(rank)))
 
 
 def _phases_of(phases: Records, taken: Mapping[str, Any], tid: int) -> Phases:
@@ -169,17 +186,6 @@ def _inside(table: Table, taken: Mapping[str, Any]) -> Any:
             begin, end = recording["began_ns"] - _CLOSE_NS, recording["edges"][-1] - _CLOSE_NS
             inside |= (table.start_ns >= begin) & (table.start_ns < end)
     return inside
-
-
-def _times(rank: Rank | None, taken: Mapping[str, Any]) -> dict[str, float]:
-    """How long each phase lasted in the steps that were recorded; without what voirkit did itself."""
-    if rank is None:
-        return {}
-    table = rank.steps.train
-    inside = _inside(table, taken)
-    found = {phase: float(table.phase_ns(phase)[inside].sum() / 1e9) for phase in PHASES}
-    found["other"] -= float(table.own_ns[inside, VOIRKIT].sum() / 1e9)
-    return found
 
 
 def _slower(rank: Rank | None, taken: Mapping[str, Any]) -> float | None:

@@ -1,0 +1,93 @@
+"""What each piece of advice wins on a script that it is for: predicted by voirkit, and reached when it is followed.
+
+    python benchmarks/advice.py [-k WORD] [--rounds 5]
+
+Each script of ``benchmarks/advice/`` runs once under voirkit, which must advise what its row of ``CASES`` names; then it runs as it is and
+with the advice followed, in turn. What is saved is of two neighbouring runs, from the start of python to its end; the median is what was
+reached. On a machine that does other work the time of processors is the truer figure, but where a script waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SCRIPTS = Path(__file__).parent / "advice"
+# script: a word of the advice
+CASES = {
+    "whole_batches": "whole batches",
+    "worker_processes": "num_workers",
+    "keep_workers": "persistent_workers",
+    "lower_precision": "autocast",
+    "fused_optimizer": "fused=True",
+    "larger_batch": "larger batch",
+    "fewer_checkpoints": "less often",
+    "log_less": "--flame",
+    "evaluate_less": "half as often",
+    "freeze_garbage": "gc.freeze",
+}
+_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def seconds(script: Path, *arguments: str) -> tuple[float, float]:
+    """How long a run takes: by the clock, and of processors."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, str(script), *arguments], check=True, env=_ENVIRONMENT, stderr=subprocess.DEVNULL)
+    after, ended = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    return ended - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def advised(script: Path, word: str) -> dict[str, Any] | None:
+    """The advice of a run under voirkit that has a word in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = os.path.join(folder, "run")
+        words = [sys.executable, "-m", "voirkit", "--run-dir", run, str(script), "before"]
+        subprocess.run(words, check=True, env=_ENVIRONMENT, capture_output=True)
+        summary = json.loads(Path(run, "summary.json").read_text())
+    return next((one for one in summary["advice"] if word in one["do"]), None)
+
+
+def _saved(shares: list[float]) -> str:
+    return f"{statistics.median(shares):5.0%} ({min(shares):.0%} .. {max(shares):.0%})"
+
+
+def main() -> int:
+    """Print a row a script; 1 if an advice is not given, or wins nothing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", default="", help="only scripts with this in their name")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    failed = 0
+    for name, word in CASES.items():
+        if options.k not in name:
+            continue
+        script = SCRIPTS / f"{name}.py"
+        advice = advised(script, word)
+        if advice is None:
+            failed += 1
+            print(f"{name:20} {word!r} is not advised", flush=True)
+            continue
+        number = re.search(r"num_workers=(\d+)", advice["do"])
+        clock, cpu = [], []
+        for _ in range(options.rounds):
+            after, before = seconds(script, "after", *([number[1]] if number else [])), seconds(script, "before")
+            clock.append(1 - after[0] / before[0])
+            cpu.append(1 - after[1] / before[1])
+        failed += max(statistics.median(clock), statistics.median(cpu)) <= 0
+        row = f"{name:20} predicted {advice['win']:5.0%}   reached {_saved(clock)} of the time, {_saved(cpu)} of processor time"
+        print(f"{row}   {advice['do']}", flush=True)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

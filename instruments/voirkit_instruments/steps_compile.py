@@ -1,0 +1,69 @@
+"""Compilations of ``torch.compile``, as the steps instrument records them: kind ``phase``, ``compute.compile``.
+
+torch._dynamo calls back at the beginning and end of each; nothing of the program's is touched. Checked with torch 2.15; before 2.4
+there are no callbacks, and a compilation counts for the phase that it happens in.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns
+
+from voirkit.imports import when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.steps_record import Recording
+
+_MODULE = "torch._dynamo.callback"
+
+
+class CompilationRecording:
+    """Writes compilations into the trace plane.
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._name = recording.phase("compute", "compile")
+        self._handler: Any = None
+        self._begun: tuple[int, int] | None = None  # the thread, and when; they are one after the other
+        self._over = False
+
+    def put(self) -> None:
+        """Be told of compilations from now on; the module is imported when something is first compiled."""
+        when_imported(_MODULE, self._register)
+
+    def _register(self, module: ModuleType) -> None:
+        handler: Any = getattr(module, "callback_handler", None)
+        if self._over or not hasattr(handler, "remove_end_callback"):
+            return
+        try:
+            handler.register_start_callback(self._on_start)
+            handler.register_end_callback(self._on_end)
+            self._handler = handler
+        except Exception as exc:  # a torch that is not like any known one
+            self._recording.failed("compilations", exc)
+
+    def remove(self) -> None:
+        """Be told no more."""
+        self._over = True
+        handler, self._handler = self._handler, None
+        for name, callback in (("start", self._on_start), ("end", self._on_end)):
+            if handler is not None and callback in getattr(handler, f"{name}_callbacks", ()):  # the program may have cleared them
+                getattr(handler, f"remove_{name}_callback")(callback)
+
+    # torch 2.7 and later pass what is compiled and why
+
+    def _on_start(self, *_: object) -> None:
+        self._begun = threading.get_ident(), perf_counter_ns()
+
+    def _on_end(self, *_: object) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[0] == threading.get_ident():
+            self._recording.recorder.span(self._name, begun[1], perf_counter_ns())

@@ -1,0 +1,63 @@
+"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them where voir is not installed (``voirkit.alias``).
+
+Checked with the voirfiles of milabench (July 2026) and its ``benchmate``.
+"""
+
+from __future__ import annotations
+
+from voirkit import helpers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = "0.2.24"  # whose names these are
+
+_HERE = "voirkit_instruments"
+_INSTRUMENTS = {
+    "dash": f"{_HERE}.dash",
+    "early_stop": f"{_HERE}.early_stop",
+    "gpu_monitor": f"{_HERE}.monitor",
+    "log": f"{_HERE}.log",
+    "monitor_all": f"{_HERE}.monitor",
+    "rate": f"{_HERE}.rate",
+}
+MODULES: Mapping[str, str | Mapping[str, str]] = {
+    "voir": {
+        "__version__": f"{_HERE}.voir_names:VERSION", "configurable": "voirkit", "give": "voirkit", "instrument_definition": "voirkit",
+        "iterate": "voirkit", "log": "voirkit",
+    },
+    "voir.argparse_ext": {"ExtendedArgumentParser": "voirkit.options"},
+    "voir.helpers": {"current_overseer": f"{_HERE}.voir_names", "give": "voirkit", "iterate": "voirkit.helpers", "log": "voirkit.helpers"},
+    "voir.instruments": _INSTRUMENTS,
+    "voir.instruments.cpu": f"{_HERE}.system_readings",
+    "voir.instruments.dash": f"{_HERE}.dash",
+    "voir.instruments.gpu": f"{_HERE}.gpu_info",
+    "voir.instruments.gpu.common": f"{_HERE}.gpu_info",
+    "voir.instruments.io": f"{_HERE}.system_readings",
+    "voir.instruments.log": f"{_HERE}.log",
+    "voir.instruments.manage": f"{_HERE}.early_stop",
+    "voir.instruments.metric": f"{_HERE}.rate",
+    "voir.instruments.monitor": {
+        "gpu_monitor": f"{_HERE}.monitor", "monitor": f"{_HERE}.system_readings", "monitor_all": f"{_HERE}.monitor",
+    },
+    "voir.instruments.network": f"{_HERE}.system_readings",
+    "voir.instruments.utils": {"monitor": f"{_HERE}.system_readings:repeat"},
+    "voir.overseer": "voirkit.overseer",
+    "voir.phase": "voirkit.phases",
+    "voir.proc": "voirkit.multiplexer",
+    "voir.smuggle": "voirkit.escape",
+    "voir.tools": "voirkit.instrument",
+    "voir.version": {"version": f"{_HERE}.voir_names:VERSION"},
+}  # fmt: skip
+
+
+class _CurrentOverseer:
+    """voir's context variable, as far as it is read."""
+
+    def get(self, default: helpers.Overseeing | None = None) -> helpers.Overseeing | None:
+        """The overseer of the run, or the default when voirkit does not run this process."""
+        return helpers.current_overseer() or default
+
+
+current_overseer = _CurrentOverseer()

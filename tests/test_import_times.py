@@ -1,0 +1,121 @@
+"""How long the main thread spends importing modules."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from importlib import _bootstrap
+from pathlib import Path
+
+import pytest
+
+from voirkit import import_times
+
+MANAGER = _bootstrap._ModuleLockManager  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder from which modules are imported; imports are timed, all of them."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(import_times, "LEAST_NS", 0)
+    before = set(sys.modules)
+    import_times.begin()
+    yield tmp_path
+    import_times.end()
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def timed() -> list[str]:
+    return [one.module for one in import_times._kept]  # what is recorded later, if anything is
+
+
+def test_an_import_is_timed_once_with_what_it_imports(modules: Path) -> None:
+    (modules / "planted_outer.py").write_text("import planted_inner\n")
+    (modules / "planted_inner.py").write_text("")
+    importlib.import_module("planted_outer")
+    if sys.version_info >= (3, 11):  # python 3.10 takes the lock for what is there already, too; that is shorter than what is kept
+        importlib.import_module("planted_outer")
+    assert timed() == ["planted_outer"]
+    assert import_times.end() > 0
+
+
+def test_an_import_that_fails_is_timed_and_its_traceback_is_as_ever(modules: Path) -> None:
+    (modules / "planted_broken.py").write_text("1 / 0\n")
+
+    def told() -> list[str]:
+        with pytest.raises(ZeroDivisionError) as caught:
+            import planted_broken  # type: ignore[import-not-found]  # noqa: F401
+        return [f"{frame.name} {frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+    under = told()
+    assert timed() == ["planted_broken"]
+    import_times.end()
+    assert told() == under
+
+
+def test_imports_inside_of_an_import_go_on_as_ever(modules: Path) -> None:
+    (modules / "planted_looks.py").write_text("from importlib import _bootstrap\nmanager = _bootstrap._ModuleLockManager\n")
+    assert importlib.import_module("planted_looks").manager is MANAGER
+    assert _bootstrap._ModuleLockManager is not MANAGER  # type: ignore[attr-defined]
+
+
+def test_imports_of_other_threads_are_not_timed(modules: Path) -> None:
+    (modules / "planted_thread.py").write_text("")
+    thread = threading.Thread(target=importlib.import_module, args=("planted_thread",))
+    thread.start()
+    thread.join()
+    assert timed() == []
+
+
+def test_afterwards_all_is_as_it_was(modules: Path) -> None:
+    import_times.end()
+    assert _bootstrap._ModuleLockManager is MANAGER  # type: ignore[attr-defined]
+    (modules / "planted_late.py").write_text("")
+    importlib.import_module("planted_late")
+    assert timed() == []
+
+
+def test_what_is_short_is_not_kept(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_times, "LEAST_NS", 10**12)
+    (modules / "planted_short.py").write_text("")
+    importlib.import_module("planted_short")
+    assert timed() == []
+
+
+class Recorder:
+    """What is recorded of imports."""
+
+    def __init__(self) -> None:
+        self.spans: list[str] = []
+
+    def is_recording(self) -> bool:
+        return True
+
+    def name(self, *_: object, **__: object) -> int:
+        return 1
+
+    def arguments(self, mapping: dict[str, str]) -> str:
+        return mapping["module"]
+
+    def span(self, _name: int, begun: int, ended: int, module: str) -> None:
+        assert begun < ended
+        self.spans.append(module)
+
+
+def test_imports_are_recorded_from_when_something_else_is(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setitem(sys.modules, "voirkit.trace.recorder", recorder)  # type: ignore[arg-type]
+    for name in ("planted_first", "planted_second"):
+        (modules / f"{name}.py").write_text("")
+    importlib.import_module("planted_first")
+    assert recorder.spans == []
+    import_times.record()
+    importlib.import_module("planted_second")
+    assert recorder.spans == ["planted_first", "planted_second"]
+    assert timed() == []
+    assert import_times.end() > 0

@@ -1,0 +1,106 @@
+"""What voirkit cost a run, in all its processes: ``overhead`` of the summary.
+
+The process that leads a run measures what it does inside of its own functions. What cannot be measured there is estimated here, from the
+records of each process: entering and leaving patched functions, the caches that this displaces, and all of workers and of processes that
+ended before they could tell (``os._exit``, a signal). A record costs as much as so many patched calls of a function that does nothing,
+which is timed on this machine when the run is read; how many is known for each kind from benchmarks/printed_overhead.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from voirkit.runs.summary import overhead
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+# What a record of a kind costs the process that makes it, in patched calls of a function that does nothing (0.18 us on a quiet machine).
+# A phase is one call in a step of training, after which the caches hold no more of voirkit: 6 us, reading the loss in it. One that comes
+# right after another record takes 0.5. Loaders' records come one after the other. A fact of --checks or --parameters stands for what is
+# looked up at each of its calls.
+CALLS = {"again": 3.0, "phase": 36.0, "loader": 7.0, "call": 18.0, "check": 180.0, "parameter": 290.0, "span": 4.0}
+# A worker works beside others, most often on the other half of a processor: the same takes twice as long there.
+_WORKERS_SLOWER = 2.0
+_ROUNDS, _TIMES = 7, 200
+
+
+def overhead_of(runs: Sequence[Run], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``overhead`` of a summary.
+
+    Args:
+        runs: The run, or the directories of its ranks.
+        found: The summary so far: what the run itself measured, its ``duration_s`` and ``processors``.
+
+    Returns:
+        The part; as it is where it was completed before. None if the run's duration is not known.
+    """
+    own = found.get("overhead")
+    duration_s = found.get("duration_s")
+    if duration_s is None or (own is not None and "patches" in own.get("parts", {})):
+        return None if own is None else dict(own)
+    # Estimates are processor time, all else is time by the clock: what waits for a processor does so in voirkit's part as well.
+    processors = found.get("processors") or {}
+    waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
+    call_s = _call_s() * (1 + waiting)
+    leader = (runs[0].manifest.get("rank", 0), runs[0].manifest.get("pid"))
+    seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
+    events, ranks = int((own or {}).get("events", 0)), set()  # what the leader records after the run is none of it
+    for run in runs:
+        for rank, pid, kind, n, looks_ns in run.connection().execute(_RECORDS).fetchall():
+            ranks.add(rank)
+            cost_s = CALLS.get(kind, 0.0) * n * call_s
+            if (rank, pid) == leader:
+                seconds["patches"] += cost_s
+                if own is None:
+                    events += n
+                    seconds["instruments"] = seconds.get("instruments", 0.0) + looks_ns / 1e9
+            else:
+                events += n
+                seconds["workers"] += cost_s * _WORKERS_SLOWER + looks_ns / 1e9
+    measured = {name: float(part["seconds"]) for name, part in ((own or {}).get("parts") or {}).items()}
+    if own is not None:
+        seconds["patches"] = max(seconds["patches"] - measured.get("recording", 0.0), 0.0)
+    return overhead(events, duration_s * max(len(ranks), 1), measured, seconds)
+
+
+_RECORDS = (
+    "SELECT rank, pid, if(kind = 'phase' AND start_ns - before_ns < 50000, 'again', kind) AS cost, count(*), "
+    "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0) FROM "
+    "(SELECT *, lag(start_ns + duration_ns) OVER (PARTITION BY rank, pid, tid ORDER BY start_ns + duration_ns) AS before_ns FROM spans) "
+    "GROUP BY rank, pid, cost"
+)
+
+
+def _call_s() -> float:
+    """What a patched call of a function that does nothing takes more than a plain one, with its record; seconds."""
+    from voirkit.trace.recorder import engine
+
+    now, trial = time.perf_counter_ns, engine.trial
+
+    def enter(*_: object) -> int:
+        return now()
+
+    def leave(began: int, _: object) -> None:
+        trial(1, began, now())
+
+    def plain(value: object) -> object:
+        return value
+
+    def patched(value: object) -> object:
+        began = 0
+        try:
+            began = enter(value)
+            return value
+        finally:
+            leave(began, value)
+
+    def took(function: Any) -> int:
+        began = now()
+        for _ in range(_TIMES):
+            function(None)
+        return now() - began
+
+    return max(min(took(patched) for _ in range(_ROUNDS)) - min(took(plain) for _ in range(_ROUNDS)), 0) / _TIMES / 1e9

@@ -1,0 +1,92 @@
+"""What the records say of how a script trains: precision, compilation, optimizers, updates, the start of its loader's workers.
+
+Advice is held against these facts, so that nothing is advised that the script does already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+
+if TYPE_CHECKING:
+    from voirkit.analysis.phases import Records
+    from voirkit.analysis.steps import Table
+
+_NS = 1e-9
+
+
+def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array) -> dict[str, Any]:
+    """What is known of the script.
+
+    Args:
+        records: Of all ranks.
+        chosen: Indices of those of the thread that trains.
+        train: Its steps.
+        leads_ns: When the optimizer that stepped first stepped.
+
+    Returns:
+        ``optimizers``: ``{"optimizer", "fused", "foreach", "device", "bf16"}`` of each, as far as known (``bf16``: the processors have
+        instructions for it); ``autocast``: precisions that were switched on; ``compiled``: whether a module was compiled; ``updates``: in
+        how many of the steps the first optimizer stepped, if not in all. What is not known is left out.
+    """
+    numbers = {name: number for number, name in enumerate(records.names)}
+    found: dict[str, Any] = {}
+
+    def arguments(category: str, name: str) -> list[Mapping[str, Any]]:
+        at = chosen[records.name[chosen] == numbers.get((category, name), -1)]
+        return [records.arguments[i] for i in np.unique(records.args[at]).tolist()]
+
+    optimizers = {one.get("which", 0): one for one in arguments("compute", "step") if "optimizer" in one}
+    if optimizers:
+        keys = ("optimizer", "fused", "foreach", "device", "bf16")
+        found["optimizers"] = [{key: one[key] for key in keys if key in one} for _, one in sorted(optimizers.items())]
+    if precisions := sorted({str(one["dtype"]) for one in arguments("script", "autocast") if "dtype" in one}):
+        found["autocast"] = precisions
+    if any(one.get("compiled") for one in arguments("compute", "forward")):
+        found["compiled"] = True
+    if len(train) and len(leads_ns):
+        step = np.searchsorted(train.start_ns, leads_ns, side="right") - 1
+        inside = leads_ns < (train.start_ns + train.time_ns)[np.maximum(step, 0)]
+        # What a loop that reads ahead trains on when it has no more batches lies in no step.
+        updates = len(np.unique(step[(step >= 0) & inside])) + int(((step >= 0) & ~inside).sum())
+        if 0 < updates < len(train):
+            found["updates"] = updates
+    return found
+
+
+def first_batches(records: Records, waits: Array, trained: Collection[int]) -> dict[str, float]:
+    """How long each loop over the loader waited for its first batch, in which its workers start.
+
+    Args:
+        records: Of all ranks.
+        waits: Indices of the records of what was waited for, ascending by start.
+        trained: The iterators that training used.
+
+    Returns:
+        ``loops``; ``first_s``: what they waited for their iterators and first batches; ``again_s``: the same without the first loop, and
+        without what a later batch takes at the median: what workers that stay would save; ``wait_s``: of all batches. Empty for none.
+    """
+    episodes: dict[int, list[Sequence[Any]]] = {}
+    columns = (records.name, records.args, records.duration_ns)
+    for name, args, duration in zip(*(column[waits].tolist() for column in columns), strict=True):
+        arguments = records.arguments[args]
+        kind = records.names[name][1]
+        if arguments.get("episode") in trained and kind in ("iter", "fetch"):
+            episodes.setdefault(arguments["episode"], []).append((kind, duration))
+    firsts, later = [], []
+    for rows in episodes.values():
+        fetches = [duration for kind, duration in rows if kind == "fetch"]
+        if fetches:
+            firsts.append(sum(duration for kind, duration in rows if kind == "iter") + fetches[0])
+            later += fetches[1:]
+    if not firsts:
+        return {}
+    usual = float(np.median(later)) if later else 0.0
+    again = sum(max(first - usual, 0.0) for first in firsts[1:])
+    return {
+        "loops": len(firsts), "first_s": sum(firsts) * _NS, "again_s": again * _NS, "wait_s": (sum(firsts) + sum(later)) * _NS,
+    }  # fmt: skip

@@ -1,0 +1,67 @@
+"""Processes that the program starts and that take part in the run: what stands there for the overseer, and their end.
+
+``inherit`` brings instruments into processes that are started anew. What they need of a run there is this: somebody to warn,
+and one object for all of them, by which they share what is numbered for each run.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from voirkit.errors import tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+
+class ChildProcess:
+    """This process's part in the run.
+
+    Attributes:
+        summary: What an instrument would add to the run's summary; the run's own process writes that, from what is recorded here.
+        warnings: What has been told, here or in the process that started this one: each is told once.
+    """
+
+    def __init__(self) -> None:
+        self.summary: dict[str, Any] = {"dropped": {}}
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        """Tell the user that something is not as it should be, unless it has been told."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            tell(text)
+
+
+_this = ChildProcess()
+
+
+def this_process(warnings: Iterable[str] = ()) -> ChildProcess:
+    """What stands for the run in this process; the same for all instruments.
+
+    Args:
+        warnings: What need not be told here.
+    """
+    _this.warnings += warnings
+    return _this
+
+
+def are_left() -> bool:
+    """Whether children of multiprocessing still run that python will wait for at its end. Asks nothing of them: nothing is reaped."""
+    process = sys.modules.get("multiprocessing.process")
+    children = list(getattr(process, "_children", ()))
+    return any(not child.daemon and child._popen is not None and child._popen.returncode is None for child in children)
+
+
+def when_they_have_ended(function: Callable[[], None]) -> bool:
+    """Whether multiprocessing will wait for its children when python ends; the function is called when it has."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is None or util._exiting:
+        return False
+    util.Finalize(None, function, exitpriority=-1000)
+    return True
+
+
+__all__ = ["ChildProcess", "are_left", "this_process", "when_they_have_ended"]
