@@ -6,7 +6,8 @@ Each variant is a process beside one of plain python. Both run the same loop of 
 else the machine does meets both alike. What a block took is CPU time: of the process, of the children that it has waited for, and of the
 processes that were started beside it (perf, py-spy, strace), found by a variable of their environment. Measured is what the blocks of the
 variant took more than those of python (the median of the pairs; for what is done once, their sum); printed is ``overhead`` of its
-summary.json, without what came before and after the loop, and without waiting for processors. Both as shares of python's blocks.
+summary.json, of tools beside the program as far as they worked during the loop, and without waiting for processors. Both as shares of
+python's blocks.
 """
 
 from __future__ import annotations
@@ -145,11 +146,12 @@ class Trainer:
 
     Attributes:
         others_s: What processes beside it have used while blocks ran.
+        own_s: CPU seconds of the process and of those that it has waited for, once it has ended.
     """
 
     def __init__(self, words: list[str], variant: Variant, folder: str) -> None:
         self.mark = uuid.uuid4().hex
-        self.others_s = 0.0
+        self.others_s = self.own_s = 0.0
         env = {k: v for k, v in os.environ.items() if k != "DATA_FD"}
         env |= {"OMP_NUM_THREADS": "1", "VOIRFILE": "", MARK: self.mark}
         command = [sys.executable, *words, variant.kind, str(variant.steps), str(variant.workers)]
@@ -196,7 +198,9 @@ class Trainer:
         """Let it come to its end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait()
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.own_s = usage.ru_utime + usage.ru_stime
         self.log.close()
 
 
@@ -222,10 +226,11 @@ def measure(variant: Variant, rounds: int) -> dict[str, Any]:
     extra = sum(more for _, more in took) - base if variant.once else (statistics.median(ratios) - 1) * base
     overhead = summary["overhead"]
     parts = overhead.get("parts", {})
-    outside, beside = (parts.get(name, {"seconds": 0.0})["seconds"] for name in ("start", "processes"))
+    beside, sampling = (parts.get(name, {"seconds": 0.0})["seconds"] for name in ("processes", "sampling"))
     processors = summary.get("processors") or {}
     waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
-    printed_s = (overhead["seconds"] - outside - beside) / (1 + waiting) + beside * in_loop
+    sampled = sum(more for _, more in took) / watched.own_s if "--native" in variant.flags else in_loop  # perf samples what runs
+    printed_s = (overhead["seconds"] - beside - sampling) / (1 + waiting) + beside * in_loop + sampling * sampled
     measured = extra / base
     return {
         "step_us": base / rounds / variant.steps * 1e6, "measured": measured, "printed": printed_s / base,

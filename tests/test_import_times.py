@@ -87,6 +87,14 @@ def test_what_is_short_is_not_kept(modules: Path, monkeypatch: pytest.MonkeyPatc
     assert timed() == []
 
 
+def test_imports_of_voirkits_own_are_not_the_programs(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (modules / "planted_ours").mkdir()
+    (modules / "planted_ours" / "ai.py").write_text("")
+    monkeypatch.setattr(import_times, "_OURS", ("planted_ours",))
+    importlib.import_module("planted_ours.ai")
+    assert timed() == []
+
+
 class Recorder:
     """What is recorded of imports."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEAST_NS = 1_000_000  # what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
+_OURS = ("voirkit", "voirkit_instruments")  # that a script imports for its annotations is no work of its own
 _MOST = 4096  # imports that are kept until they are recorded
 
 _Manager: Any = getattr(_bootstrap, "_ModuleLockManager", None)
@@ -98,7 +99,7 @@ def _arrived(module: str, begun_ns: int) -> None:
         return
     _bootstrap._ModuleLockManager = _Timed  # type: ignore[attr-defined]
     ended = perf_counter_ns()
-    if ended - begun_ns < LEAST_NS:
+    if ended - begun_ns < LEAST_NS or module.partition(".")[0] in _OURS:
         return
     _total_ns += ended - begun_ns
     if _recorder is not None and _recorder.is_recording():

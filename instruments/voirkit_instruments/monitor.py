@@ -51,7 +51,8 @@ def _nvml(ov: Overseer) -> Any:
 def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterator[Phase]:
     yield ov.phases.parse_args
     nvml = _nvml(ov)
-    _ = ov.given  # giving is loaded now, and not beside the script
+    if ov.may_be_listened_to:
+        _ = ov.given  # giving is loaded now, and not beside the script
     yield ov.phases.load_script
     from voirkit.trace import recorder
     from voirkit_instruments.monitor_gpus import Gpus

@@ -16,8 +16,8 @@ from voirkit_instruments.native_beside import CanNotSample, Sampling, refusal
 
 _ENDED_S = 60.0
 
-# The kernel takes a sample inside of the program: 28 us on a quiet machine, 230 in a virtual one whose processors have other work.
-_SAMPLE_NS = 80_000
+# The kernel takes a sample inside of the program: 28 us on hardware, 130 in a virtual machine, 230 in one whose processors have other work.
+_SAMPLE_NS = 130_000
 
 
 class Sampler:

@@ -27,7 +27,7 @@ pytestmark = [
 
 QUESTIONS = {
     "complaints": "select name, value from stats where value != 0 and severity != 'info'",
-    "slices": "select category, name, count(*) from slice where category != 'dftracer' group by 1, 2",
+    "slices": "select category, name, count(*) from slice where category not in ('dftracer', 'python') group by 1, 2",
     "unfinished": "select count(*) from slice where dur < 0",
     "processes": "select name from process join (select distinct upid from thread_track join slice on slice.track_id = thread_track.id join thread using (utid)) using (upid)",
     "threads": "select distinct thread.tid, thread.name from thread_track join slice on slice.track_id = thread_track.id join thread using (utid)",

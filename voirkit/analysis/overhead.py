@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 # What a record of a kind costs the process that makes it, in patched calls of a function that does nothing (0.18 us on a quiet machine).
-# A phase is one call in a step of training, after which the caches hold no more of voirkit: 6 us, reading the loss in it. One that comes
-# right after another record takes 0.5. Loaders' records come one after the other. A fact of --checks or --parameters stands for what is
-# looked up at each of its calls.
-CALLS = {"again": 3.0, "phase": 36.0, "loader": 7.0, "call": 18.0, "check": 180.0, "parameter": 290.0, "span": 4.0}
+# A phase is entered and left around work of the program's, which leaves nothing of voirkit in the caches: each edge that comes after
+# 50 us of such work costs "cold" besides. Loaders' records come one after the other. A fact of --checks or --parameters stands for what
+# is looked up at each of its calls; a reading of --memory-snapshot is a file of the kernel's.
+CALLS = {
+    "phase": 3.0, "cold": 38.0, "loader": 7.0, "call": 18.0, "check": 180.0, "parameter": 290.0, "span": 4.0, "reading": 60.0,
+}  # fmt: skip
 # A worker works beside others, most often on the other half of a processor: the same takes twice as long there.
 _WORKERS_SLOWER = 2.0
 _ROUNDS, _TIMES = 7, 200
@@ -49,9 +51,9 @@ def overhead_of(runs: Sequence[Run], found: Mapping[str, Any]) -> dict[str, Any]
     seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
     events, ranks = int((own or {}).get("events", 0)), set()  # what the leader records after the run is none of it
     for run in runs:
-        for rank, pid, kind, n, looks_ns in run.connection().execute(_RECORDS).fetchall():
+        for rank, pid, kind, n, cold, looks_ns in run.connection().execute(_RECORDS).fetchall():
             ranks.add(rank)
-            cost_s = CALLS.get(kind, 0.0) * n * call_s
+            cost_s = (CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold) * call_s
             if (rank, pid) == leader:
                 seconds["patches"] += cost_s
                 if own is None:
@@ -67,7 +69,8 @@ def overhead_of(runs: Sequence[Run], found: Mapping[str, Any]) -> dict[str, Any]
 
 
 _RECORDS = (
-    "SELECT rank, pid, if(kind = 'phase' AND start_ns - before_ns < 50000, 'again', kind) AS cost, count(*), "
+    "SELECT rank, pid, if(kind = 'counter' AND category = 'memory', 'reading', kind) AS cost, count(*), "
+    "coalesce(sum((duration_ns > 50000)::INT + (start_ns - before_ns > 50000)::INT) FILTER (kind = 'phase'), 0), "
     "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0) FROM "
     "(SELECT *, lag(start_ns + duration_ns) OVER (PARTITION BY rank, pid, tid ORDER BY start_ns + duration_ns) AS before_ns FROM spans) "
     "GROUP BY rank, pid, cost"

@@ -105,7 +105,7 @@ def _query(run: Run, selection: Selection, places: list[tuple[Process, int]]) ->
         rows = [[one.host, one.rank, one.pid, file, digest(one.host)] for one, file in places]
         connection.executemany("INSERT INTO pfw_places VALUES (?, ?, ?, ?, ?)", rows)
     left_out = ["counter", "parameter"]
-    if connection.execute("SELECT 1 FROM spans WHERE kind = 'span' LIMIT 1").fetchall():
+    if connection.execute("SELECT 1 FROM spans WHERE kind IN ('span', 'meta') LIMIT 1").fetchall():
         left_out += ["phase", "device", "loader"]
     kinds = ", ".join(f"'{kind}'" for kind in left_out)
     return (
