@@ -2,9 +2,9 @@
 
 The end is ``StopProgram``, raised in the main thread at the next given value. If none comes within half a second, it is
 raised in the main thread between two instructions of the program (``PyThreadState_SetAsyncExc``), once, and not while
-that thread is inside voirkit or a destructor. A call into C (a long sleep, a kernel) is not cut short: the exception
-comes when it returns. Worker processes of loaders end as they do after any exception. Never raises in another thread or
-in a forked child.
+that thread is inside voirkit, a destructor or the fetch of a tensor from a loader's worker. A call into C (a long sleep,
+a kernel) is not cut short: the exception comes when it returns. Worker processes of loaders end as they do after any
+exception. Never raises in another thread or in a forked child.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 0.5  # how long a given value is waited for
 _OURS = ("voirkit", "voirkit_instruments", "giving", "reactivex", "ptera")
+_HANDSHAKE = "multiprocessing.resource_sharer"  # connects to the process that shares: where it breaks off, that one prints a traceback
 
 
 class Stopper:
@@ -89,13 +90,15 @@ class Stopper:
 def interruptible(frame: FrameType | None) -> bool:
     """Whether an exception may be raised in a thread at this frame: in the program, not in voirkit or a destructor.
 
-    What a destructor raises is swallowed by python, and voirkit may hold a lock or be writing a file.
+    What a destructor raises is swallowed by python, and voirkit may hold a lock or be writing a file. Nor while the thread
+    fetches a descriptor (a loader's tensor) from another process, which takes under a millisecond.
     """
     innermost: str | None = None
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        name = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "__del__" or name == _HANDSHAKE:
             return False
-        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        module = name.partition(".")[0]
         if innermost is None and module not in sys.stdlib_module_names:  # a library's innermost frames belong to who called it
             innermost = module
         frame = frame.f_back

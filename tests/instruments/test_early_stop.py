@@ -156,6 +156,14 @@ def test_nothing_is_raised_while_voirkit_or_a_destructor_runs() -> None:
     assert not called_by("threading")()
 
 
+def test_nothing_is_raised_while_a_descriptor_is_fetched_from_another_process() -> None:
+    seen: list[bool] = []
+    scope: dict[str, Any] = {"__name__": "multiprocessing.resource_sharer"}
+    exec("def detach(connect): connect()", scope)
+    scope["detach"](lambda: seen.append(interruptible(sys._getframe())))
+    assert seen == [False]
+
+
 def test_the_nth_rate_reaches_everybody_before_the_script_ends() -> None:
     ov = SmallOverseer(stop_after_rates(2))
     late: list[Any] = []
