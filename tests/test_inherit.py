@@ -46,6 +46,7 @@ WORK = """
     def work(queue, depth=0):
         queue.put([list(map(repr, tools.taken)), None])
         if depth:
+            multiprocessing.set_forkserver_preload([])
             child = multiprocessing.Process(target=work, args=(queue, depth - 1))
             child.start()
             child.join()
@@ -102,6 +103,7 @@ def test_offers_are_taken_after_the_main_module_is_loaded_and_before_the_work(pl
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_offers_can_be_taken_before_the_main_module_is_loaded(place: Place, method: str) -> None:
     assert said(place, """
+        context.set_forkserver_preload([])  # else the server itself loads the main module, since 3.14 and in late 3.13
         inherit.watch("tools:take_other", lambda: [2])
         inherit.watch("tools:take", tools.offer, before_main=True)
         child = context.Process(target=work.work, args=(queue, 1))

@@ -234,6 +234,14 @@ def test_the_annotation_may_be_the_class_itself_and_the_instrument_a_plain_funct
     assert seen == [Noting(7)]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+def test_an_annotation_that_nobody_asks_for_may_name_what_is_not_there(seen: list[Any]) -> None:
+    names: dict[str, Any] = {"Noting": Noting, "seen": seen}
+    exec(compile("def instrument_note(ov: Overseer, noting: Noting): seen.append(noting)", "x.py", "exec", dont_inherit=True), names)
+    run(configurable(names["instrument_note"]), "--often 7")
+    assert seen == [Noting(7)]
+
+
 def test_a_configurable_instrument_without_a_dataclass_is_refused() -> None:
     def instrument_alone(ov: Any) -> None: ...
 

@@ -31,6 +31,18 @@ PROGRAMS = {
         print(__main__.f is f, __main__ is sys.modules["__main__"], __main__.__dict__ is globals(), __main__.__doc__)
         print(sorted(n for n in globals() if n.startswith("__")), type(__builtins__), type(__loader__), __annotations__)
         """,
+    "annotations of variables of the module stand together": """
+        import sys
+        x: int = 3
+        def f(): pass
+        if x:
+            y: Undefined = 4
+        print("between", sorted(n for n in globals() if n.startswith("__")))
+        def g(): pass
+        z: str = "5"
+        Undefined = list
+        print(sys.modules["__main__"].__annotations__)
+        """,
     "a future import holds for the whole script": """
         from __future__ import annotations
         print("between")

@@ -3,7 +3,7 @@
 Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one thing more to load, before the
 program's own; so is what it pickles before, which is loaded before the main module.  Pythons that are started by ``subprocess`` take the
 same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
-changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.13.
+changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.14.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def watch(begin: str, offer: Callable[[], object | None], *, before_main: bool =
             process is to do is.  What it raises is told there.
         offer: Called here for each such process: what to hand to it, plain and picklable; None if there is nothing.  If it can be found
             by its module and name in the child, it is watched there too, unless ``begin`` did not return.
-        before_main: Call it before the main module is loaded, and before ``sys.path`` is the program's.
+        before_main: Call it before the main module is loaded, and before ``sys.path`` is the program's; not where the server of
+            forkserver has loaded that module for all that it forks (it does since 3.14).
         subprocesses: Offer it to pythons that are started by ``subprocess`` too; it is taken when they import torch, which may be before
             their main module has defined anything.
     """

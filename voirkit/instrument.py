@@ -14,6 +14,7 @@ from voirkit.errors import InstrumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, TypeAlias, overload
 
     Instrument: TypeAlias = Callable[..., Any]
@@ -148,7 +149,7 @@ def configurable(fn: Instrument) -> Instrument:
         yield ov.phases.parse_args
         yield from _phases_of(fn(ov, getattr(ov.options, dest)))
 
-    if dest not in getattr(fn, "__annotations__", {}):
+    if dest not in _annotations(fn):
         _annotation(fn, dest, place)
     return run
 
@@ -192,10 +193,20 @@ def _phases_of(made: Any) -> Phases:
     return None
 
 
+def _annotations(fn: Instrument) -> Mapping[str, Any]:
+    """What the parameters of a function are annotated with; since python 3.14 a name among it need not be there."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(fn, format=Format.FORWARDREF)
+    return getattr(fn, "__annotations__", {})
+
+
 def _annotation(fn: Instrument, parameter: str, place: str) -> Any:
     """The dataclass that a parameter is annotated with."""
-    found = getattr(fn, "__annotations__", {}).get(parameter)
-    if isinstance(found, str):  # with `from __future__ import annotations`
+    found = _annotations(fn).get(parameter)
+    found = getattr(found, "__forward_arg__", found)
+    if isinstance(found, str):  # with `from __future__ import annotations`, or a name that is not there
         try:
             found = eval(found, getattr(fn, "__globals__", {}))
         except Exception as exc:

@@ -124,7 +124,10 @@ class Program:
         self._module = sys.modules["__main__"] = self._main()
         self._names_id = id(self._module.__dict__)
         if self.tree is not None and self._split:
-            exec(self._part(self.tree.body[: self._split]), self._module.__dict__)
+            body = self.tree.body
+            if self._are_annotations_lazy() and any(map(_annotates, body[self._split :])):  # all in the other part
+                self._split = next((i for i in range(self._split) if _annotates(body[i])), self._split)
+            exec(self._part(body[: self._split]), self._module.__dict__)
 
     def run(self) -> Any:
         """Run the rest.
@@ -154,7 +157,16 @@ class Program:
         left = self.tree.body[self._split :]
         if self._split and not left:
             return []
-        return [self._part(part) for part in ([left] if self.defines is None else _after_definitions(left))]
+        parts = [left] if self.defines is None else _after_definitions(left)
+        if self._are_annotations_lazy():
+            annotated = max((i for i, part in enumerate(parts) if any(map(_annotates, part))), default=0)
+            parts[: annotated + 1] = [[statement for part in parts[: annotated + 1] for statement in part]]
+        return [self._part(part) for part in parts]
+
+    def _are_annotations_lazy(self) -> bool:
+        """Whether those of the module's variables are a function, which code makes where it begins: one part has to have them all."""
+        assert self._code is not None
+        return sys.version_info >= (3, 14) and not self._code.co_flags & __future__.annotations.compiler_flag
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:
         """The code of some of its statements, with the taps of probes on what they define."""
@@ -219,12 +231,8 @@ def script(name: str, arguments: Iterable[str]) -> Program:
         program.source = source
 
     def main() -> ModuleType:
-        module = ModuleType("__main__")
         loader = SourceFileLoader("__main__", path)
-        module.__dict__.update(
-            __loader__=loader, __file__=path, __cached__=None, __builtins__=builtins, __package__=None, __annotations__={}
-        )
-        return module
+        return _main_module(__loader__=loader, __file__=path, __cached__=None, __builtins__=builtins, __package__=None)
 
     program._main = main
     return program
@@ -278,15 +286,22 @@ def _from_spec(program: Program, spec: Any, code: CodeType, argv: list[str], pac
         program.path, program.source = spec.origin, spec.loader.get_data(spec.origin)
 
     def main() -> ModuleType:
-        module = ModuleType("__main__")
-        module.__dict__.update(
-            __loader__=spec.loader, __spec__=spec, __file__=spec.origin, __cached__=spec.cached, __builtins__=builtins,
-            __package__=spec.parent if package is None else package, __annotations__={},
-        )  # fmt: skip
-        return module
+        parent = spec.parent if package is None else package
+        return _main_module(
+            __loader__=spec.loader, __spec__=spec, __file__=spec.origin, __cached__=spec.cached, __builtins__=builtins, __package__=parent
+        )
 
     program._main = main
     return program
+
+
+def _main_module(**names: Any) -> ModuleType:
+    """The module that a script is, with the names that python gives it."""
+    module = ModuleType("__main__")
+    module.__dict__.update(names)
+    if sys.version_info < (3, 14):  # since then a module has annotations when somebody asks for them
+        module.__annotations__ = {}
+    return module
 
 
 def current_folder() -> str:
@@ -415,6 +430,16 @@ def defining_part(body: list[ast.stmt]) -> int:
             return i
         own.update(n.name for n in _walk(statement) if isinstance(n, _DEFINITIONS))
     return len(body)
+
+
+def _annotates(statement: ast.stmt) -> bool:
+    """Whether a statement of a module annotates a variable of it."""
+    if isinstance(statement, ast.AnnAssign):
+        return bool(statement.simple)
+    if isinstance(statement, _DEFINITIONS):
+        return False
+    blocks = (getattr(statement, name, ()) for name in ("body", "orelse", "finalbody", "handlers", "cases"))
+    return any(_annotates(below) for block in blocks for below in block)
 
 
 def _after_definitions(statements: list[ast.stmt]) -> list[list[ast.stmt]]:

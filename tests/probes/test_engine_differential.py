@@ -111,6 +111,7 @@ def compare(program: str, selector: tuple[str, dict[str, Any]]) -> None:
         assert run(probing, source, *selector) == run(ptera.probing, source, *selector)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="ptera 1.4.1 uses ast.Str, which python 3.14 no longer has")
 def test_events_and_results_are_those_of_ptera() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -54,6 +54,8 @@ def _is_same_constant(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_is_same_constant, one, other))
     if kind is frozenset:
         return {(type(c), c) for c in one} == {(type(c), c) for c in other}
+    if kind is slice:  # a constant since 3.14
+        return all(map(_is_same_constant, (one.start, one.stop, one.step), (other.start, other.stop, other.step)))
     if kind in (float, complex):
         return repr(one) == repr(other)  # 0.0 and -0.0, nan
     if kind in (int, str, bytes):
