@@ -160,6 +160,29 @@ def kept(engine: str) -> Iterator[Any]:
         yield watch.kept
 
 
+# For tests of system calls.
+
+
+@pytest.fixture
+def kernel_traces() -> Iterator[None]:
+    """Skips where the kernel's own tracing cannot be used; where only its file system is not mounted, the test has it mounted for itself."""
+    from syscall_runs import kernel_tracing  # beside the tests that use it
+
+    with kernel_tracing() as refused:
+        if refused:
+            pytest.skip(refused)
+        yield
+
+
+@pytest.fixture
+def strace_traces() -> None:
+    """Skips where strace cannot be used."""
+    from syscall_runs import why_not_strace
+
+    if why_not_strace():
+        pytest.skip(why_not_strace())
+
+
 # Tests that need torch: whole files, told by what they import. Where torch is not installed (`make matrix`) they are not collected.
 _NEEDS_TORCH = re.compile(r"(^|\\n)\s*(import (\w+, )*torch\b|from torch\b|pytest\.importorskip\(.torch)", re.MULTILINE)
 HERE = Path(__file__).parent

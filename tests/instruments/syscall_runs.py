@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,16 +89,19 @@ def instances(place: Place) -> list[str]:
 
 
 @cache
-def why_not(tool: str) -> str:
-    """Why a tracer can not be used here; empty if it can."""
-    if tool == "strace":
-        if shutil.which("strace") is None:
-            return "strace is not installed"
-        done = subprocess.run(
-            [sys.executable, "-c", "import os, subprocess; subprocess.run(['strace', '-o', os.devnull, '-p', str(os.getppid())], timeout=1)"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return "this user may not attach to a process" if "ermitted" in done.stderr else ""
+def why_not_strace() -> str:
+    """Why strace can not be used here; empty if it can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    done = subprocess.run(
+        [sys.executable, "-c", "import os, subprocess; subprocess.run(['strace', '-o', os.devnull, '-p', str(os.getppid())], timeout=1)"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return "this user may not attach to a process" if "ermitted" in done.stderr else ""
+
+
+def why_not_kernel() -> str:
+    """Why the kernel can not trace here; empty if it can."""
     from voirkit_instruments.syscalls_kernel import tracefs
     from voirkit_instruments.syscalls_tool import CanNotTrace
 
@@ -103,6 +110,55 @@ def why_not(tool: str) -> str:
     except CanNotTrace as exc:
         return str(exc)
     return ""
+
+
+def _ask_kernel(function: str, *words: Any) -> None:
+    """Call a function of the C library that has no name in Python 3.10."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, function)(*words):
+        raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
+
+
+@contextmanager
+def tracefs_mounted() -> Iterator[None]:
+    """Meanwhile tracefs is mounted for this thread and for what it starts.
+
+    For nobody else: tests beside this one, of which ``--syscalls`` takes the best tracer of the machine, have the machine as it is. There is
+    nothing to unmount: the mounts of a thread go with it.
+
+    Raises:
+        OSError: This user may not, or the kernel has none.
+    """
+    new_mounts, private, with_all_below = 0x20000, 1 << 18, 1 << 14  # CLONE_NEWNS, MS_PRIVATE, MS_REC
+    with ExitStack() as undo:
+        mounts, root, folder = (os.open(path, os.O_RDONLY) for path in ("/proc/thread-self/ns/mnt", "/", "."))
+        for descriptor in (mounts, root, folder):
+            undo.callback(os.close, descriptor)
+        _ask_kernel("unshare", new_mounts)
+        # Who enters other mounts is at their root: the callbacks, last first, go back to where it was.
+        undo.callback(os.fchdir, folder)
+        undo.callback(os.chroot, ".")
+        undo.callback(os.fchdir, root)
+        undo.callback(_ask_kernel, "setns", mounts, new_mounts)
+        _ask_kernel("mount", None, b"/", None, private | with_all_below, None)
+        if not INSTANCES.exists():
+            _ask_kernel("mount", b"none", bytes(INSTANCES.parent), b"tracefs", 0, None)
+        yield
+
+
+@contextmanager
+def kernel_tracing() -> Iterator[str]:
+    """Why the kernel can not trace meanwhile; empty if it can. Where only tracefs is not mounted, it is mounted meanwhile."""
+    refused = why_not_kernel()
+    with ExitStack() as undo:
+        if refused and os.geteuid() == 0:
+            try:
+                undo.enter_context(tracefs_mounted())
+            except OSError as exc:
+                refused += f" It can not be mounted by the tests: {exc.strerror}"
+            else:
+                refused = why_not_kernel()
+        yield refused
 
 
 def use(place: Place, tool: str, mode: str = "counts") -> None:

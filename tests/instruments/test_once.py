@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Ended, Place
-from syscall_runs import use, why_not
+from syscall_runs import use
 
 MADE = ("calls", "flame", "loader", "memory_snapshot", "native", "parameters", "syscalls", "torch_profile")  # of arguments; checks has none
 
@@ -50,9 +50,8 @@ def test_what_a_voirfile_starts_records_and_the_flag_does_not(place: Place) -> N
     assert len(ended.summary["warnings"]) == 1
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_strace_that_a_voirfile_starts_has_the_process_for_itself_as_one_that_the_flag_starts(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     use(place, "strace")
     place.write(main="print('done')")
     ended = place.voirkit("--quiet", "--flame", "main.py")

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Ended, Place
-from syscall_runs import PGID, PLANTED, count, document, instances, use, why_not
+from syscall_runs import PGID, PLANTED, count, document, instances, use
 
 
 @pytest.fixture(params=["kernel", "strace"])
 def tracer(request: pytest.FixtureRequest, place: Place) -> str:
     """Each tracer that can be used here, chosen by the voirfile."""
-    if why_not(request.param):
-        pytest.skip(why_not(request.param))
+    request.getfixturevalue(f"{request.param}_traces")
     use(place, request.param)
     return str(request.param)
 
@@ -69,9 +68,8 @@ def between_marks(log: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(place: Place, tracer: str) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     plain = place.run("strace", "-f", "-o", "plain.strace", sys.executable, "main.py", "0")
     assert plain.code == 7
     wanted = between_marks((place.folder / "plain.strace").read_text())
@@ -94,9 +92,8 @@ def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(pl
     assert sum(found["phases"][phase].get("read", {"bytes": 0})["bytes"] for phase in ("wait", "fetch")) == wanted["read"][1]
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_what_is_read_agrees_with_an_independent_strace_where_processes_count_for_themselves(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     place.write(main=PLANTED)
     assert place.run("strace", "-f", "-o", "plain.strace", sys.executable, "main.py", "0").code == 7
     wanted = between_marks((place.folder / "plain.strace").read_text())
@@ -119,9 +116,8 @@ def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else
     assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
 
 
+@pytest.mark.usefixtures("kernel_traces")
 def test_a_call_that_works_waits_while_it_blocks_and_works_while_it_does_not(place: Place) -> None:
-    if why_not("kernel"):
-        pytest.skip(why_not("kernel"))
     use(place, "kernel")
     place.write(
         main="""
@@ -234,9 +230,8 @@ def test_without_strace_it_says_how_to_get_it_and_counts_what_it_can(place: Plac
     assert document(place)["tool"] in ("kernel", "counters")
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_tracer_that_has_the_process_already_is_told_the_phases(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     place.write(main=PLANTED)
     command = [
         "strace",
@@ -263,11 +258,12 @@ def test_a_tracer_that_has_the_process_already_is_told_the_phases(place: Place) 
     assert found["phases"]["before"]["openat"]["calls"] > 500
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_refused_attach_is_told_and_the_program_goes_on(place: Place) -> None:
     if os.geteuid():
         pytest.skip("only root can take a privilege away here")
-    if why_not("strace") or shutil.which("setpriv") is None:
-        pytest.skip(why_not("strace") or "setpriv is not installed")
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
     # A plain user's program that another user's privileges have made undumpable may not be attached to.
     use(place, "strace")
     place.write(
@@ -304,9 +300,8 @@ sys.exit(4)
 """
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_killed_strace_leaves_the_program_and_what_it_saw(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     use(place, "strace", "full")
     place.write(main=KILLED)
     ended = place.voirkit("main.py")
@@ -317,9 +312,8 @@ def test_a_killed_strace_leaves_the_program_and_what_it_saw(place: Place) -> Non
     assert "killed" in found["cut"]
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_log_that_reaches_its_limit_ends_there(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     use(place, "strace", "full")
     place.write(main="import os, torch\nfor _ in range(20000): os.getpgid(0)\nprint('done')\n")
     ended = place.voirkit("--trace-limit", "300kB", "main.py")
@@ -337,13 +331,12 @@ def test_a_killed_program_is_counted_when_its_run_is_opened(place: Place, tracer
         assert not instances(place)
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_plain_user_gets_straces_counts(place: Place) -> None:
     if os.geteuid():
         pytest.skip("this is a plain user already: the other tests tell")
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv is not installed")
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     place.write(main=PLANTED)
     ended = as_another_user(place, sys.executable, "-m", "voirkit", "--run-dir", "run", "--syscalls", "main.py", "0")
     assert ended.code == 7, ended.err
@@ -353,9 +346,8 @@ def test_a_plain_user_gets_straces_counts(place: Place) -> None:
     assert "too large" in found["trusted"]["seconds"]
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_markers_are_sent_only_while_somebody_listens(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     place.write(main=PLANTED)
     ended = place.run(
         "strace", "-f", "-o", "log", "-e", "trace=access", sys.executable, "-m", "voirkit", "--run-dir", "run", "main.py", "0"
@@ -392,9 +384,8 @@ def test_operations_of_a_loader_have_their_calls(place: Place, tracer: str) -> N
     assert count(found["phases"], "fetch", PGID) == 36
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_files_are_named_and_the_log_is_kept(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     place.write(main=PLANTED)
     assert place.voirkit("--syscalls=files", "main.py", "0").code == 7
     found = document(place)

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from conftest import Place
-from syscall_runs import INSTANCES, PGID, PLANTED, count, document, instances, use, why_not
+from syscall_runs import INSTANCES, PGID, PLANTED, count, document, instances, use
 
 # Finds what reads the kernel's tracing of this process, and does something to it.
 READER = """
@@ -34,9 +34,7 @@ def looks(pid):
 
 
 @pytest.fixture
-def kernel(place: Place) -> Place:
-    if why_not("kernel"):
-        pytest.skip(why_not("kernel"))
+def kernel(place: Place, kernel_traces: None) -> Place:
     use(place, "kernel")
     return place
 
@@ -100,9 +98,8 @@ print("done")
     assert f"the kernel had no room for {found['lost']:,} events" in ended.err
 
 
+@pytest.mark.usefixtures("kernel_traces", "strace_traces")
 def test_where_tracefs_is_not_mounted_it_says_how_to_mount_it_and_takes_the_next_best(place: Place) -> None:
-    if why_not("kernel") or why_not("strace"):
-        pytest.skip(why_not("kernel") or why_not("strace"))
     place.write(main="import os\nfor _ in range(20): os.getpgid(0)\n")
     command = f"umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; umount -l /sys/kernel/debug 2>/dev/null; exec {sys.executable} -m voirkit --run-dir run --syscalls main.py"
     ended = place.run("unshare", "-m", "sh", "-c", command)
@@ -113,9 +110,8 @@ def test_where_tracefs_is_not_mounted_it_says_how_to_mount_it_and_takes_the_next
     assert (found["tool"], count(found["phases"], "other", PGID)) == ("strace", 20)
 
 
+@pytest.mark.usefixtures("kernel_traces", "strace_traces")
 def test_without_proc_as_after_a_chroot_the_next_best_is_taken(place: Place) -> None:
-    if why_not("kernel") or why_not("strace"):
-        pytest.skip(why_not("kernel") or why_not("strace"))
     place.write(main="import os, sys\nfor _ in range(20): os.getpgid(0)\nsys.exit(9)\n")
     command = f"umount -l /proc; exec {sys.executable} -m voirkit --run-dir run --force"
     ended = place.run("unshare", "-m", "sh", "-c", f"{command} --syscalls main.py")
@@ -132,13 +128,11 @@ def test_without_proc_as_after_a_chroot_the_next_best_is_taken(place: Place) -> 
     assert document(place) is None
 
 
+@pytest.mark.usefixtures("strace_traces")
 @pytest.mark.parametrize("flags", [["--user", "--map-root-user", "--pid"], ["--pid"]])
 def test_in_a_container_it_says_why_and_takes_the_next_best(place: Place, flags: list[str]) -> None:
-    if (
-        why_not("strace")
-        or subprocess.run(["unshare", *flags, "--fork", "--mount-proc", "true"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip(why_not("strace") or "no container can be made here")
+    if subprocess.run(["unshare", *flags, "--fork", "--mount-proc", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no container can be made here")
     place.write(main="import os, sys\nfor _ in range(20): os.getpgid(0)\nsys.exit(9)\n")
     container = ["unshare", *flags, "--fork", "--mount-proc"]
     beside_init = place.run(*container, "sh", "-c", f"{sys.executable} -m voirkit --run-dir run --syscalls main.py; exit $?")
@@ -153,9 +147,8 @@ def test_in_a_container_it_says_why_and_takes_the_next_best(place: Place, flags:
     assert document(place)["tool"] == "counters"
 
 
+@pytest.mark.usefixtures("strace_traces")
 def test_a_refused_attach_leaves_the_counters(place: Place) -> None:
-    if why_not("strace"):
-        pytest.skip(why_not("strace"))
     place.write(
         main=PLANTED,
         refuse=textwrap.dedent("""
@@ -214,10 +207,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_ranks_that_share_a_run_are_counted_together(place: Place) -> None:
-    tool = "strace" if why_not("kernel") else "kernel"
-    if why_not(tool):
-        pytest.skip(why_not(tool))
+@pytest.mark.parametrize("tool", ["kernel", "strace"])
+def test_ranks_that_share_a_run_are_counted_together(request: pytest.FixtureRequest, place: Place, tool: str) -> None:
+    request.getfixturevalue(f"{tool}_traces")
     use(place, tool)
     place.write(main=RANKS)
     launch = [
