@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["expected_skips"]
+
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")}
 
 
@@ -195,6 +197,13 @@ def _needs_torch(path: Path) -> bool:
 collect_ignore = [
     str(path.relative_to(HERE)) for path in HERE.rglob("test_*.py") if importlib.util.find_spec("torch") is None and _needs_torch(path)
 ]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    skips = session.config.pluginmanager.get_plugin("skips")
+    if skips is not None and "not torch" not in session.config.option.markexpr:
+        for path in collect_ignore:
+            skips.note("torch is not installed", path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
