@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from voirkit.analysis.script_facts import in_training_mode
 from voirkit.analysis.steps import CHECKPOINT, COMPILE, FORWARD, GC, IMPORT, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
 from voirkit.analysis.whole_imports import whole_imports
 
@@ -352,3 +353,27 @@ def test_a_window_that_begins_in_a_loop_has_no_steps_before_its_first_request(sc
         script.train_on()
     script.requests = script.requests[3:]  # the iterator's making, and two batches, are not known
     assert len(found(script).train) == 2
+
+
+def test_a_rollout_between_steps_is_inference_and_an_evaluation_in_evaluation_mode_is_none(script):
+    for _ in range(3):
+        for _ in range(4):
+            script.forward(20, grad=False)
+            script.idle(5)
+        script.do("compute", "zero_grad", 5)
+        script.train_on()
+    script.switch(False)
+    script.forward(70, training=False, grad=False)
+    script.switch(True)
+    script.train_on()
+    steps = found(script)
+    assert steps.evaluation.time_ns.sum() == 3 * 95 + 70
+    assert in_training_mode(script.timeline(), steps.evaluation) == pytest.approx(3 * 95 / (3 * 95 + 70))
+
+
+def test_a_loop_over_a_loader_that_trains_nothing_is_no_inference_though_nobody_calls_eval(script):
+    for _ in script.iterate(2):
+        script.train_on()
+    for _ in script.iterate(2):
+        script.forward(grad=False)
+    assert in_training_mode(script.timeline(), found(script).evaluation) == 0

@@ -430,6 +430,24 @@ def test_mostly_evaluation_is_evaluation_bound():
     assert "Evaluate half as often" in advice[0]["do"]
 
 
+def test_rollouts_are_called_inference_and_nobody_is_told_to_evaluate_less():
+    rank = planted(steps=20, forward=10, backward=10)
+    spent = wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7)
+    found, advice = concluded(rank, wall=spent, evaluation={"n": 9, "total_s": 3.1, "inference": 0.9})
+    assert found["kind"] == "inference-bound"
+    assert "Evaluate half as often" not in str(advice)
+    assert "more environments" in advice[0]["do"]
+
+
+def test_steps_that_are_long_since_they_wait_for_a_processor_are_small():
+    slow = dict.fromkeys(range(0, 40, 2), 40)  # others hold the processors in half of the steps
+    held = {"waited_share": 0.6, "others_share": 0.7}
+    rank = planted(forward=0.4, backward=0.6, slow=slow)
+    assert "larger batch" in str(concluded(rank, processors=held)[1])
+    assert "autocast" not in str(concluded(rank, processors=held)[1])
+    assert "autocast" in str(concluded(planted(forward=40, backward=60, slow=slow), processors=held)[1])
+
+
 def test_the_start_bounds_a_run_that_hardly_trains_but_imports_do_not():
     rank = planted(steps=20, forward=10, backward=10)
     parts = {"startup": 6.0, "import": 2.0, "training": 0.4, "between": 0.1}

@@ -67,16 +67,18 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     return {
         "steps": steps,
         "rates": _rates(teams),
-        "evaluation": _evaluation(evaluated) if evaluated else None,
+        "evaluation": _evaluation(evaluated, [r.facts for r in ranks]) if evaluated else None,
         "ranks": [row for row, r in zip(rows, trained, strict=True) if not r.alone] if len(teams[0]) > 1 else [],
         "processes": [_alone(*one) for one in zip(rows, trained, tables, strict=True)] if len(teams) > 1 else [],
     }
 
 
-def _evaluation(times: Sequence[Array]) -> dict[str, Any]:
+def _evaluation(times: Sequence[Array], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of several ranks the batches of the one that has most, and the time of the one that takes longest."""
     total = max(int(time.sum()) for time in times) * _NS
-    return {"n": max(map(len, times)), "total_s": total, "time_s": spread(np.concatenate(times) * _NS)}
+    found = {"n": max(map(len, times)), "total_s": total, "time_s": spread(np.concatenate(times) * _NS)}
+    share = max((one.get("inference", 0.0) for one in facts), default=0.0)
+    return {**found, "inference": share} if share else found
 
 
 def spread(values: Array) -> dict[str, float] | None:

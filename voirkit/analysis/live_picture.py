@@ -58,6 +58,7 @@ class Picture:
         is_counted: Whether all have been.
         where: Of the run directory.
         wall: The account of the whole wall time, of a run that is over.
+        evaluation: What is known of its evaluation.
     """
 
     title: str = ""
@@ -77,6 +78,7 @@ class Picture:
     ranks: Sequence[Mapping[str, Any]] = ()
     verdict: Mapping[str, Any] | None = None
     wall: Mapping[str, Any] | None = None
+    evaluation: Mapping[str, Any] | None = None
     warnings: Sequence[str] = field(default_factory=list)
 
 
@@ -102,6 +104,7 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
         ranks=summary.get("ranks") or (),
         verdict=summary.get("verdict"),
         wall=summary.get("wall"),
+        evaluation=summary.get("evaluation"),
         warnings=[*([f"{dropped:,} records were dropped"] if dropped else []), *(str(text).split("\n")[0] for text in said)],
     )
 

@@ -13,7 +13,7 @@ from voirkit.analysis.document import Rank
 from voirkit.analysis.handed import handed
 from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.script_facts import first_batches, script_facts
+from voirkit.analysis.script_facts import first_batches, in_training_mode, script_facts
 from voirkit.analysis.steps import (
     BACKWARD,
     COMMUNICATION,
@@ -111,7 +111,8 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
         steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
     trained = steps.episodes if waited is chosen else ()
     script = script_facts(records, chosen, steps.train, _first_optimizer_ns(timeline))
-    facts = {**_loader(records, waited, trained), **script, "cpus": cpus}
+    inference = in_training_mode(timeline, steps.evaluation) or None
+    facts = {**_loader(records, waited, trained), **script, "inference": inference, "cpus": cpus}
     return replace(of, steps=steps, facts={k: v for k, v in facts.items() if v is not None})
 
 

@@ -13,6 +13,7 @@ from voirkit.analysis.deeper_findings import operator, source_line, source_lines
 from voirkit.analysis.flame.stacks import OUTSIDE
 from voirkit.analysis.pipeline import words
 from voirkit.analysis.time_account import Account
+from voirkit.runs.alerts import busy_machine
 from voirkit.runs.thresholds import (
     ADVICE_LEAST,
     AUTOCAST_SAVES,
@@ -182,13 +183,15 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     passes = time.rows["forward"] + time.rows["backward"]
     run = time.of_run(passes * usual_s)
     because = f"forward and backward take {_percent(passes)} of a step"
-    medians = [(phases[phase].get("step_s") or {}).get("median", 0.0) for phase in ("forward", "backward")]
-    is_small = sum(medians) < SMALL_STEP_S and summary["steps"].get("time_of") != "device"
+    # Where other work is done a median step mostly waits for a processor; the short ones hardly do.
+    usual = "p10" if busy_machine(summary.get("processors")) else "median"
+    passes_s = sum((phases[phase].get("step_s") or {}).get(usual, 0.0) for phase in ("forward", "backward"))
+    is_small = passes_s < SMALL_STEP_S and summary["steps"].get("time_of") != "device"
     if is_small and _matters(time, run):
         yield Remedy(
             kind,
             "Try a larger batch: calling operators takes most of such a small step, whatever the batch.",
-            f"{because}, {sum(medians) * 1e3:.2g} ms",
+            f"{because}, {passes_s * 1e3:.2g} ms",
             run * AUTOCAST_SAVES,
         )
     elif not facts.get("autocast") and _has_bfloat16(facts):
@@ -280,6 +283,13 @@ def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
 
 
 def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
+    if inference := time.seconds("inference-bound"):
+        yield Remedy(
+            "inference-bound",
+            "Call the model on more inputs at once: in a rollout, on more environments; in an evaluation, on larger batches.",
+            f"{_percent(time.of_run(inference))} of the run is inference between the steps",
+            time.of_run(inference) * HALF_AS_OFTEN,
+        )
     seconds = time.seconds("evaluation-bound")
     yield Remedy(
         "evaluation-bound",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
+from voirkit.analysis.steps import FORWARD
 
 if TYPE_CHECKING:
     from voirkit.analysis.phases import Records
-    from voirkit.analysis.steps import Table
+    from voirkit.analysis.steps import Table, Timeline
 
 _NS = 1e-9
 
@@ -56,6 +57,22 @@ def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array)
         if 0 < updates < len(train):
             found["updates"] = updates
     return found
+
+
+def in_training_mode(timeline: Timeline, evaluation: Table) -> float:
+    """Share of the evaluation's time that is model calls by hand, without gradients, of modules in training mode.
+
+    Rollouts of reinforcement learning and samples of a generator are such, and an evaluation for which nobody calls ``eval()``.
+    """
+    total = int(evaluation.time_ns.sum())
+    if not total:
+        return 0.0
+    inside = evaluation.items < 0  # a loop over a loader knows how much a batch holds
+    for begin, end in timeline.annotated:
+        inside &= (evaluation.start_ns < begin) | (evaluation.start_ns >= end)
+    calls = (timeline.meaning == FORWARD) & timeline.training & ~timeline.grad
+    first, last = (np.searchsorted(timeline.start_ns[calls], at) for at in (evaluation.start_ns, evaluation.start_ns + evaluation.time_ns))
+    return int(evaluation.time_ns[inside & (last > first)].sum()) / total
 
 
 def first_batches(records: Records, waits: Array, trained: Collection[int]) -> dict[str, float]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from voirkit.runs.wall import evaluation_name
+
 COMPUTE = ("forward", "backward", "optimizer")
 _NOT_HOST = ("voirkit", "compile", "import")  # parts of other: what instruments look at, and what is done once
 
@@ -92,9 +94,10 @@ def account(summary: Mapping[str, Any]) -> Account:
     ]
     between_s = (steps.get("checkpoints_between") or {}).get("total_s", 0.0)
     saved_outside_s = max(between_s, spent.get("checkpoint", 0.0) - saving * usual_s)
+    evaluated = evaluation_name(summary.get("evaluation"))
     evaluation_s = spent.get("evaluation", (summary.get("evaluation") or {}).get("total_s", 0.0))
     outside = [
-        Part("evaluation-bound", "evaluation", evaluation_s),
+        Part(f"{evaluated}-bound", evaluated, evaluation_s),
         Part("checkpoint-bound", "checkpoints between the steps", saved_outside_s),
         Part("host-bound", "host code outside of the steps", spent.get("between", 0.0)),
     ]

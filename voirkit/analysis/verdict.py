@@ -28,6 +28,7 @@ from voirkit.runs.thresholds import (
 )
 
 _ADVICE = 3  # pieces of it
+_EVALUATION = ("evaluation-bound", "inference-bound")
 
 Figures = Mapping[str, Any]
 Facts = Mapping[str, Any]
@@ -136,7 +137,7 @@ def _outside(time: Account, figures: Figures) -> Document | None:
     """A run that spends most of its time elsewhere than in steps of training."""
     training = time.steps_s - time.seconds("checkpoint-bound") + _checkpoints_outside(time)
     seconds = {
-        "evaluation-bound": time.seconds("evaluation-bound"),
+        **{kind: time.seconds(kind) for kind in _EVALUATION},
         "checkpoint-bound": time.seconds("checkpoint-bound"),
         "host-bound": sum(part.seconds for part in time.of("host-bound") if not part.of_step),
         "startup-bound": time.startup_s if time.startup_s >= STARTUP_S else 0.0,
@@ -150,10 +151,10 @@ def _outside(time: Account, figures: Figures) -> Document | None:
         return None
     trains = f"{_percent(time.steps_s / work_s)} training steps"
     evidence: Document = {"share": share, "of": "run", "seconds": seconds[kind], "ceiling": 1 - share}
-    if kind == "evaluation-bound":
+    if kind in _EVALUATION:
         batches = (figures.get("evaluation") or {}).get("n", 0)
         counted = f" ({batches:,} batches)" if batches else ""
-        because = f"{_percent(share)} of the time after the start is evaluation{counted}, {trains}."
+        because = f"{_percent(share)} of the time after the start is {_KINDS[kind]}{counted}, {trains}."
     elif kind == "checkpoint-bound":
         between = _checkpoints_outside(time) / work_s
         because = (
@@ -204,7 +205,7 @@ def _starved(steps: Mapping[str, Any]) -> Document | None:
 
 def _shares(time: Account) -> dict[str, float]:
     """Share of a typical step by kind of verdict."""
-    kinds = dict.fromkeys(part.kind for part in time.parts if part.kind != "evaluation-bound")
+    kinds = dict.fromkeys(part.kind for part in time.parts if part.kind not in _EVALUATION)
     return {kind: time.of_step(kind) for kind in kinds}
 
 
@@ -304,6 +305,7 @@ _KINDS = {
     "checkpoint-bound": "checkpoints",
     "host-bound": "untracked host code",
     "evaluation-bound": "evaluation",
+    "inference-bound": "inference without gradients between the steps (a rollout, or an evaluation without eval())",
     "startup-bound": "the start",
 }
 _NAMED = {

@@ -12,7 +12,7 @@ from voirkit.report.labels import exit_words
 from voirkit.report.unlike import unlike_steps
 from voirkit.runs.rate_figures import throughput
 from voirkit.runs.step_phases import shown_phases
-from voirkit.runs.wall import PARTS
+from voirkit.runs.wall import PARTS, evaluation_name
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -33,7 +33,7 @@ def first(run: Run, summary: Summary) -> Html:
     parts = [
         Html(f"<h1>{text(' '.join(map(str, summary.get('command') or [])) or run.name, 600)}</h1>"),
         Html(f'<p class="how">{text(" · ".join(_how(run, summary)))}</p>'),
-        *_wall(summary.get("wall")),
+        *_wall(summary.get("wall"), evaluation_name(summary.get("evaluation"))),
         *_verdict(summary.get("verdict"), summary.get("advice") or ()),
         *(_said("alert", alert["kind"], alert["because"], alert.get("next")) for alert in summary.get("alerts") or ()),
         *(_check(check) for check in summary.get("checks") or () if check.get("found")),
@@ -57,13 +57,15 @@ def _how(run: Run, summary: Summary) -> Iterator[str]:
             yield f"{word}{run.manifest[key]}"
 
 
-def _wall(wall: Mapping[str, Any] | None) -> Iterator[Html]:
-    """Where the whole wall time went, as a bar."""
+def _wall(wall: Mapping[str, Any] | None, evaluation: str) -> Iterator[Html]:
+    """Where the whole wall time went, as a bar; with what its part ``evaluation`` is called."""
     if not wall:
         return
-    shares = {name: wall["parts"][name]["share"] for name in PARTS if name in wall["parts"]}
-    figures = {name: f"{duration(wall['parts'][name]['total_s'])}, {share:.1%}" for name, share in shares.items()}
-    bar = stacked([("wall time", shares, duration(wall["total_s"]))], _percent, 1.0, figures=figures, order=PARTS)
+    names = {name: evaluation if name == "evaluation" else name for name in PARTS}
+    parts = {names[name]: wall["parts"][name] for name in PARTS if name in wall["parts"]}
+    shares = {name: part["share"] for name, part in parts.items()}
+    figures = {name: f"{duration(part['total_s'])}, {part['share']:.1%}" for name, part in parts.items()}
+    bar = stacked([("wall time", shares, duration(wall["total_s"]))], _percent, 1.0, figures=figures, order=list(names.values()))
     yield Html(f'<div class="big">{bar}</div>')
 
 
@@ -146,7 +148,7 @@ def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
     if steps.get("n"):
         yield f"steps{', {:,} items'.format(steps['items']) if steps.get('items') else ''}", f"{steps['n']:,}"
     if summary.get("evaluation"):
-        yield "evaluation batches", f"{summary['evaluation']['n']:,}"
+        yield f"{evaluation_name(summary['evaluation'])} batches", f"{summary['evaluation']['n']:,}"
     loss = summary.get("loss")
     if loss:
         yield f"loss, {loss['n']:,} values", f"{number(loss['first'])} → {number(loss['last'])}"

@@ -14,6 +14,7 @@ from voirkit.report.html_first import number, spread
 from voirkit.report.html_marks import Html, section, table
 from voirkit.report.html_plots import TIME, columns, lines, seconds
 from voirkit.runs.step_phases import PHASES
+from voirkit.runs.wall import evaluation_name
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
@@ -127,4 +128,7 @@ def _whole(x: float) -> str:
 
 def _evaluation(evaluation: Mapping[str, Any] | None) -> Iterator[Html]:
     if evaluation:
-        yield table(("", "n", "a batch", "p10 .. p90"), [("evaluation batches", f"{evaluation['n']:,}", *spread(evaluation["time_s"]))])
+        yield table(
+            ("", "n", "a batch", "p10 .. p90"),
+            [(f"{evaluation_name(evaluation)} batches", f"{evaluation['n']:,}", *spread(evaluation["time_s"]))],
+        )

@@ -76,7 +76,7 @@ def picture_lines(picture: Picture, columns: int, room: int, look: Look) -> list
 def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
     steps = picture.steps
     if picture.wall:
-        yield 6, _packed(wall_line(picture.wall).split(" · "), columns)
+        yield 6, _packed(wall_line(picture.wall, picture.evaluation).split(" · "), columns)
     if steps is not None:
         shares = _shares(steps)
         yield 0, [stacked([(name, COLOURS[name], share) for name, share in shares if share is not None], columns, look)]

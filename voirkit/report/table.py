@@ -29,6 +29,7 @@ from voirkit.report.wall_rows import wall_line
 from voirkit.report.what_if_rows import what_if_part
 from voirkit.runs.rate_figures import throughput
 from voirkit.runs.step_phases import PHASES, shown_phases
+from voirkit.runs.wall import evaluation_name
 
 LINES = 40  # the most at the end of a run
 _COLOURS = dict(zip(PHASES, ("red", "magenta", "green", "cyan", "blue", "bright_red", "yellow"), strict=True))
@@ -103,7 +104,7 @@ def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[
 def _head_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     yield 1, _title(summary)
     if summary.get("wall"):
-        yield 2, Text.assemble(("wall time  ", "dim"), wall_line(summary["wall"]))
+        yield 2, Text.assemble(("wall time  ", "dim"), wall_line(summary["wall"], summary.get("evaluation")))
 
 
 def _verdict_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
@@ -313,7 +314,7 @@ def _facts(summary: Summary) -> Iterator[Text]:
     if steps and steps["n"]:
         said.append(f"{steps['n']:,} steps" + (f", {steps['items']:,} items" if steps.get("items") else ""))
     if evaluation:
-        said.append(f"{evaluation['n']:,} evaluation batches")
+        said.append(f"{evaluation['n']:,} {evaluation_name(evaluation)} batches")
     if loss:
         said.append(f"loss {_number(loss['first'])} -> {_number(loss['last'])}")
     workers = (summary.get("loader") or (steps or {}).get("loader") or {}).get("workers")

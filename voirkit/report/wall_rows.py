@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from voirkit.report.figure import duration
+from voirkit.runs.wall import evaluation_name
 
 _LEAST = 0.005  # of the run: what is less is not shown
 
@@ -16,6 +17,13 @@ def shown_parts(wall: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return dict(sorted(parts.items(), key=lambda item: -item[1]["total_s"]))
 
 
-def wall_line(wall: Mapping[str, Any]) -> str:
-    """One line: ``import 41% (1.6 s) · training 30% (1.2 s) · …``."""
-    return " · ".join(f"{name} {part['share']:.0%} ({duration(part['total_s'])})" for name, part in shown_parts(wall).items())
+def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None) -> str:
+    """One line: ``import 41% (1.6 s) · training 30% (1.2 s) · …``.
+
+    Args:
+        wall: Of a summary.
+        evaluation: Of it too: it says what the part of that name is called.
+    """
+    names = {"evaluation": evaluation_name(evaluation)}
+    parts = shown_parts(wall).items()
+    return " · ".join(f"{names.get(name, name)} {part['share']:.0%} ({duration(part['total_s'])})" for name, part in parts)

@@ -52,7 +52,8 @@ def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {
         "kind": "loss-not-falling",
         "because": f"The loss does not fall: {first:.4g} in the first quarter of the run, {last:.4g} in the last (medians).",
-        "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits.",
+        "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits."
+        " In reinforcement learning and adversarial training it need not fall.",
         "evidence": {"first": first, "last": last, "n": loss["n"]},
     }
 

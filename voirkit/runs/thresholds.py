@@ -14,6 +14,8 @@ FEW_IN_STEP = 5  # steps, under which no rank is called a straggler
 FEW = 3  # steps, under which nothing is said
 IDLES = 0.45  # a GPU that does nothing for so much of a step, while no input is waited for
 
+INFERENCE = 0.5  # of the evaluation's time is model calls by hand in training mode: it is not called evaluation then
+
 UNLIKE = 1.5  # the mean step is so many times the median one, or the other way round: a typical step says little of the run
 
 # Advice: what could be saved at best, as a share of what it is about. Rough, and on the large side; docs/advice.md has what was reached.

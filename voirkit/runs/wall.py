@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from voirkit.runs.thresholds import INFERENCE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -9,6 +11,17 @@ if TYPE_CHECKING:
 
 # In the order of a run. What each means is in docs/report.md.
 PARTS = ("startup", "import", "script", "training", "evaluation", "checkpoint", "compile", "gc", "between", "exit")
+
+
+def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
+    """What evaluation is called in reports: ``inference`` where most of it may be none.
+
+    Args:
+        evaluation: Of a summary. ``inference``: the share of its time that is model calls by hand in training mode: a rollout, a sample of
+            a generator, or an evaluation without ``eval()``.
+    """
+    share = evaluation.get("inference", 0.0) if isinstance(evaluation, dict) else 0.0  # reports are drawn of damaged summaries too
+    return "inference" if share > INFERENCE else "evaluation"
 
 
 def account(seconds: Mapping[str, float], total_s: float, before_script_s: float | None = None) -> dict[str, Any]:
