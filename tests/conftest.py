@@ -186,7 +186,7 @@ def strace_traces() -> None:
 
 
 # Tests that need torch: whole files, told by what they import. Where torch is not installed (`make matrix`) they are not collected.
-_NEEDS_TORCH = re.compile(r"(^|\\n)\s*(import (\w+, )*torch\b|from torch\b|pytest\.importorskip\(.torch)", re.MULTILINE)
+_NEEDS_TORCH = re.compile(r"(^|\\n)\s*(import (\w+, )*torch\b|from torch\b|(torch = )?pytest\.importorskip\(.torch)", re.MULTILINE)
 HERE = Path(__file__).parent
 
 
