@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+from voirkit.instrument import named
+from voirkit_instruments import flags
 
 PUBLIC = {
     "voirkit": ["Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "ai", "configurable", "gated", "give", "given",
@@ -40,6 +45,14 @@ def test_voirkit_exports_these_and_no_others() -> None:
 
     assert sorted(voirkit.__all__) == PUBLIC["voirkit"]
     assert set(PUBLIC["voirkit"]) <= set(dir(voirkit))
+
+
+def test_each_flag_names_instruments_that_are_there() -> None:
+    source = Path(flags.__file__).read_text()
+    names = re.findall(r'"(?:voirkit_instruments\.)?(\w+:\w+)"', source) + [f"rates:{flag[2:].replace('-', '_')}" for flag in flags.RATES]
+    assert len(names) > 15
+    for name in names:
+        assert callable(named(f"voirkit_instruments.{name}"))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

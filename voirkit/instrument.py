@@ -69,7 +69,7 @@ def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
         ov.argparser.add_argument(flag, action="store_true", dest=flag, help=help)
         yield ov.phases.parse_args
         if ov.argparser.value(ov.options, flag):
-            ov.require(_named(instrument) if isinstance(instrument, str) else instrument)
+            ov.require(named(instrument) if isinstance(instrument, str) else instrument)
 
     return _instrument(phases, instrument, f'gated("{flag}")', place)
 
@@ -176,7 +176,7 @@ def instrument_definition(fn: Instrument) -> Callable[..., Instrument]:
     return define
 
 
-def _named(reference: str) -> Instrument:
+def named(reference: str) -> Instrument:
     """The instrument that ``"module:function"`` names."""
     module, _, name = reference.partition(":")
     found: Instrument = getattr(__import__(module, fromlist=[name]), name)

@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from voirkit import __version__, alias, child_process, configuration, helpers, import_times, recording
+from voirkit import __version__, alias, child_process, completion, configuration, helpers, import_times, recording
 from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, say_as_it_is, tell
 from voirkit.failures import as_error, described, do_all, how_it_ended, shown, text_of
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import VOIRFILE, ExtendedArgumentParser
 from voirkit.phases import GivenOverseer, Phase, StopProgram
-from voirkit.runs import summary, traces
+from voirkit.runs import summary
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.script import Program, current_folder, module, script
 from voirkit.sizes import size
@@ -476,7 +476,7 @@ class Overseer(GivenOverseer):
             return
         try:
             self._summarise()
-            if self._traced or traces.are_there(self._record.path):  # by processes that the script has started
+            if self._traced or completion.are_there(self._record.path):  # by processes that the script has started
                 self._record.end(self._ended, self.exit_code, self.summary)  # read by what completes it
                 self._complete(self._record)
             if not late and child_process.are_left():
@@ -494,7 +494,7 @@ class Overseer(GivenOverseer):
         rank = record.manifest["rank"]
         if record.is_whole:  # else nothing can be written there, which has been told
             before = os.times()
-            completed, self.table = traces.finish(record.path, rank, self.warn, draw)
+            completed, self.table = completion.finish(record.path, rank, self.warn, draw)
             after = os.times()
             self.summary = completed or self.summary
             # Of all children: the only one that ends meanwhile.
@@ -504,9 +504,9 @@ class Overseer(GivenOverseer):
             cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
         self._warnings += [text for text in self.summary["warnings"] if text not in self._warnings]
         dropped = self.summary["dropped"]
-        for name, n in traces.dropped_by_others(record.path, rank).items():
+        for name, n in completion.dropped_by_others(record.path, rank).items():
             dropped[name] = dropped.get(name, 0) + n
-        for line in traces.lost(dropped):
+        for line in completion.lost(dropped):
             self.warn(line)
 
     def _complete_late(self) -> None:

@@ -103,9 +103,9 @@ def end_late() -> None:
         return
     (plan, pid), _late = _late, None
     if sys.modules[RECORDER].end().events and os.getpid() == pid:
-        from voirkit.runs import traces
+        from voirkit import completion
 
-        traces.settle(plan["folder"], plan["rank"])
+        completion.settle(plan["folder"], plan["rank"])
 
 
 def _begin(recorder: ModuleType) -> None:

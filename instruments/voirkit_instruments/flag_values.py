@@ -101,6 +101,8 @@ def duration(text: str) -> float:
 
 
 def address(text: str) -> tuple[str, int]:
-    from voirkit_instruments.monitor import address
-
-    return address(text)
+    """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given."""
+    host, colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
+        raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
+    return host.strip("[]") or "127.0.0.1", int(port)

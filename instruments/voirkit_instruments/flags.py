@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from voirkit.instrument import gated
+from voirkit.instrument import gated, named
 from voirkit_instruments import flag_values
 
 TYPE_CHECKING = False
@@ -44,6 +44,11 @@ instrument_verify = gated(
 
 def _value(ov: Overseer, option: str) -> Any:
     return ov.argparser.value(ov.options, option)
+
+
+def _instrument(name: str) -> Any:
+    """What ``"flame:flame"`` names in this package. By its name, as with ``gated``: that module imports its flag from here."""
+    return named(f"voirkit_instruments.{name}")
 
 
 def instrument_calls(ov: Overseer) -> Iterator[Phase]:
@@ -125,13 +130,10 @@ def instrument_early_stop(ov: Overseer) -> Iterator[Phase]:
     if _value(ov, "--what-if") or _value(ov, "--what-if-setting") is not None:
         return  # which counts steps: runs that are cut by time can not be compared by their time
     rates, seconds = _value(ov, "--stop"), _value(ov, "--stop-after")
-    if rates is not None or seconds is not None:
-        from voirkit_instruments.early_stop import stop_after_rates, stop_after_time
-
-        if rates is not None:
-            ov.require(stop_after_rates(rates))
-        if seconds is not None:
-            ov.require(stop_after_time(seconds))
+    if rates is not None:
+        ov.require(_instrument("early_stop:stop_after_rates")(rates))
+    if seconds is not None:
+        ov.require(_instrument("early_stop:stop_after_time")(seconds))
 
 
 # Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
@@ -159,9 +161,7 @@ def instrument_flame(ov: Overseer) -> Iterator[Phase]:
 
         raise CommandLineError("--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT")
     if rate_hz is not None:
-        from voirkit_instruments.flame import flame
-
-        ov.require(flame(rate_hz, gil))
+        ov.require(_instrument("flame:flame")(rate_hz, gil))
 
 
 def instrument_loader(ov: Overseer) -> Iterator[Phase]:
@@ -224,9 +224,7 @@ def instrument_log(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.parse_args
     patterns = _value(ov, "--log")
     if patterns:
-        from voirkit_instruments.log import log
-
-        ov.require(log(*([patterns] if isinstance(patterns, str) else patterns)))
+        ov.require(_instrument("log:log")(*([patterns] if isinstance(patterns, str) else patterns)))
 
 
 def instrument_memory_snapshot(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
@@ -272,14 +270,10 @@ def instrument_monitor(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.parse_args
     served = _value(ov, "--prometheus")
     if served is not None:
-        from voirkit_instruments.prometheus import prometheus
-
-        ov.require(prometheus(*served))
+        ov.require(_instrument("prometheus:prometheus")(*served))
     interval_s = _value(ov, "--monitor")
     if interval_s is not None:
-        from voirkit_instruments.monitor import monitor_all
-
-        ov.require(monitor_all(interval_s))
+        ov.require(_instrument("monitor:monitor_all")(interval_s))
 
 
 # Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things repeat with (100, 250, 1000 Hz ticks), so
@@ -302,9 +296,7 @@ def instrument_native(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.parse_args
     rate_hz = _value(ov, "--native")
     if rate_hz is not None:
-        from voirkit_instruments.native import native
-
-        ov.require(native(rate_hz))
+        ov.require(_instrument("native:native")(rate_hz))
 
 
 def instrument_parameters(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
@@ -349,9 +341,7 @@ def instrument_rates(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.parse_args
     for flag in RATES:
         if _value(ov, flag):
-            from voirkit_instruments import rates
-
-            ov.require(getattr(rates, flag[2:].replace("-", "_")))
+            ov.require(_instrument(f"rates:{flag[2:].replace('-', '_')}"))
 
 
 def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
@@ -370,8 +360,7 @@ def instrument_syscalls(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.parse_args
     mode = _value(ov, "--syscalls")
     if mode is not None:
-        from voirkit_instruments.syscalls import syscalls
-
+        syscalls = _instrument("syscalls:syscalls")
         looked_into = _value(ov, "--loader") or _value(ov, "--loader-ops")
         ov.require(syscalls(mode, is_with_loader=True) if looked_into else syscalls(mode))
 

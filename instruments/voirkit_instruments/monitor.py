@@ -88,15 +88,3 @@ def monitor_all(ov: Overseer, poll_interval: float = 10, arch: str | None = None
 def gpu_monitor(ov: Overseer, poll_interval: float = 10, arch: str | None = None) -> Iterator[Phase]:
     """The same, of which only ``gpudata`` is given."""
     yield from _monitor(ov, poll_interval, gpus_only=True)
-
-
-def address(text: str) -> tuple[str, int]:
-    """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
-        raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
-    return host.strip("[]") or "127.0.0.1", int(port)

@@ -87,12 +87,12 @@ def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: in
 
 def _page(ov: Overseer, place: str) -> None:
     """The page of the first plain run, with what has been measured."""
-    from voirkit.runs import traces
+    from voirkit import completion
     from voirkit.runs.directory import SUMMARY
 
     if not os.path.exists(os.path.join(place, SUMMARY)):  # it has come to nothing, which has been told
         return
-    why = traces.page(place)
+    why = completion.page(place)
     if why:
         ov.warn(f"--html: {why.removeprefix('voirkit: ')}")
     else:

@@ -13,7 +13,7 @@ from page import Page
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
 from voirkit.report.html_file import with_file
-from voirkit.report.html_marks import LONGEST, Html, bars, differences, heat, stacked, table, text
+from voirkit.report.html_marks import LONGEST, Html, bars, differences, stacked, table, text
 from voirkit.report.html_plots import columns, heat_map, lines
 from voirkit.report.html_steps import picture
 
@@ -63,7 +63,7 @@ def test_text_shows_all_of_what_it_is_given() -> None:
         bars([(HOSTILE, 1.0, HOSTILE)], caption=HOSTILE),
         differences([(HOSTILE, -1.0, HOSTILE)], HOSTILE),
         stacked([(HOSTILE, {HOSTILE: 1.0}, HOSTILE)], caption=HOSTILE),
-        heat([(HOSTILE, [1.0])], 0.0, 1.0, lambda _: HOSTILE, HOSTILE),
+        heat_map([(HOSTILE, [1.0])], 0.0, 1.0, lambda _: HOSTILE, caption=HOSTILE),
         lines({HOSTILE: [(0.0, 1.0), (1.0, 2.0)], "b": [(0.0, 1.0)]}, lambda _: HOSTILE, caption=HOSTILE),
         columns([(0.0, 1.0, {HOSTILE: 1.0}, HOSTILE)], [2.0], [(0.0, 1.0, HOSTILE)], [(0.0, HOSTILE, HOSTILE)], caption=HOSTILE, order=[HOSTILE]),
     ],
@@ -100,8 +100,8 @@ def test_a_cell_of_a_map_lies_where_its_time_is() -> None:
 
 
 def test_a_map_in_which_nothing_happened_is_none() -> None:
-    assert heat([("read", [0.0, 0.0])], 0.0, 1.0) == ""
-    assert heat([], 0.0, 1.0) == ""
+    assert heat_map([("read", [0.0, 0.0])], 0.0, 1.0) == ""
+    assert heat_map([], 0.0, 1.0) == ""
 
 
 def test_a_curve_is_broken_where_a_value_was_not_finite() -> None:

@@ -350,9 +350,7 @@ class Node(Span):
     def __reduce__(self) -> Any:
         if self._parent is not None and self._word:
             return _below, (self._parent, self._word)
-        from voirkit.ai import tree
-
-        return (tree.the_tree, ()) if self is tree.ai else (Node, (self.cat, self.name))
+        return Node, (self.cat, self.name)
 
 
 def _below(parent: Node, word: str) -> Node:

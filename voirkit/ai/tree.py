@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from voirkit.ai.node import Node
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class IO(Node):
     """What is done with files and other stores."""
@@ -96,6 +100,10 @@ class AI(Node):
     checkpoint: Checkpoint
     pipeline: Pipeline
     other: Other
+
+    def __reduce__(self) -> Any:
+        """The program's own tree is the one of the process that loads it."""
+        return (the_tree, ()) if self is ai else super().__reduce__()
 
 
 _CATEGORIES: dict[str, type[Node]] = {

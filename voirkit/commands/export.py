@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from voirkit.commands.ends_by_signal import ends_by_signal
 from voirkit.commands.target import read_words
+from voirkit.completion import lost
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.formats import FORMATS, load
@@ -19,7 +20,6 @@ from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import selection
-from voirkit.runs.traces import lost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

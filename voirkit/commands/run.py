@@ -7,11 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from voirkit import alias, voirfile
+from voirkit import alias, completion, voirfile
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
 from voirkit.options import BUILT_IN, PLUGIN
 from voirkit.overseer import Overseer
-from voirkit.runs import traces
 from voirkit.runs.lines import listening
 from voirkit.runs.process_start import process_begun_ns
 from voirkit.runs.ranks import rank_and_world_size
@@ -130,7 +129,7 @@ def _page(overseer: Overseer, run_dir: str) -> str:
     """The run's HTML report, written when all else has been; empty if that is another rank's to do, or could not be done."""
     if rank_and_world_size()[0] > 0 or not os.path.isdir(run_dir):
         return ""
-    why = traces.page(run_dir)
+    why = completion.page(run_dir)
     if why:
         overseer.warn(f"--html: {why.removeprefix('voirkit: ')}")
         return ""

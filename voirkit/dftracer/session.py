@@ -86,15 +86,15 @@ class dftracer:
         if target is None or self._pid != os.getpid():
             return
         recording.end_alone()
-        from voirkit.runs import traces
+        from voirkit import completion
 
-        if traces.are_there(self._folder):
-            why = traces.export(self._folder, target)
+        if completion.are_there(self._folder):
+            why = completion.export(self._folder, target)
             if why:
                 tell(f"{target} was not written ({why}).\n  Write it with: voirkit export {self._folder} --format pfw -o {target}")
                 return
-        if not traces.are_there(self._folder, other_than=self._pid):  # of child processes that go on
-            traces.discard(self._folder)
+        if not completion.are_there(self._folder, other_than=self._pid):  # of child processes that go on
+            completion.discard(self._folder)
 
     def get_time(self) -> int:
         """The wall clock, in microseconds since 1970."""

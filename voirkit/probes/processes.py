@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit import child_process, streams
 from voirkit.errors import VoirkitError
-from voirkit.probes import spawn, weave
+from voirkit.probes import weave
 
 if TYPE_CHECKING:
     from voirkit.probes.children import Relay
@@ -65,7 +65,6 @@ def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
     relayed.names = {name: scope[name] for parsed in probe._parsed for name in map(_first, (*parsed.names, *parsed.tags)) if name in scope}
     relayed.key = next(_numbers)
     _probes[relayed.key] = probe
-    spawn.watch()
 
 
 def end(probe: Probe) -> None:
@@ -103,8 +102,6 @@ def _let_go(probe: Probe, exchange: Exchange | None) -> None:
         else:
             _exchange = None
             exchange.close()
-    if not are_there():
-        spawn.unwatch()
     if relayed.dropped:
         streams.report(
             f"{probe.label}: {relayed.dropped} events of child processes were lost; they came faster than they could be taken.\n"

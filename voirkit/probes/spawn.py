@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit import inherit, streams
 from voirkit.errors import SelectorError, VoirkitError
+from voirkit.probes import processes
 from voirkit.probes.plain import EXACT
 
 if TYPE_CHECKING:
@@ -30,14 +31,13 @@ def watch() -> None:
 
 
 def unwatch() -> None:
-    """No more."""
-    inherit.unwatch(_BEGIN)
+    """No more, if no probe is on."""
+    if not processes.are_there():
+        inherit.unwatch(_BEGIN)
 
 
 def offered() -> list[tuple[Any, ...]] | None:
     """For each process to send to: its address, its token, the number of slots, and the probes; None without any."""
-    from voirkit.probes import processes
-
     ways = []
     own = processes.own()
     exchange = processes.opened() if own else None
@@ -129,7 +129,6 @@ def _named(name: str, value: Any) -> tuple[Any, ...]:
 
 def begin(ways: list[tuple[Any, ...]]) -> None:
     """Make the probes of the processes that this one descends from."""
-    from voirkit.probes import processes
     from voirkit.probes.children import Relay, Uplink
 
     uplinks: dict[Any, Uplink] = {}

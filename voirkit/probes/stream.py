@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.phases import StopProgram
-from voirkit.probes import processes
+from voirkit.probes import processes, spawn
 from voirkit.probes import selectors as _selectors
 from voirkit.probes.catalogue import catalogue
 from voirkit.probes.scope import Scope, bare
@@ -147,6 +147,7 @@ class Probe(Stream):
         engine.listen(*self._emitter())
         engine.on()
         processes.watch(self, self._scope)
+        spawn.watch()
         self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
@@ -168,6 +169,7 @@ class Probe(Stream):
         try:
             processes.end(self)
         finally:
+            spawn.unwatch()
             super()._end()
 
     def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:

@@ -201,27 +201,6 @@ def legend(colours: Mapping[str, str], figures: Mapping[str, str] | None = None)
     return Html(f'<p class="legend">{" ".join(made)}</p>')
 
 
-def heat(
-    rows: Sequence[tuple[object, Sequence[float]]],
-    begin_s: float,
-    bin_s: float,
-    shown: Callable[[float], str] = figure,
-    caption: str = "",
-) -> Html:
-    """A row of cells for each name, over the seconds since the run began; the more the darker, by the logarithm, over all rows.
-
-    Args:
-        rows: (label, values), all equally many.
-        begin_s: Where the first cell begins.
-        bin_s: How long a cell lasts.
-        shown: How a value is written.
-        caption: What it shows.
-    """
-    from voirkit.report.html_plots import heat_map
-
-    return heat_map(rows, begin_s, bin_s, shown, caption=caption)
-
-
 def _plain(value: object) -> str:
     return html.unescape(re.sub("<[^>]*>", "", value)) if isinstance(value, Html) else str(value)
 

@@ -36,7 +36,19 @@ def heat_map(
     whole: float | None = None,
     sums: bool = True,
 ) -> Html:
-    """See ``html_marks.heat``; with ``whole`` the colour goes by the share of it; at the end of a row stands its sum, or its mean."""
+    """A row of cells for each name; the more the darker, by the logarithm, over all rows. At the end of a row stands its sum, or its mean.
+
+    Args:
+        rows: (label, values), all equally many.
+        begin: Where the first cell begins.
+        width: How wide a cell is on the axis.
+        shown: How a value is written.
+        axis: How a place on the axis is written.
+        caption: What it shows.
+        group: Of pictures that zoom together.
+        whole: The colour goes by the share of it instead.
+        sums: Whether the sum stands at the end, not the mean.
+    """
     n = max((len(values) for _, values in rows), default=0)
     positive = [value for _, values in rows for value in values if value > 0]
     if not positive:

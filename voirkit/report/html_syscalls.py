@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.syscalls.figures import divided
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, heat, join, paragraph, section, stacked, table
+from voirkit.report.html_marks import PALETTE, Html, bars, colour, folded, heading, join, paragraph, section, stacked, table
 from voirkit.report.html_plots import heat_map
 from voirkit.report.syscall_rows import doubted, said
 from voirkit.report.syscall_shares import sums
@@ -151,12 +151,12 @@ def _over_time(found: Document) -> Iterator[Html]:
         return
     begin, width = over["begin_s"], over["bin_s"]
     yield heading("Over time")
-    yield heat(list(over["calls"].items()), begin, width, lambda n: f"{n:,.0f}", caption="calls")
+    yield heat_map(list(over["calls"].items()), begin, width, lambda n: f"{n:,.0f}", caption="calls")
     if over.get("phases"):
         rows = list(over["phases"].items())
         yield heat_map(rows, begin, width, lambda share: f"{share:.0%}", caption="phases: share of the time", whole=1.0, sums=False)
     if over.get("seconds"):
-        yield folded("time in calls", heat(list(over["seconds"].items()), begin, width, duration, caption="time in calls"))
+        yield folded("time in calls", heat_map(list(over["seconds"].items()), begin, width, duration, caption="time in calls"))
 
 
 def _most(found: Document) -> Iterator[Html]:

@@ -18,7 +18,7 @@ INFERENCE = 0.5  # of the evaluation's time is model calls by hand in training m
 
 UNLIKE = 1.5  # the mean step is so many times the median one, or the other way round: a typical step says little of the run
 
-# Advice: what could be saved at best, as a share of what it is about. Rough, and on the large side; docs/advice.md has what was reached.
+# Advice: about what is saved, as a share of what it is about. A rough estimate and no bound; docs/advice.md has what was reached.
 ADVICE_LEAST = 0.02  # of the time after the start: what would save less is not advised
 AUTOCAST_SAVES = 0.5  # of forward and backward: half the bytes, twice the rate of the units
 COMPILE_SAVES = 0.3  # of forward and backward
