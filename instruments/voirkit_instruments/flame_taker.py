@@ -114,7 +114,7 @@ class Taker:
         self._took(_took_s(f"{self._stem}.chunks"))
 
     def _took(self, took_s: float | None) -> None:
-        """What it cost is part of voirkit's own cost."""
+        """What it cost is part of the overhead."""
         self._taken["took_s"] = took_s
         recorder.timed(0, int((took_s or 0.0) * 1e9), "processes")
         if self._beside is not None:  # py-spy stops the program for each stack, which costs that as much (0.8 times, measured)

@@ -1,6 +1,6 @@
 """The time that instruments take to look at what the program has: a phase of its own, so that it counts for none of the program's.
 
-Kind ``phase``, ``voirkit.look``; a part of ``other`` in the table of a step, and a part of voirkit's own cost.
+Kind ``phase``, ``voirkit.look``; a part of ``other`` in the table of a step, and a part of the overhead.
 """
 
 from __future__ import annotations

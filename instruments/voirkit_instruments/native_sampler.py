@@ -78,7 +78,7 @@ class Sampler:
             return sampling
 
     def stop(self) -> None:
-        """The program has ended: sample no more. What the profiler itself took is part of voirkit's own cost."""
+        """The program has ended: sample no more. What the profiler itself took is part of the overhead."""
         if self._sampling is None or os.getpid() != self._pid:
             return
         profiler = self._sampling.beside

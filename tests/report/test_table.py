@@ -127,14 +127,14 @@ def test_verdict_and_advice_are_never_cut(width: int) -> None:
     verdict = {
         "kind": "balanced",
         "because": "No dominant bottleneck. " * 8,
-        "next": f"{ADVICE[0]['do']} At best this saves 40% of the run.",
+        "next": f"{ADVICE[0]['do']} Estimated saving: about 40% of the run.",
     }
     lines = drawn({**MUCH, "command": ["train.py"], "verdict": verdict, "advice": ADVICE}, width)
     text = " ".join(" ".join(lines).split())
     assert len(lines) <= LINES
-    assert "At best this saves 40% of the run." in text
+    assert "Estimated saving: about 40% of the run." in text
     assert "then Do the second thing" in text
-    assert "(second figure, saves at most 25% of the run)" in text
+    assert "(second figure, estimated saving: about 25% of the run)" in text
     assert "(third figure)" in text
     assert text.count("Do the first thing") == 1
 

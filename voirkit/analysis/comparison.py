@@ -79,7 +79,7 @@ def figures(first: Summary, second: Summary) -> list[Figure]:
         _one("last loss", "", first, second, "loss", "last"),
         _one("loader workers", "", first, second, "steps", "loader", "workers"),
         _one("calls", "", first, second, "calls", "events"),
-        _one("voirkit's own cost", "share", first, second, "overhead", "share"),
+        _one("overhead", "share", first, second, "overhead", "share"),
     ]
     return [one for one in found if one.first is not None or one.second is not None]
 

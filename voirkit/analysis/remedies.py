@@ -1,4 +1,4 @@
-"""What to do about each part of a run's time, and what that would win at best: rules over the summary's figures and the script's facts.
+"""What to do about each part of a run's time, and about what that would save: rules over the summary's figures and the script's facts.
 
 Nothing is advised that the script does already, that needs hardware it does not use, or that runs a flag that is on.
 """
@@ -39,7 +39,7 @@ class Remedy(NamedTuple):
         kind: The verdict that it belongs to.
         do: What to do, a sentence or two.
         because: The figure that it rests on.
-        win: Share of the run's time that it could save at best; None where nobody can know.
+        win: Share of the run's time that it would save, about, by the recorded time of that part; None where nobody can know.
     """
 
     kind: str

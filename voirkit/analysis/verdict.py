@@ -84,14 +84,14 @@ def _ranked(found: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]
 
 
 def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
-    """``next``: the first piece of advice with what it wins at best; where two parts are as large, the first two."""
+    """``next``: the first piece of advice with about what it saves; where two parts are as large, the first two."""
     if not advice:
         return "Nothing stands out that could be saved."
-    return " Or: ".join(f"{one['do']}{_at_best(one['win'])}" for one in advice[: 2 if both else 1])
+    return " Or: ".join(f"{one['do']}{_saving(one['win'])}" for one in advice[: 2 if both else 1])
 
 
-def _at_best(win: float | None) -> str:
-    return "" if win is None else f" At best this saves {_percent(win)} of the run."
+def _saving(win: float | None) -> str:
+    return "" if win is None else f" Estimated saving: about {_percent(win)} of the run."
 
 
 # straggler, unknown

@@ -52,7 +52,7 @@ def _machine(run: Run, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if overhead:
         after = f"; {duration(overhead['completing_s'])} of a processor after it" if overhead.get("completing_s") is not None else ""
         cost = f"{overhead['share']:.2%} of the run: {duration(overhead['seconds'])} for {overhead['events']:,} records{after}"
-        yield "voirkit's own cost", cost
+        yield "overhead", cost
         for name, part in (overhead.get("parts") or {}).items():
             yield f"of it {name}", f"{duration(part['seconds'])}{', estimated' if part.get('estimated') else ''}"
     yield "dropped records", f"{sum((summary.get('dropped') or {}).values()):,}"

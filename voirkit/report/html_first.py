@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from voirkit.report.advice_text import following
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.html_marks import Html, folded, join, paragraph, stacked, strong, table, text
-from voirkit.report.labels import exit_words
-from voirkit.report.unlike import unlike_steps
+from voirkit.report.phrases import exit_words, following, unlike_steps
 from voirkit.runs.rate_figures import throughput
 from voirkit.runs.step_phases import shown_phases
 from voirkit.runs.wall import PARTS, evaluation_name
@@ -162,7 +160,7 @@ def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
     if "cpu" in monitor:
         yield "processor cores used", figure(monitor["cpu"]["mean"])
     if summary.get("overhead"):
-        yield f"voirkit's own cost, {summary['overhead']['events']:,} records", f"{summary['overhead']['share']:.2%}"
+        yield f"overhead, {summary['overhead']['events']:,} records", f"{summary['overhead']['share']:.2%}"
 
 
 def number(value: float | None) -> str:

@@ -46,12 +46,3 @@ def rows_of_processes(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def name_of_row(row: Mapping[str, Any]) -> str:
     """``rank 3``, or ``process 4711`` of one that is in no group of ranks."""
     return f"rank {row['rank']}" if row["rank"] is not None else f"process {row['pid']}"
-
-
-def exit_words(summary: Mapping[str, Any]) -> list[str]:
-    """How the script ended, and how voirkit did where a check (``--verify``, ``--require``) has failed beside it."""
-    code = summary.get("exit_code")
-    own = summary.get("script_exit_code", code)
-    if code is None:
-        return []
-    return [f"exit code {own}", *([f"a check failed: exit code {code}"] if own != code else [])]

@@ -13,19 +13,17 @@ from rich.text import Text
 
 from voirkit.analysis.part_failures import left_out, reason
 from voirkit.report import operations
-from voirkit.report.advice_text import following
 from voirkit.report.call_rows import calls_part
 from voirkit.report.check_rows import check_rows
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.flame_rows import flame_part
-from voirkit.report.labels import exit_words, name_of_row, rows_of_processes
+from voirkit.report.labels import name_of_row, rows_of_processes
 from voirkit.report.memory_rows import memory_part
 from voirkit.report.native_part import native_part
 from voirkit.report.parameter_rows import parameter_part
+from voirkit.report.phrases import exit_words, following, unlike_steps, wall_line
 from voirkit.report.syscall_rows import syscall_part
 from voirkit.report.torch_profile_rows import torch_profile_part
-from voirkit.report.unlike import unlike_steps
-from voirkit.report.wall_rows import wall_line
 from voirkit.report.what_if_rows import what_if_part
 from voirkit.runs.rate_figures import throughput
 from voirkit.runs.step_phases import PHASES, shown_phases
@@ -343,7 +341,7 @@ def _facts(summary: Summary) -> Iterator[Text]:
         after = "".join(f", {duration(parts[name]['seconds'])} {when}" for name, when in once.items() if parts.get(name, {}).get("seconds"))
         after += "".join(f", without what {name} costs" for name, part in parts.items() if part.get("unmeasured"))
         yield Text.assemble(
-            ("voirkit's own cost  ", "dim"), f"{overhead['share']:.2%} of the run{after}", (f"   {overhead['events']:,} records", "dim")
+            ("overhead  ", "dim"), f"{overhead['share']:.2%} of the run{after}", (f"   {overhead['events']:,} records", "dim")
         )
 
 
