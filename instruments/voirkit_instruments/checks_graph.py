@@ -1,4 +1,4 @@
-"""Backward passes: from where, which parameters they reach (seldom), and whether the loss is finite.
+"""Backward passes: from where, which parameters they reach (seldom), whether the loss is finite, which graphs outlive their step.
 
 A graph is only walked through, never changed or kept.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from collections import deque
 
 from voirkit_instruments.checks_facts import BACKWARD
-from voirkit_instruments.checks_kept import KeptGraphs
 from voirkit_instruments.checks_norms import digests, is_plain, is_quiet
 from voirkit_instruments.checks_units import RELU, UnitFacts
-from voirkit_instruments.tensor_memory import is_readable
+from voirkit_instruments.tensor_memory import ScalarReader, is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,47 @@ _LOSS_NODES = 6
 _LOSS_PARTS = ("MeanBackward", "SumBackward", "PowBackward", "AbsBackward", "SqrtBackward", "MulBackward", "DivBackward", "SubBackward")
 _PENDING = 32  # losses on a device that are read together, so that it is waited for once
 _NAMED = 5
+
+_KEY = "voirkit"
+_EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64  # passes that are all marked; each 16th from then on; markers that are remembered
+_DEEP = 3  # nodes from the root: a scaled or divided loss is another one than what is added up
+_USUAL = 2  # the last graphs may live: their variables are not assigned anew yet
+
+
+class Marker:
+    """Lives as long as the node that it is in."""
+
+    __slots__ = ("__weakref__",)
+
+
+class KeptGraphs:
+    """The graphs of the backward passes of each line that outlive their step: ``total += loss`` keeps each as long as ``total`` lives.
+
+    A node of a graph lives in C++, and its Python object comes and goes. What does live as long is the node's ``metadata``, which torch's
+    anomaly mode uses and nothing else: a marker is put there, and a weak reference to it says whether the node is there still. Nothing is
+    kept alive.
+    """
+
+    def __init__(self) -> None:
+        self._markers: dict[str | None, deque[weakref.ref[Marker]]] = {}
+
+    def mark(self, root: Any, where: str | None, n: int) -> None:
+        """Mark the graph of a backward pass that begins, the ``n``-th of its line."""
+        if n > _EACH and n % _SELDOM:
+            return
+        marker, node = Marker(), root.grad_fn
+        for _ in range(_DEEP):
+            if node is None or hasattr(node, "variable"):  # a leaf's node lives as long as the leaf
+                break
+            node.metadata[_KEY] = marker
+            following = node.next_functions
+            node = following[0][0] if following else None
+        self._markers.setdefault(where, deque(maxlen=_MOST_MARKERS)).append(weakref.ref(marker))
+
+    def alive(self, where: str | None) -> int:
+        """How many of a line's last marked graphs before the last ones are there still, without a gap."""
+        markers = list(self._markers.get(where, ()))[:-_USUAL]
+        return next((n for n, marker in enumerate(reversed(markers)) if marker() is None), len(markers))
 
 
 class Unheld:
@@ -60,7 +101,7 @@ class Graphs:
         self._bad = False
         self._arguments: dict[str | None, int] = {}
         self._tensor = torch.Tensor
-        self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+        self._read = ScalarReader(torch).read
         self._kept, self._units = KeptGraphs(), UnitFacts(facts, torch, models)
         self.unheld: dict[int, Unheld] = {}
 
@@ -218,10 +259,8 @@ class Graphs:
         if type(tensors) is not self._tensor or self._bad or tensors.numel() != 1:
             return
         if tensors.is_cpu:
-            if self._modes() or not is_readable(self._torch, tensors):
-                return
-            value = tensors.item()
-            if not abs(value) < float("inf"):
+            value = self._read(tensors)
+            if value is not None and not abs(value) < float("inf"):
                 self._tell_loss(now(), where, value, optimizers)
             return
         if not is_plain(self._torch, tensors):

@@ -45,10 +45,7 @@ class LossFacts:
                 self._facts.failed("the input of a loss", exc)
             return 1
 
-        def leave(*_: object) -> None:
-            pass
-
-        return enter, leave
+        return enter, _nothing
 
     def around_pair(self, function: str) -> tuple[Callable[..., int], Callable[..., None]]:
         """Before and after calls of a loss function whose input and target have one shape, or are broadcast to one."""
@@ -62,10 +59,7 @@ class LossFacts:
                     self._facts.failed("the input of a loss", exc)
             return 1
 
-        def leave(*_: object) -> None:
-            pass
-
-        return enter, leave
+        return enter, _nothing
 
     def _compare(self, function: str, given: Any, target: Any) -> None:
         tensor = self._torch.Tensor
@@ -101,6 +95,10 @@ class LossFacts:
             if (function, made, where) not in self._told:
                 self._told.add((function, made, where))
                 self._facts.mark("loss_input", where, loss=function, input=made)
+
+
+def _nothing(*_: object) -> None:
+    """Nothing is done after a call."""
 
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:

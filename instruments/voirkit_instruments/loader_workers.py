@@ -12,7 +12,6 @@ from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader_record import FETCH, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
-from voirkit_instruments.loader_sizes import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from voirkit_instruments.loader_record import Recording
 
 _SIZED, _SIZED_EVERY = 4, 64  # batches that are looked into: the first, and few of the others
+_MOST_PARTS = 4096  # parts of a batch that are looked at
+_OBJECT = 16  # bytes that pickle writes for a number, some
 _CARRIED = "voirkit"  # the attribute of torch's message
 
 
@@ -201,3 +202,33 @@ class Workers:
                 here.worked = self.processor_ns()
         except Exception as exc:
             self._recording.failed("a batch's preparation", exc)
+
+
+def size(batch: Any) -> tuple[int, int]:
+    """The bytes of a batch and the number of its tensors, each of which is handed over in shared memory of its own.
+
+    Looks into plain lists, tuples and dicts only, and at torch's own tensors and numpy's own arrays; runs no code of the program.
+    """
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
+    n_bytes = tensors = looked_at = 0
+    open_ = [batch]
+    with torch._C.DisableTorchFunction():  # type: ignore[union-attr]  # a batch was fetched: torch is there
+        while open_ and looked_at < _MOST_PARTS:
+            part = open_.pop()
+            looked_at += 1
+            kind = type(part)
+            if kind is tensor:
+                tensors += 1
+                n_bytes += part.numel() * part.element_size()
+            elif kind is array:
+                n_bytes += int(part.nbytes)
+            elif kind is dict:
+                open_ += part.values()
+            elif kind is list or kind is tuple:
+                open_ += part
+            elif kind is str or kind is bytes:
+                n_bytes += len(part)
+            else:
+                n_bytes += _OBJECT
+    return n_bytes, tensors

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from _thread import get_ident  # threading is imported where the program imports it
 
 from voirkit import inherit
 from voirkit.imports import when_imported
@@ -22,11 +23,40 @@ if TYPE_CHECKING:
     from voirkit.child_process import ChildProcess
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase
-    from voirkit_instruments.steps_given import GivenEvaluation
+    from voirkit_instruments.steps_record import Recording
     from voirkit_instruments.steps_torch import TorchPatches
 
 
 _BEGIN = "voirkit_instruments.steps:begin_in_child"
+TASKS = ("eval", "evaluate", "evaluation", "val", "valid", "validate", "validation", "test")
+
+
+class GivenEvaluation:
+    """Records each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``).
+
+    Must never raise: the script gives in the middle of its work.
+
+    Args:
+        recording: Where it is recorded.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._name = recording.phase("given", "evaluation")
+        self._begun: dict[tuple[object, int], int] = {}
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take in a given event."""
+        wrap = event.get("$wrap")
+        if wrap is None or wrap.get("name") != "step" or event.get("task") not in TASKS:
+            return
+        key = (wrap["id"], get_ident())
+        if wrap["step"] == "begin":
+            self._begun[key] = time.perf_counter_ns()
+            return
+        began = self._begun.pop(key, None)
+        if began is not None:
+            self._recording.recorder.span(self._name, began, time.perf_counter_ns())
 
 
 class Steps:
@@ -84,8 +114,6 @@ class Steps:
         if "$wrap" not in event or self._torch is None or self._over:
             return
         if self._evaluation is None:
-            from voirkit_instruments.steps_given import GivenEvaluation
-
             self._evaluation = GivenEvaluation(self._torch.recording)
         self._evaluation.on_event(event)
 

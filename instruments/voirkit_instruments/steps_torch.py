@@ -14,8 +14,6 @@ from voirkit import import_times
 from voirkit.probes.around import Around
 from voirkit.recording import join_group
 from voirkit_instruments.patching import Patches
-from voirkit_instruments.steps_collections import CollectionRecording
-from voirkit_instruments.steps_compile import CompilationRecording
 from voirkit_instruments.steps_compute import (
     after_autocast,
     after_broadcast,
@@ -29,6 +27,7 @@ from voirkit_instruments.steps_compute import (
 )  # fmt: skip
 from voirkit_instruments.steps_heard import ASKED, CALLED, ITERATED, STEPPED, WALKED, ZEROED, Heard
 from voirkit_instruments.steps_loaders import LoaderRecording
+from voirkit_instruments.steps_pauses import CollectionRecording, CompilationRecording
 from voirkit_instruments.steps_plain import BACKWARD, DEAF, FORWARD, NOTHING, STEP
 from voirkit_instruments.steps_record import Recording
 from voirkit_instruments.steps_transfer import TENSOR_METHODS, TransferRecording

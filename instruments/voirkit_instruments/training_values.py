@@ -26,9 +26,9 @@ import weakref
 
 from voirkit.interruptions import is_from_handler
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.scalar_reader import ScalarReader
 from voirkit_instruments.steps_heard import ASKED, CALLED, ITERATED, LOSS, SCALED, STEPPED, Heard, heard_of
 from voirkit_instruments.steps_plain import DEAF
+from voirkit_instruments.tensor_memory import ScalarReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.joined import joined, on_the_clock
-from voirkit.analysis.not_recorded import not_recorded
 from voirkit.analysis.steps import NO_STEPS, PARTS, Steps, Table
+from voirkit.analysis.summary import not_recorded
 from voirkit.runs.step_phases import PHASES
 
 

@@ -13,7 +13,7 @@ from voirkit.analysis.live_picture import of_summary
 from voirkit.analysis.steps import REST, WAIT, Steps, Table, steps_of
 from voirkit.commands.run import words
 from voirkit.runs.conditions import read
-from voirkit.runs.rate_figures import throughput
+from voirkit.runs.summary import throughput
 
 from .simulated import Script
 

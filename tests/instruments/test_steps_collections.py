@@ -16,17 +16,14 @@ from phases import Watched, watched
 from tests.instruments.unchanged import environment, run
 from voirkit.analysis.phases import Records, ranks
 from voirkit.analysis.steps import GC
-from voirkit_instruments.steps_collections import LEAST_NS
+from voirkit_instruments.steps_pauses import LEAST_NS
 from voirkit_instruments.steps_plain import DEAF, NOTHING
 
 MS = 1_000_000
 
 
-@pytest.fixture(params=["C", "Python"])
-def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    if request.param == "C":
-        pytest.importorskip("voirkit_instruments._steps")
-    monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "0" if request.param == "C" else "1")
+@pytest.fixture
+def watch(engine: str) -> Iterator[Watched]:
     with watched() as watch:
         yield watch
 

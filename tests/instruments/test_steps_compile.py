@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments import steps_compile
-from voirkit_instruments.steps_compile import CompilationRecording
+from voirkit_instruments import steps_pauses
+from voirkit_instruments.steps_pauses import CompilationRecording
 
 
 class Handler:
@@ -92,4 +92,4 @@ def test_a_torch_without_callbacks_is_left_alone(handler: Handler, recording: An
     compilations = CompilationRecording(recording)
     compilations.put()
     compilations.remove()
-    assert steps_compile.CompilationRecording is type(compilations)
+    assert steps_pauses.CompilationRecording is type(compilations)

@@ -17,11 +17,8 @@ from torch.utils.data import DataLoader
 from voirkit_instruments.steps_plain import DEAF, NOTHING
 
 
-@pytest.fixture(params=["C", "Python"])
-def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    if request.param == "C":
-        pytest.importorskip("voirkit_instruments._steps")
-    monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "0" if request.param == "C" else "1")
+@pytest.fixture
+def watch(engine: str) -> Iterator[Watched]:
     with watched() as watch:
         yield watch
 

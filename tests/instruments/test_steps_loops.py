@@ -420,18 +420,20 @@ def test_the_next_batch_is_asked_for_before_the_work(says: Says, loop: Loop) -> 
     assert found.phases["wait"] == 40
 
 
-def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: Says, loop: Loop) -> None:
-    def ahead() -> Iterator[Any]:
-        iterator = iter(loop.loader)
-        batch = next(iterator)
-        for after in iterator:
-            yield batch
-            batch = after
+def read_ahead(loader: Any) -> Iterator[Any]:
+    """Its batches; when one is worked on, the next is there."""
+    iterator = iter(loader)
+    batch = next(iterator)
+    for after in iterator:
         yield batch
+        batch = after
+    yield batch
 
+
+def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: Says, loop: Loop) -> None:
     def script() -> None:
         for _ in range(2):
-            for i, batch in enumerate(ahead()):
+            for i, batch in enumerate(read_ahead(loop.loader)):
                 loop.train_on(batch)
                 if i == 2:
                     break
@@ -444,17 +446,9 @@ def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: 
 def test_batches_that_are_read_several_at_a_time_and_one_ahead_are_a_step_each(says: Says, loop: Loop) -> None:
     """The Trainer of transformers with gradients accumulated over two batches, on accelerate's loader."""
 
-    def ahead() -> Iterator[Any]:
-        iterator = iter(loop.loader)
-        batch = next(iterator)
-        for after in iterator:
-            yield batch
-            batch = after
-        yield batch
-
     def script() -> None:
         for _ in range(2):
-            batches = ahead()
+            batches = read_ahead(loop.loader)
             while several := list(itertools.islice(batches, 2)):
                 for batch in several:
                     loop.train_on(batch)
@@ -463,21 +457,13 @@ def test_batches_that_are_read_several_at_a_time_and_one_ahead_are_a_step_each(s
 
 
 def test_evaluation_that_reads_a_batch_ahead(says: Says, loop: Loop) -> None:
-    def ahead() -> Iterator[Any]:
-        iterator = iter(loop.held_out)
-        batch = next(iterator)
-        for after in iterator:
-            yield batch
-            batch = after
-        yield batch
-
     def script() -> None:
         for _ in range(2):
             for batch in loop.loader:
                 loop.train_on(batch)
             loop.model.eval()
             with torch.no_grad():
-                for x, _ in ahead():
+                for x, _ in read_ahead(loop.held_out):
                     loop.model(x)
             loop.model.train()
 

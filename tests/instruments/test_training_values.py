@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from voirkit_instruments.loss import Losses
 from voirkit_instruments.rates import compute_rate, loading_rate, train_rate
-from voirkit_instruments.scalar_reader import ScalarReader
 from voirkit_instruments.steps import Steps
+from voirkit_instruments.tensor_memory import ScalarReader
 from voirkit_instruments.training_values import values_of
 
 if TYPE_CHECKING:
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from conftest import Place
 
 DATA = TensorDataset(torch.randn(12, 4), torch.randn(12, 1))
-
-
-@pytest.fixture(params=["c", "python"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "1")
 
 
 def trained(program: Callable[[Any], None], *instruments: Any, listened: bool = True) -> SmallOverseer:
@@ -243,6 +237,12 @@ def test_a_number_is_read_without_an_operator(dtype: Any) -> None:
     read = ScalarReader(torch).read
     with Refuses():
         assert read(loss) == 2.5
+
+
+def test_a_view_of_the_opposite_is_read_with_its_sign() -> None:
+    loss = torch.tensor(1 + 2j).conj().imag
+    assert loss.is_neg()
+    assert ScalarReader(torch).read(loss) == -2.0
 
 
 def test_what_holds_no_number_is_left_alone() -> None:

@@ -10,8 +10,8 @@ import pytest
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import CHECKPOINT, GC, REST, Steps, Table
 from voirkit.analysis.wall import wall_of
+from voirkit.commands.run import process_begun_ns
 from voirkit.report.phrases import wall_line
-from voirkit.runs.process_start import process_begun_ns
 from voirkit.runs.wall import account
 
 MS = 1_000_000

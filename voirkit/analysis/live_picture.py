@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from voirkit.runs.rate_figures import throughput
+from voirkit.runs.summary import throughput
 
 HISTORY = 24  # values of a rate's history
 

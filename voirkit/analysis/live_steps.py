@@ -15,7 +15,7 @@ from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import Records, ranks
 from voirkit.analysis.steps import Steps, Table
 from voirkit.analysis.verdict import verdict
-from voirkit.runs.rate_figures import throughput
+from voirkit.runs.summary import throughput
 from voirkit.trace.following import CHUNK, Following
 from voirkit.trace.reader import Name, Process
 

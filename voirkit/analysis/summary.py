@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.checks.of_run import checks_of
 from voirkit.analysis.creep import memory_creep, monitored
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.not_recorded import not_recorded
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.part_failures import PartFailures
@@ -20,19 +19,15 @@ from voirkit.analysis.verdict import conclusions
 from voirkit.analysis.wall import wall_of
 from voirkit.runs.alerts import alerts
 from voirkit.runs.directory import FLAME_FOLDER, NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER
+from voirkit.runs.summary import SCHEMA, empty
 from voirkit.runs.wall import Moments
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-SCHEMA = 1
 # What only the run itself could tell; null or empty where it could not.
-_EMPTY: dict[str, Any] = {
-    "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-    "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
-    "processes": [], "verdict": None, "advice": [], "alerts": [], "memory": None, "processors": None, "monitor": None, "overhead": None,
-    "dropped": {}, "warnings": [], "what_if": None, "wall": None,
-}  # fmt: skip
+_KNOWN = ("schema", "voirkit", "command", "exit_code", "duration_s", "world_size", "ended")
+_EMPTY = {key: value for key, value in empty("").items() if key not in _KNOWN} | {"verdict": None, "overhead": None}
 
 
 def summary_of(run: Run, *others: Run) -> dict[str, Any]:
@@ -118,6 +113,37 @@ def _world_size(runs: Sequence[Run], found: Mapping[str, Any]) -> int:
 def _not_recorded(run: Run, ranks: Sequence[Rank], found: Mapping[str, Any]) -> list[str]:
     forked = {(one.host, one.pid) for one in run.processes() if one.name.startswith("Fork") and not one.name.startswith("ForkServer")}
     return list(not_recorded(run.manifest, ranks, found["world_size"], forked))
+
+
+# What looks at the process that voirkit started, and at no other.
+_THERE_ALONE = ("--checks", "--parameters", "--torch-profile", "--memory-snapshot", "--flame")
+_EACH = "All of it in each rank: torchrun -m voirkit SCRIPT"
+
+
+def not_recorded(manifest: Mapping[str, Any], ranks: Sequence[Rank], world_size: int, forked: Collection[tuple[str, int]]) -> Iterator[str]:
+    """What is not known of processes that the program started itself and that trained: a line each, with what to type.
+
+    Of a run whose ranks no launcher started outside of it.
+
+    Args:
+        manifest: ``run.json``.
+        ranks: What was recorded.
+        world_size: How many ranks there were, as its processes were told.
+        forked: (host, pid) of the processes that were forked: they are looked at as the one that forked them was.
+    """
+    if manifest.get("world_size", 1) > 1:
+        return
+    trained = [rank for rank in ranks if len(rank.steps.train)]
+    known = {rank.rank for rank in trained if not rank.alone}
+    if world_size > 1 and known and len(known) < world_size:
+        yield f"{world_size} ranks train, of which {len(known)} {'is' if len(known) == 1 else 'are'} recorded here. {_EACH}"
+    own = (manifest.get("host"), manifest.get("pid"))
+    others = [process for rank in trained for process in rank.processes if process != own and process not in forked]
+    words = {str(word).partition("=")[0] for word in manifest.get("voirkit_options") or ()}
+    flags = [flag for flag in _THERE_ALONE if flag in words]
+    if others and flags:
+        started = f"the processes that the script started ({len(others)} that train)"
+        yield f"{', '.join(flags)}: not in {started}; their steps are recorded. {_EACH}"
 
 
 def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
@@ -219,7 +245,7 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     if own is not None and own.get("schema") != SCHEMA:
         run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
         own = None
-    if own is not None and (strange := [key for key, empty in _EMPTY.items() if not _is_like(own.get(key), key, empty)]):
+    if own is not None and (strange := [key for key, nothing in _EMPTY.items() if not _is_like(own.get(key), key, nothing)]):
         run.warnings.append(f"{run.path}/summary.json is not like any that voirkit writes ({', '.join(strange[:3])}): it is made anew.")
         own = None
     found = {
@@ -229,14 +255,14 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     if own is None or found.get("ended") == "running":
         found["ended"] = "running" if run.is_live else _ended(manifest)
         found["duration_s"] = failures.attempt("duration", lambda: _duration(run), None)
-    for key, empty in (("dropped", {}), ("warnings", []), ("given", {})):
-        found[key] = found.get(key) or empty
+    for key, nothing in (("dropped", {}), ("warnings", []), ("given", {})):
+        found[key] = found.get(key) or nothing
     return found
 
 
-def _is_like(value: object, key: str, empty: object) -> bool:
+def _is_like(value: object, key: str, nothing: object) -> bool:
     """Whether a part of a summary is what it should be: a list, an object, or null."""
-    return value is None or isinstance(value, list if isinstance(empty, list) or key == "checks" else dict)
+    return value is None or isinstance(value, list if isinstance(nothing, list) or key == "checks" else dict)
 
 
 def _ended(manifest: Mapping[str, Any]) -> str:

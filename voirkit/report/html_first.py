@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.html_marks import Html, folded, join, paragraph, stacked, strong, table, text
 from voirkit.report.phrases import exit_words, following, unlike_steps
-from voirkit.runs.rate_figures import throughput
 from voirkit.runs.step_phases import shown_phases
+from voirkit.runs.summary import throughput
 from voirkit.runs.wall import PARTS, evaluation_name
 
 if TYPE_CHECKING:

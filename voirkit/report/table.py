@@ -25,8 +25,8 @@ from voirkit.report.phrases import exit_words, following, unlike_steps, wall_lin
 from voirkit.report.syscall_rows import syscall_part
 from voirkit.report.torch_profile_rows import torch_profile_part
 from voirkit.report.what_if_rows import what_if_part
-from voirkit.runs.rate_figures import throughput
 from voirkit.runs.step_phases import PHASES, shown_phases
+from voirkit.runs.summary import throughput
 from voirkit.runs.wall import evaluation_name
 
 LINES = 40  # the most at the end of a run

@@ -62,3 +62,9 @@ def overhead(events: int, duration_s: float, measured: Mapping[str, float], esti
         parts[name] = {"seconds": spent + measured.get(name, 0.0), "estimated": True}
     seconds = sum(part["seconds"] for name, part in parts.items() if name not in ONCE)
     return {"events": events, "seconds": seconds, "share": seconds / duration_s if duration_s > 0 else 0.0, "parts": parts}
+
+
+def throughput(rate: Mapping[str, Any]) -> float:
+    """Items over time, the figure of a rate that every report shows. Runs of older versions have the median alone."""
+    value = rate.get("value", rate["median"])
+    return float(value)

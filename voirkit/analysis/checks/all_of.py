@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.analysis.checks import augmentation, graphs, held, losses, modes, numbers, order, ranks, samples, schedule, shapes, zero_grad
+from voirkit.analysis.checks import augmentation, graphs, held, losses, modes, numbers, order, ranks, samples, schedule, zero_grad
 from voirkit.analysis.checks.finding import Detector
 
 DETECTORS: tuple[Detector, ...] = (
@@ -16,7 +16,7 @@ DETECTORS: tuple[Detector, ...] = (
     modes.TRAIN_WHILE_EVALUATING,
     losses.NOT_CONNECTED,
     losses.SOFTMAX,
-    shapes.BROADCAST,
+    losses.BROADCAST,
     schedule.RATE_ZERO,
     schedule.SCHEDULER_FIRST,
     schedule.TOO_OFTEN,

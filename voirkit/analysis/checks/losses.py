@@ -1,4 +1,4 @@
-"""A loss from which no gradient comes to what is trained, and a loss function that is given what it does not expect."""
+"""A loss from which no gradient comes to what is trained, and loss functions that are given what they do not expect."""
 
 from __future__ import annotations
 
@@ -60,5 +60,26 @@ def _softmax(facts: Facts) -> Finding:
     return Finding(False, "No softmax or sigmoid goes into a loss that takes one itself.")
 
 
+def _broadcast(facts: Facts) -> Finding:
+    for process in facts.processes():
+        seen = process.of("loss_shapes")
+        if seen:
+            first = seen[0]
+            same = [fact for fact in seen if (fact.args["loss"], fact.where) == (first.args["loss"], first.where)]
+            given, target, becomes = (first.args[key] for key in ("input", "target", "becomes"))
+            what = "A loss written by hand" if first.args["loss"] == "a difference" else first.args["loss"]
+            return Finding(
+                True,
+                f"{what} compares an output of shape {given} with a target of shape {target}: they are broadcast to {becomes}, each output "
+                "is compared with every target.",
+                first,
+                "Give both the same shape: output.squeeze(1), or target.unsqueeze(1).",
+                {"loss": first.args["loss"], "input": given, "target": target, "broadcast_to": becomes},
+                looks=len(same),
+            )
+    return Finding(False, "Losses compare each output with its own target, as far as shapes tell.")
+
+
 NOT_CONNECTED = Detector("loss-not-connected", _not_connected, ("look", "reach"))
 SOFTMAX = Detector("softmax-before-cross-entropy", _softmax, ("backward",))
+BROADCAST = Detector("loss-broadcast", _broadcast, ("backward",))

@@ -1,11 +1,11 @@
-"""Compilations of ``torch.compile``, as the steps instrument records them: kind ``phase``, ``compute.compile``.
+"""Pauses that python and torch take of their own, as the steps instrument records them: garbage collection and compilation.
 
-torch._dynamo calls back at the beginning and end of each; nothing of the program's is touched. Checked with torch 2.15; before 2.4
-there are no callbacks, and a compilation counts for the phase that it happens in.
+Kind ``phase``, ``gc.collect`` and ``compute.compile``; both call back, so that nothing of the program's is touched.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 from time import perf_counter_ns
 
@@ -18,11 +18,47 @@ if TYPE_CHECKING:
 
     from voirkit_instruments.steps_record import Recording
 
+# Collections of young objects take 5 to 50 us each and are many; of what a training step waits for they are nothing.
+LEAST_NS = 100_000
 _MODULE = "torch._dynamo.callback"
 
 
+class CollectionRecording:
+    """Writes pauses of python's garbage collector into the trace plane.
+
+    The callback stands in ``gc.callbacks``, where the program can see it, the first of them: there is no other way to be told of a
+    collection. It is written in C where that was built, so that no profiler or tracer of the program's has a frame of it.
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._arguments = recording.recorder.arguments
+        self._by_generation: dict[int, int] = {}
+        self._callback: Any = recording.hot.collection(recording.phase("gc", "collect", "collected"), self._describe, LEAST_NS)
+
+    def _describe(self, generation: int) -> int:
+        args = self._by_generation.get(generation)
+        if args is None:
+            args = self._by_generation[generation] = self._arguments({"generation": generation})
+        return args
+
+    def put(self) -> None:
+        """Be told of collections from now on."""
+        gc.callbacks.insert(0, self._callback)
+
+    def remove(self) -> None:
+        """Be told no more."""
+        if self._callback in gc.callbacks:  # the program may have emptied the list
+            gc.callbacks.remove(self._callback)
+
+
 class CompilationRecording:
-    """Writes compilations into the trace plane.
+    """Writes compilations of ``torch.compile`` into the trace plane.
+
+    torch._dynamo calls back at the beginning and end of each. Checked with torch 2.15; before 2.4 there are no callbacks, and a
+    compilation counts for the phase that it happens in.
 
     Args:
         recording: The recording that this is a part of.
