@@ -252,7 +252,7 @@ def test_a_file_that_can_not_be_written_is_one_error(place: Place) -> None:
     ran(place)
     refused = report(place, "--html=/proc/nowhere/page.html", "run")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith("voirkit: /proc/nowhere/page.html: it can not be written: ")
+    assert refused.err.startswith("voirkit: /proc/nowhere/page.html: it cannot be written: ")
     assert len(refused.err.splitlines()) == 1
 
 

@@ -259,7 +259,7 @@ def test_a_configurable_instrument_without_a_dataclass_is_refused() -> None:
     said = refusal(lambda: run(configurable(instrument_number)))
     assert "noting of instrument_number is annotated with int, which is no dataclass" in said
     said = refusal(lambda: run(configurable(instrument_odd)))
-    assert "the annotation of noting, NoSuchClass, can not be resolved" in said
+    assert "the annotation of noting, NoSuchClass, cannot be resolved" in said
     assert "configurable needs a function, not 3" in refusal(lambda: configurable(3))  # type: ignore[arg-type]
 
 

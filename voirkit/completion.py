@@ -146,4 +146,4 @@ def lost(dropped: dict[str, int]) -> list[str]:
         return []
     n = sum(dropped.values())
     most = max(dropped, key=lambda name: dropped[name])
-    return [f"{n} spans were not recorded, most of them {most}: the trace is at its limit (--trace-limit), or can not be written."]
+    return [f"{n} spans were not recorded, most of them {most}: the trace is at its limit (--trace-limit), or cannot be written."]

@@ -210,7 +210,7 @@ def _annotation(fn: Instrument, parameter: str, place: str) -> Any:
         try:
             found = eval(found, getattr(fn, "__globals__", {}))
         except Exception as exc:
-            what = f"the annotation of {parameter}, {found}, can not be resolved: {exc}."
+            what = f"the annotation of {parameter}, {found}, cannot be resolved: {exc}."
             hint = "Define or import the dataclass at the top of the file."
             raise InstrumentError(what, where=place, next=hint) from None
     if not hasattr(found, "__dataclass_fields__"):

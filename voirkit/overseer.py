@@ -486,7 +486,7 @@ class Overseer(GivenOverseer):
                 self._check()
             self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
         except Exception as exc:  # an instrument may have put anything into the summary
-            self.warn(f"the summary can not be written ({type(exc).__name__}: {text_of(exc)}).")
+            self.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
 
     def _complete(self, record: Record) -> None:
         """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""

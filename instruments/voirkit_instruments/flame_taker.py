@@ -77,7 +77,7 @@ class Taker:
         from voirkit_instruments import flame_spy, native_spy
 
         if self._pid in native_spy.attached:
-            raise CanNotSample("py-spy samples for --native, as perf can not, and there can be one tracer only.\nLeave --native out.")
+            raise CanNotSample("py-spy samples for --native, as perf cannot, and there can be one tracer only.\nLeave --native out.")
         taking = flame_spy.attach(self._pid, self._stem, self._rate_hz, self._most_bytes, self._gil, self._native)
         self._beside = taking.beside
         self._taken.update(tool="py-spy", version=taking.version, by_clock=taking.by_clock, taker_pid=taking.beside.pid)
@@ -125,7 +125,7 @@ class Taker:
         try:
             write_json(f"{self._stem}.json", self._taken)
         except OSError as exc:
-            self._warn(f"--flame: {self._stem}.json can not be written ({exc.strerror}).")
+            self._warn(f"--flame: {self._stem}.json cannot be written ({exc.strerror}).")
 
 
 def _took_s(path: str) -> float | None:

@@ -105,7 +105,7 @@ class Sampler:
         try:
             write_json(f"{self._stem}.json", self._taken)
         except OSError as exc:
-            self._warn(f"--native: {self._stem}.json can not be written ({exc.strerror}).")
+            self._warn(f"--native: {self._stem}.json cannot be written ({exc.strerror}).")
 
 
 def _why_ended(words: str) -> str:

@@ -123,9 +123,9 @@ def test_what_can_not_be_seen_or_replaced_there_is_told_once(place: Place, metho
     ended = run(place, "program.py", method)
     assert (ended.code, ended.out) == (0, "0.5\n0.5\n{'x': 1}\n10\n")
     line = next(i for i, line in enumerate((place.folder / "program.py").read_text().splitlines(), 1) if "overridable" in line)
-    assert ended.err.count("can not be seen in processes that are spawned") == 1
+    assert ended.err.count("cannot be seen in processes that are spawned") == 1
     assert ended.err.count("voirkit: ") == 2
     assert (
-        f"voirkit: probe '//work > half' ({place.folder}/program.py:{line}): it replaces values, which can not be done in processes that are "
+        f"voirkit: probe '//work > half' ({place.folder}/program.py:{line}): it replaces values, which cannot be done in processes that are "
         "spawned: nothing is replaced nor seen there.\n  It can in processes that are forked: multiprocessing.set_start_method('fork').\n"
     ) in ended.err

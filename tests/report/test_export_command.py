@@ -104,8 +104,8 @@ def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) ->
         (["--format", "csv", "another"], "'another' is one word too many."),
         (["--format", "csv", "-o", "file/x"], "file: this is a file, not a folder."),
         (["--format", "pfw", "-o", "file"], "file: this is a file, not a folder."),
-        (["--format", "csv", "-o", "/proc/x.csv"], "/proc/x.csv: it can not be written: "),
-        (["--format", "csv", "-o", "/proc/new/x.csv"], "/proc/new: it can not be written: "),
+        (["--format", "csv", "-o", "/proc/x.csv"], "/proc/x.csv: it cannot be written: "),
+        (["--format", "csv", "-o", "/proc/new/x.csv"], "/proc/new: it cannot be written: "),
         (["--format", "csv", "-o", "https://example.org/x"], "-o https://example.org/x: csv is written to files; only otlp can be sent."),
     ],
 )

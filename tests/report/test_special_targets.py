@@ -69,7 +69,7 @@ def test_a_reader_that_has_enough_is_no_error(place: Place) -> None:
 def test_a_stdout_that_takes_nothing_is_one_clear_error(run: Path, output: str) -> None:
     with open("/dev/full", "wb") as full:
         ended = export(run, "--format", "csv", "-o", output, stdout=full)
-    assert (ended.returncode, ended.stderr) == (2, b"voirkit: stdout: it can not be written: No space left on device.\n")
+    assert (ended.returncode, ended.stderr) == (2, b"voirkit: stdout: it cannot be written: No space left on device.\n")
 
 
 def test_a_terminal_is_not_sent_what_is_no_text(run: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(place: Place, format:
     before = files(place.folder)
     ended = export(run, "--format", format, "-o", f"new/x.{format}", preexec_fn=limit)
     assert ended.returncode == 2
-    assert ended.stderr.decode() == f"voirkit: new/x.{format}: it can not be written: File too large.\n"
+    assert ended.stderr.decode() == f"voirkit: new/x.{format}: it cannot be written: File too large.\n"
     assert files(place.folder) == before
 
 
@@ -128,7 +128,7 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(run: Path) -> None:
     name = "n" * 251 + ".csv"
     assert export(run, "--format", "csv", "-o", name).stdout.decode() == f"{name}\n"
     ended = export(run, "--format", "csv", "-o", f"n{name}")
-    assert (ended.returncode, ended.stderr.decode()) == (2, f"voirkit: n{name}: it can not be written: File name too long.\n")
+    assert (ended.returncode, ended.stderr.decode()) == (2, f"voirkit: n{name}: it cannot be written: File name too long.\n")
 
 
 def test_an_empty_name_is_one_clear_error(run: Path) -> None:

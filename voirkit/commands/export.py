@@ -199,4 +199,4 @@ def _check_stdout(format: Format) -> None:
 
 def _not_written(target: str, exc: OSError) -> VoirkitError:
     why = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)  # pyarrow's have a number alone
-    return VoirkitError(f"it can not be written: {why}.", where="stdout" if target == STDOUT else target)
+    return VoirkitError(f"it cannot be written: {why}.", where="stdout" if target == STDOUT else target)

@@ -73,7 +73,7 @@ class dftracer:
         try:
             self._folder, target = _reserve(path)
         except OSError as exc:
-            tell(f"{where}: can not be made ({exc.strerror}).\n  This run is not recorded.")
+            tell(f"{where}: cannot be made ({exc.strerror}).\n  This run is not recorded.")
             return
         if recording.begin_alone(self._folder, where):
             self._target, self._pid = target, os.getpid()

@@ -185,7 +185,7 @@ def opened() -> Exchange | None:
         try:
             _exchange = Exchange(_take, _child_closed)
         except OSError as exc:
-            streams.report(f"the events of child processes can not be had ({streams.describe(exc)}).")
+            streams.report(f"the events of child processes cannot be had ({streams.describe(exc)}).")
     return _exchange
 
 
@@ -214,7 +214,7 @@ def _before_fork() -> None:
             if exchange is not None:
                 exchange.before_fork()
     except Exception as exc:
-        streams.report(f"the events of child processes can not be had ({streams.describe(exc)}).")
+        streams.report(f"the events of child processes cannot be had ({streams.describe(exc)}).")
 
 
 def _after_fork_in_parent() -> None:

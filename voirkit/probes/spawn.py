@@ -70,7 +70,7 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
         names = {name: _named(name, value) for name, value in probe._relayed.names.items()}
         if probe._relayed.overriding:
             raise VoirkitError(
-                "it replaces values, which can not be done in processes that are spawned: nothing is replaced nor seen there.",
+                "it replaces values, which cannot be done in processes that are spawned: nothing is replaced nor seen there.",
                 next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
             )
     except VoirkitError as exc:
@@ -99,7 +99,7 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
         except (NotDefinedYet, AttributeError, TypeError):
             pass
     raise SelectorError(
-        f"'{function.reference}' can not be seen in processes that are spawned: it is not found there under a name.",
+        f"'{function.reference}' cannot be seen in processes that are spawned: it is not found there under a name.",
         next="Name a function of a module or of the script, such as //train or /module/function.",
     )
 
@@ -121,7 +121,7 @@ def _named(name: str, value: Any) -> tuple[Any, ...]:
             found = getattr(found, part, None)
         if found is value and value is not None:
             return "named", module, path
-    raise VoirkitError(f"it can not be seen in processes that are spawned: '{name}', in its condition, is not found there under a name.")
+    raise VoirkitError(f"it cannot be seen in processes that are spawned: '{name}', in its condition, is not found there under a name.")
 
 
 # in the process that was started
@@ -140,9 +140,9 @@ def begin(ways: list[tuple[Any, ...]]) -> None:
             try:
                 relay.engine = _engine(selectors, names, kind, relay)
             except VoirkitError as exc:
-                relay.complain(f"it can not be seen in a process that was spawned.\n  {exc}")
+                relay.complain(f"it cannot be seen in a process that was spawned.\n  {exc}")
             except Exception as exc:
-                relay.complain(f"it can not be seen in a process that was spawned ({type(exc).__name__}: {exc}).")
+                relay.complain(f"it cannot be seen in a process that was spawned ({type(exc).__name__}: {exc}).")
             else:
                 processes.relays.append(relay)
 

@@ -254,7 +254,7 @@ class Probe(Stream):
     def _replace(self, value: Any) -> None:
         root = self._root
         if not root._kind["overridable"]:
-            raise TypeError("this probe can not override: make it with overridable=True")
+            raise TypeError("this probe cannot override: make it with overridable=True")
         if root._engine is not None:
             root._engine.set_value(value)
 

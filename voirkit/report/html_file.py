@@ -79,7 +79,7 @@ def write(page: str, target: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as exc:
-        raise VoirkitError(f"it can not be written: {exc.strerror or exc}.", where="stdout" if target == STDOUT else target) from None
+        raise VoirkitError(f"it cannot be written: {exc.strerror or exc}.", where="stdout" if target == STDOUT else target) from None
 
 
 def printable(path: str) -> str:

@@ -40,7 +40,7 @@ def ceiling(found: Document) -> str:
     """What could be won at most, and why."""
     share, because = found["ceiling"]["share"], found["ceiling"]["because"]
     if share is None:
-        return f"What it could win at most can not be told: {because}"
+        return f"What it could win at most cannot be told: {because}"
     if share == 0:
         return f"It can win nothing: {because}"
     return f"It could win at most {_percent(share)} of the run's time: {because}"

@@ -57,7 +57,7 @@ class Detector:
             try:
                 finding = self.decide(facts)
             except (LookupError, TypeError, ValueError, AttributeError) as exc:  # facts that are not like any known ones
-                finding = Finding(None, f"The facts can not be read ({type(exc).__name__}: {exc}).")
+                finding = Finding(None, f"The facts cannot be read ({type(exc).__name__}: {exc}).")
         finding = _enough(finding, facts)
         at = finding.at
         return {

@@ -48,7 +48,7 @@ def _softmax(facts: Facts) -> Finding:
             why, what = wrong
             return Finding(
                 True,
-                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss can not get small.",
+                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss cannot get small.",
                 fact,
                 what,
                 {"loss": fact.args["loss"], "input": fact.args["input"]},

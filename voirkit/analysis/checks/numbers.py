@@ -58,7 +58,7 @@ def _skipped(facts: Facts) -> Finding:
                     {"optimizer": which, "skipped": len(skipped), "of": len(asked)},
                 )
     if unknown:
-        return Finding(None, "A fused optimizer leaves out steps itself, on the device, where it can not be seen.")
+        return Finding(None, "A fused optimizer leaves out steps itself, on the device, where it cannot be seen.")
     return Finding(False, "No scaler left out steps again and again.")
 
 

@@ -17,7 +17,7 @@ def _not_shuffled(facts: Facts) -> Finding:
         for epochs in training(process):
             first = epochs[0]
             if not first["map"] or first["n"] is None:
-                unsure = unsure or "The samples are not asked for by number: their order can not be told."
+                unsure = unsure or "The samples are not asked for by number: their order cannot be told."
                 continue
             if not all(epoch["sequential"] for epoch in epochs):
                 shuffled = True
@@ -46,7 +46,7 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
         return "The data set was put into another order before the loader goes through it."
     n, classes, runs, random_runs = (first[key] for key in ("labels", "classes", "runs", "random_runs"))
     if n is None or n != first["n"] or classes < 2 or n < _FEWEST_SAMPLES or n < _FEWEST_OF_A_CLASS * classes:
-        return "Batches of training are in the order of the data set; without classes it can not be told whether that is on purpose."
+        return "Batches of training are in the order of the data set; without classes it cannot be told whether that is on purpose."
     evidence = {
         "epochs": len(epochs), "samples": n, "classes": classes, "runs": runs, "runs_if_shuffled": random_runs, "shuffle": first["shuffle"],
     }  # fmt: skip

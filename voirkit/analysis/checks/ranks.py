@@ -17,7 +17,7 @@ def _same_data(facts: Facts) -> Finding:
     if len(by_rank) < 2:
         return Finding(None, "No epoch of training came to its end on two ranks.")
     if not _is_data_parallel(facts, by_rank):
-        return Finding(None, "It can not be told whether the ranks are to see different data: no DistributedDataParallel was called.")
+        return Finding(None, "It cannot be told whether the ranks are to see different data: no DistributedDataParallel was called.")
     told = 0
     for epoch in next(iter(by_rank.values())).values():
         others = [found[_key(epoch)] for found in by_rank.values() if _key(epoch) in found and found[_key(epoch)] is not epoch]
@@ -34,7 +34,7 @@ def _same_data(facts: Facts) -> Finding:
                     {"ranks": [epoch.fact.rank, other.fact.rank], "samples": epoch["n"], "sampler": epoch.sampler},
                 )  # fmt: skip
     if not told:
-        return Finding(None, "What the batches of ranks hold can not be compared.")
+        return Finding(None, "What the batches of ranks hold cannot be compared.")
     return Finding(False, f"Ranks saw different samples, or in a different order ({told} epochs compared).")
 
 

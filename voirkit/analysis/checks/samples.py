@@ -21,7 +21,7 @@ def _missed(facts: Facts) -> Finding:
                 continue
             first = epochs[0]
             if first["missed"] is None:
-                unsure = unsure or "How many samples the data set has can not be told without calling it."
+                unsure = unsure or "How many samples the data set has cannot be told without calling it."
                 continue
             said = _of_missed(epochs, seen_by)
             if isinstance(said, Finding):
@@ -64,7 +64,7 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
     if any(seen != first["set"] for seen in seen_by.get(first["dataset"], set())):
         return f"{missed[0]} of {first['size']} samples are left to another loader of the same data set."
     if missed[0] > max(_MOST_MISSED * first["size"], first["batch_size"] - 1 if first["batch_size"] > 0 else 0):
-        return f"The program's own sampler chose {first['distinct']} of {first['size']} samples; whether on purpose can not be told."
+        return f"The program's own sampler chose {first['distinct']} of {first['size']} samples; whether on purpose cannot be told."
     return Finding(
         True,
         f"The same {missed[0]} of {first['size']} samples (the first of them is number {first['missed_first']}) were not seen in any of "
@@ -131,7 +131,7 @@ def _of_stream(epochs: list[Epoch], held: dict[tuple[int, int, int], dict[int, l
     """Of an iterable dataset: two workers whose first two batches hold the same read the same."""
     if (epochs[0]["workers"] or 0) < 2:
         return None
-    unsure = "What the workers of an iterable data set read can not be compared."
+    unsure = "What the workers of an iterable data set read cannot be compared."
     for epoch in epochs:
         workers = held.get((epoch.fact.rank, epoch["iterator"], epoch["turn"]), {})
         digests = [tuple(batches) for batches in workers.values() if len(set(batches)) > 1]
