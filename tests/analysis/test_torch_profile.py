@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit.analysis.phases import Records
+from voirkit.analysis.phase_records import Records
 from voirkit.analysis.torch_profile.attribute import NAMES, Attributed, Phases
 from voirkit.analysis.torch_profile.clock import clock
 from voirkit.analysis.torch_profile.events import KERNEL, OPERATOR, RUNTIME, Events

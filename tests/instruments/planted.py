@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.phases import Records, ranks
+from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import ranks
 from voirkit_instruments import steps_compute, steps_loaders, steps_plain, steps_transfer
 
 MS = 1_000_000

@@ -14,7 +14,8 @@ import pytest
 from phases import Watched, watched
 
 from tests.instruments.unchanged import environment, run
-from voirkit.analysis.phases import Records, ranks
+from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import GC
 from voirkit_instruments.steps_pauses import LEAST_NS
 from voirkit_instruments.steps_plain import DEAF, NOTHING

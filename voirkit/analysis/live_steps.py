@@ -12,7 +12,8 @@ from voirkit.analysis.document import RATE_TIMES, Rank, figures
 from voirkit.analysis.live_picture import HISTORY, Number, Picture, Progress
 from voirkit.analysis.live_window import Counts, Window, arguments_of
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.phases import Records, ranks
+from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import Steps, Table
 from voirkit.analysis.verdict import verdict
 from voirkit.runs.summary import throughput

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.phases import KIND, Records
+from voirkit.analysis.phase_records import KIND, Records
 from voirkit.trace.following import Followed, Following, Fresh
 
 FEWEST_STEPS = 6  # among the records that are kept: a step may have thousands of phases

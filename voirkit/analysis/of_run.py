@@ -11,7 +11,8 @@ import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.joined import joined
-from voirkit.analysis.phases import DEVICE, KIND, Records, ranks
+from voirkit.analysis.phase_records import DEVICE, KIND, Records
+from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.parquet import file, quoted
 from voirkit.runs.step_phases import PHASES

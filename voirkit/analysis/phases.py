@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from voirkit.analysis.document import Rank
 from voirkit.analysis.handed import handed
 from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import Array
+from voirkit.analysis.phase_records import Records
 from voirkit.analysis.script_facts import first_batches, in_training_mode, script_facts
 from voirkit.analysis.steps import (
     BACKWARD,
@@ -33,8 +34,6 @@ from voirkit.analysis.steps import (
 from voirkit.analysis.turns import Kind, Request
 
 _OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
-KIND = "phase"  # of the records that this reads
-DEVICE = "device"  # of those that say how long the same lasted on a GPU
 # The script's own word that it evaluates: its annotations, and steps that it gives with a task.
 EVALUATIONS = (("annotated", "evaluate"), ("annotated", "test"), ("given", "evaluation"))
 _REQUESTS = {
@@ -42,38 +41,6 @@ _REQUESTS = {
     # A loop over a loader, whole: it is over where this ends, however that came.
     ("pipeline", "epoch"): Kind.LEFT, ("pipeline", "evaluate"): Kind.LEFT,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Records:
-    """Records of phases; arrays of shape (n,), in any order.
-
-    Attributes:
-        start_ns: On the clock of the record's host.
-        duration_ns: Nanoseconds.
-        name: Index into ``names``.
-        args: Index into ``arguments``.
-        value: The record's own number.
-        process: Index into ``processes``.
-        tid: Native id of the thread.
-        names: (category, name) by index.
-        arguments: By index.
-        processes: (rank, host, pid) by index.
-        world_sizes: Of the group in which each process has its rank, by index; 1: it is in none and trains, if it does, for itself. 0,
-            and empty: not known, as of runs that launchers started.
-    """
-
-    start_ns: Array
-    duration_ns: Array
-    name: Array
-    args: Array
-    value: Array
-    process: Array
-    tid: Array
-    names: Sequence[tuple[str, str]]
-    arguments: Sequence[Mapping[str, Any]]
-    processes: Sequence[tuple[int, str, int]]
-    world_sizes: Sequence[int] = ()
 
 
 def ranks(

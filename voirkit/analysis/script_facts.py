@@ -14,7 +14,7 @@ from voirkit.analysis.nesting import Array
 from voirkit.analysis.steps import FORWARD
 
 if TYPE_CHECKING:
-    from voirkit.analysis.phases import Records
+    from voirkit.analysis.phase_records import Records
     from voirkit.analysis.steps import Table, Timeline
 
 _NS = 1e-9

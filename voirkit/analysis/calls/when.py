@@ -10,6 +10,7 @@ import numpy as np
 
 from voirkit.analysis import of_run, phases
 from voirkit.analysis.nesting import Array, parents
+from voirkit.analysis.phase_records import Records
 from voirkit.analysis.steps import REST
 from voirkit.runs.step_phases import PHASES
 
@@ -157,7 +158,7 @@ def unknown(steps: Steps | None = None) -> When:
     return When(steps, nothing, nothing, nothing)
 
 
-def _of_thread(recorded: phases.Records, process: int, chosen: Array, steps: Steps | None) -> When:
+def _of_thread(recorded: Records, process: int, chosen: Array, steps: Steps | None) -> When:
     meaning = phases.meanings(recorded.names)[recorded.name[chosen]]
     known: Sequence[int] = chosen[meaning >= 0]
     found = When(steps, recorded.start_ns[known], recorded.duration_ns[known], meaning[meaning >= 0])

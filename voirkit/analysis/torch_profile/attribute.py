@@ -12,7 +12,8 @@ import numpy as np
 
 from voirkit.analysis.innermost import innermost
 from voirkit.analysis.nesting import Array, parents, without_children
-from voirkit.analysis.phases import Records, meanings
+from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import meanings
 from voirkit.analysis.steps import VOIRKIT
 from voirkit.analysis.torch_profile.events import ANNOTATION, KERNEL, MEMORY, OPERATOR, RUNTIME, Events
 from voirkit.runs.step_phases import PHASES

@@ -15,7 +15,7 @@ import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.of_run import records
-from voirkit.analysis.phases import Records
+from voirkit.analysis.phase_records import Records
 from voirkit.analysis.steps import Table
 from voirkit.analysis.torch_profile.attribute import Attributed, Phases
 from voirkit.analysis.torch_profile.clock import clock
