@@ -11,10 +11,9 @@ import time
 import weakref
 from collections.abc import Callable
 
-import psutil
-
 from voirkit_instruments.monitor_figures import Figures, of_gpus, units_of
 from voirkit_instruments.monitor_processes import Tree
+from voirkit_instruments.system_readings import cpu_monitor, io_monitor, network_monitor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from voirkit_instruments.monitor_gpus import Gpus
 
 LAST_S = 5.0  # how long the end of a run waits for the last sample: a driver may hang
-_DISK = ("read_count", "write_count", "read_bytes", "write_bytes", "read_time", "write_time", "busy_time")
-_NET = ("bytes_sent", "bytes_recv", "packets_sent", "packets_recv", "errin", "errout", "dropin", "dropout")
 
 _samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
 
@@ -63,37 +60,32 @@ class Machine:
     def __init__(self, gpus: Gpus | None, tree: Tree | None = None) -> None:
         self._gpus, self._tree = gpus, tree or Tree()
         self._cpu: tuple[int, float] | None = None
-        self._disk_first: dict[str, int] | None = None
+        self._processors, self._disks, self._network = cpu_monitor(), io_monitor(), network_monitor()
 
     def look(self) -> tuple[int, dict[str, dict[str, Any]], dict[str, float]]:
         """(when, what is given, figures), the first with ``time.perf_counter_ns``."""
         usage, at_ns = self._tree.look(), time.perf_counter_ns()
-        memory, load = psutil.virtual_memory(), psutil.cpu_percent()
+        host, disks, network = self._processors(), self._disks(), self._network()
         given: dict[str, dict[str, Any]] = {
             "cpudata": {
-                "memory": [memory.used, memory.total], "load": load, "rss": usage.rss, "shared": usage.shared,
-                "processes": usage.processes, "cpu_seconds": usage.cpu_seconds,
+                **host, "rss": usage.rss, "shared": usage.shared, "processes": usage.processes, "cpu_seconds": usage.cpu_seconds,
             },
-            "iodata": {"process_read_bytes": int(usage.read_bytes), "process_write_bytes": int(usage.write_bytes)},
+            "iodata": {"process_read_bytes": int(usage.read_bytes), "process_write_bytes": int(usage.write_bytes), **disks},
         }  # fmt: skip
         figures: dict[str, float] = {
-            "rss": usage.rss, "shared": usage.shared, "processes": usage.processes, "host_memory": memory.used,
+            "rss": usage.rss, "shared": usage.shared, "processes": usage.processes, "host_memory": host["memory"][0],
             "read": usage.read_bytes, "write": usage.write_bytes,
         }  # fmt: skip
         if self._cpu is not None:
             cores = (usage.cpu_seconds - self._cpu[1]) / max(at_ns - self._cpu[0], 1) * 1e9
-            figures.update(cpu=cores, host_cpu=load / 100)  # both are of the time since the sample before
+            figures.update(cpu=cores, host_cpu=host["load"] / 100)  # both are of the time since the sample before
             given["cpudata"]["cores"] = cores
         self._cpu = at_ns, usage.cpu_seconds
-        disk, net = psutil.disk_io_counters(), psutil.net_io_counters()
-        if disk is not None:  # some containers show none
-            now = {key: getattr(disk, key, 0) for key in _DISK}
-            first = self._disk_first = self._disk_first or now
-            given["iodata"].update({key: now[key] - first[key] for key in _DISK})
-            figures.update(disk_read=now["read_bytes"] - first["read_bytes"], disk_write=now["write_bytes"] - first["write_bytes"])
-        if net is not None:
-            given["netdata"] = {key: getattr(net, key) for key in _NET}
-            figures.update(net_sent=net.bytes_sent, net_received=net.bytes_recv)
+        if disks:  # some containers show none
+            figures.update(disk_read=disks["read_bytes"], disk_write=disks["write_bytes"])
+        if network:
+            given["netdata"] = network
+            figures.update(net_sent=network["bytes_sent"], net_received=network["bytes_recv"])
         if self._gpus is not None and (gpus := self._gpus.look()):
             given["gpudata"] = gpus
             figures.update(of_gpus(gpus))
