@@ -89,7 +89,7 @@ CHANGES = {
     "num-threads": _Known("voirkit_instruments.what_if_torch:NumThreads", "=N", "torch computes with N threads on the CPU"),
     "pin-memory": _Known("voirkit_instruments.what_if_torch:PinMemory", "", "DataLoader(pin_memory=True)"),
     "non-blocking": _Known("voirkit_instruments.what_if_torch:NonBlocking", "", "copies from pinned memory to a GPU are not waited for"),
-    "io-uring-read": _Known("voirkit_instruments.what_if_uring:IoUringRead", "", "the same, asked for in batches with io_uring"),
+    "io-uring-read": _Known("voirkit_instruments.what_if_uring:IoUringRead", "", "the loader's files are read in batches, with io_uring"),
 }  # fmt: skip
 
 

@@ -430,6 +430,11 @@ def test_mostly_evaluation_is_evaluation_bound():
     assert "Evaluate half as often" in advice[0]["do"]
 
 
+def test_a_start_of_a_moment_is_not_advised_about_however_short_the_run():
+    rank = planted(steps=20, forward=10, backward=10)
+    assert "before its first step" not in str(concluded(rank, wall=wall(1.5, startup=0.2, **{"import": 0.8}, training=0.4, exit=0.1))[1])
+
+
 def test_rollouts_are_called_inference_and_nobody_is_told_to_evaluate_less():
     rank = planted(steps=20, forward=10, backward=10)
     spent = wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7)

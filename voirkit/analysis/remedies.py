@@ -25,6 +25,7 @@ from voirkit.runs.thresholds import (
     SLOW_OPTIMIZER_S,
     SMALL_STEP_S,
     START_OF_WORKERS,
+    STARTUP_S,
     TINY_SAMPLE_S,
 )
 
@@ -300,6 +301,8 @@ def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
 
 
 def _startup(time: Account, summary: Summary) -> Iterator[Remedy]:
+    if time.startup_s < STARTUP_S:
+        return
     line = source_line(summary, OUTSIDE)
     said = f" {_percent(line[1])} of the time outside of the steps is in {line[0]}." if line else ""
     said = said or ("" if summary.get("flame") is not None else " voirkit --flame shows the lines.")

@@ -155,6 +155,7 @@ def _outside(time: Account, figures: Figures) -> Document | None:
         batches = (figures.get("evaluation") or {}).get("n", 0)
         counted = f" ({batches:,} batches)" if batches else ""
         because = f"{_percent(share)} of the time after the start is {_KINDS[kind]}{counted}, {trains}."
+        because += " It is a rollout, or an evaluation without eval()." if kind == "inference-bound" else ""
     elif kind == "checkpoint-bound":
         between = _checkpoints_outside(time) / work_s
         because = (
@@ -305,7 +306,7 @@ _KINDS = {
     "checkpoint-bound": "checkpoints",
     "host-bound": "untracked host code",
     "evaluation-bound": "evaluation",
-    "inference-bound": "inference without gradients between the steps (a rollout, or an evaluation without eval())",
+    "inference-bound": "inference between the steps",
     "startup-bound": "the start",
 }
 _NAMED = {

@@ -170,7 +170,9 @@ def _cost(tool: object, cost: Mapping[str, Any]) -> str:
     spent = f"{duration(cost['program_s'])} for {cost['events']:,}"
     if cost["call_s"] is None:
         return f"cost: an edge of a phase took {duration(cost['edge_s'])}, {spent}"
-    tracer = "" if cost["tracer_s"] is None else f"{tool} took {duration(cost['tracer_s'])} of a processor, "
+    # The kernel counts a process's time in steps of 10 ms: none of them is not nothing.
+    took = "less than 10 ms" if cost["tracer_s"] == 0 else duration(cost["tracer_s"] or 0.0)
+    tracer = "" if cost["tracer_s"] is None else f"{tool} took {took} of a processor, "
     return f"cost: {tracer}a call {duration(cost['call_s'])} longer than the {duration(cost['plain_call_s'])} without, {spent}"
 
 

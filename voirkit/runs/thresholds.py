@@ -6,7 +6,7 @@ from __future__ import annotations
 BOUND = 0.5  # what takes more than half is what the run is bound by
 LARGEST = 0.4  # what takes that much, and more than any single phase of computing, is named before computing as a whole
 TRAINS_LEAST = 0.25  # of the time after the start-up: where the steps take less, what takes most outside of them is the verdict
-STARTUP_S = 2.0  # the script's own start-up in seconds, under which no run is bound by it
+STARTUP_S = 2.0  # the script's own start-up in seconds, under which no run is bound by it, and nothing is advised about it
 SECOND = 0.05  # what takes that much is named in second place
 STRAGGLES = 0.15  # a rank that makes the others wait that long in a step
 LATE_IN = 0.6  # of a run's stretches, and is late in so many of them
