@@ -120,7 +120,7 @@ DATA = """
     """
 
 MAIN = """
-    import functools, json, sys, zipfile
+    import functools, json, multiprocessing, sys, zipfile
     import numpy as np
     import torch
     from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, SequentialSampler, Subset, TensorDataset, random_split
@@ -180,6 +180,7 @@ MAIN = """
 
     unordered = {"in_order": False} if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6) else {}
     if __name__ == "__main__":
+        multiprocessing.set_start_method("fork")  # lambdas are not pickled; no longer the default since python 3.14
         main()
     """
 

@@ -12,8 +12,9 @@ from textwrap import dedent
 import pytest
 
 NET = """
-    import copy, io, pickle, sys, traceback, warnings
+    import copy, io, multiprocessing, pickle, sys, traceback, warnings
     import torch
+    multiprocessing.set_start_method("fork", force=True)  # no longer the default since python 3.14
     from torch import nn
     from torch.utils.data import DataLoader, IterableDataset, TensorDataset
     torch.manual_seed(0)
