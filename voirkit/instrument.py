@@ -1,13 +1,14 @@
-"""Helpers for writing instruments: behind a flag, with an option, with options from a dataclass, with settings in code.
+"""What an instrument is: its options, what it records, its part of the summary and of every report, its exports.
 
-Each returns an instrument (or what makes one) under the name of the user's function. Every run loads this module, since
-the instruments that are installed use it.
+A package offers an ``Instrument`` under the entry point group ``voirkit.instruments``; nothing else has to know of it. A generator
+``instrument_*(ov)`` of a voirfile is an instrument that records, and no more; the helpers below put one behind a flag, or give it options or
+settings. Every run loads this module.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial, wraps
 
 from voirkit.errors import InstrumentError
@@ -17,10 +18,104 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, TypeAlias, overload
 
-    Instrument: TypeAlias = Callable[..., Any]
-    Decorator: TypeAlias = Callable[[Instrument], Instrument]
+    Recording: TypeAlias = Callable[..., Any]
+    Decorator: TypeAlias = Callable[[Recording], Recording]
     Phases: TypeAlias = Generator[Any, Any, Any]
     Class: TypeAlias = type[Any]
+
+
+class Option:
+    """An option of an instrument.
+
+    Args:
+        flag: Such as ``--loader``.
+        help: What ``voirkit --help`` says of it; an option without is not listed.
+        type: Reads the word behind it, and raises ValueError with what would be right. An option without a type or ``metavar`` has no word.
+        metavar: What stands for the word in ``--help``.
+        default: The value of an option that is not given.
+        const: The value of an option that is given without a word; None where it needs one.
+        repeatable: Whether it may be given several times: its value is a list.
+    """
+
+    def __init__(
+        self, flag: str, help: str | None = None, *, type: Callable[[str], Any] | None = None, metavar: str | None = None,
+        default: Any = None, const: Any = None, repeatable: bool = False,
+    ) -> None:  # fmt: skip
+        self.flag, self.default = flag, default
+        settings: dict[str, Any] = {"dest": flag, "help": "==SUPPRESS==" if help is None else help, "default": default}
+        if type is None and metavar is None:
+            settings.update(action="store_true", default=False)
+        else:
+            settings.update({key: value for key, value in {"type": type, "metavar": metavar, "const": const}.items() if value is not None})
+            settings.update({"nargs": "?"} if const is not None else {"action": "append"} if repeatable else {})
+        self._settings = settings
+
+    @property
+    def name(self) -> str:
+        """``loader_ops`` for ``--loader-ops``."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+    def add(self, parser: Any) -> None:
+        """Add it to the command line."""
+        parser.add_argument(self.flag, **self._settings)
+
+
+class Instrument:
+    """An instrument: what it records while the program runs, and what it makes of that in the summary, in reports and in exports.
+
+    What is named ``"package.module:name"`` is imported when it is needed, so that a run that does not ask for it does not pay for it.
+
+    Args:
+        name: What users call it.
+        options: On the command line. Without any it always records.
+        record: ``(ov, options) -> generator``, an instrument like a voirfile's; ``options`` maps names of options (``loader_ops``) to
+            values. It runs if an option is given, or if there are none.
+        parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
+        summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
+            None keeps what the run itself wrote.
+        table: ``(summary, width) -> Iterator[(least, renderable)]``: its part of the table in a terminal, and how many lines of it should stay
+            where the table is cut.
+        page: ``(run, summary) -> str | None``: its section of the HTML page.
+        compare: ``(summaries) -> str | None``: its section of the page of two runs.
+        leads: Whether it answers what was asked (a finding, an experiment), and so comes before the steps in reports.
+        folders: What it writes in a run directory.
+        exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
+        commands: Subcommands: word to module, which has a ``main(words) -> exit code``.
+        priority: Of its recording among those that start when the options are known; higher is earlier, the steps instrument has 0.
+    """
+
+    def __init__(
+        self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
+        table: str = "", page: str = "", compare: str = "", leads: bool = False, folders: Sequence[str] = (),
+        exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, priority: int = 0,
+    ) -> None:  # fmt: skip
+        self.name = self.__name__ = name
+        self.options, self.record, self.priority = options, record, priority
+        self.parts, self.summarise = dict(parts or {}), summarise
+        self.table, self.page, self.compare, self.leads = table, page, compare, leads
+        self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
+
+    def __call__(self, ov: Any) -> Phases:
+        """Take part in a run: add the options, and record if it is asked for."""
+        yield ov.phases.init
+        ov.summary.update(dict.fromkeys(self.parts))
+        for option in self.options:
+            option.add(ov.argparser)
+        yield ov.phases.parse_args(priority=self.priority)
+        values = {option.name: ov.argparser.value(ov.options, option.flag) for option in self.options}
+        is_on = any(values[option.name] not in (option.default, False) for option in self.options)
+        if self.record and (is_on or not self.options):
+            ov.require(partial(resolve(self.record), options=values))
+
+
+def resolve(reference: str) -> Any:
+    """What ``"package.module:name"`` names."""
+    module, _, path = reference.partition(":")
+    value: Any = __import__(module, fromlist=["_"])
+    for part in filter(None, path.split(".")):
+        value = getattr(value, part)
+    return value
+
 
 if TYPE_CHECKING:  # mypy wants the overloads in a block of their own, right before the function
 
@@ -29,9 +124,9 @@ if TYPE_CHECKING:  # mypy wants the overloads in a block of their own, right bef
     @overload
     def gated(flag: str, instrument: None = None, help: str | None = None) -> Decorator: ...
     @overload
-    def gated(flag: str, instrument: str, help: str) -> Instrument: ...
+    def gated(flag: str, instrument: str, help: str) -> Recording: ...
     @overload
-    def gated(flag: str, instrument: Instrument, help: str | None = None) -> Instrument: ...
+    def gated(flag: str, instrument: Recording, help: str | None = None) -> Recording: ...
 
 
 def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
@@ -69,7 +164,7 @@ def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
         ov.argparser.add_argument(flag, action="store_true", dest=flag, help=help)
         yield ov.phases.parse_args
         if ov.argparser.value(ov.options, flag):
-            ov.require(named(instrument) if isinstance(instrument, str) else instrument)
+            ov.require(resolve(instrument) if isinstance(instrument, str) else instrument)
 
     return _instrument(phases, instrument, f'gated("{flag}")', place)
 
@@ -81,9 +176,9 @@ if TYPE_CHECKING:
     @overload
     def parametrized(option: str, instrument: Class, type: str | None = None, help: Any = None, default: Any = None) -> Decorator: ...
     @overload
-    def parametrized(option: str, instrument: Instrument, type: str, help: Any = None) -> Decorator: ...
+    def parametrized(option: str, instrument: Recording, type: str, help: Any = None) -> Decorator: ...
     @overload
-    def parametrized(option: str, instrument: Instrument, type: Any = None, help: str | None = None, default: Any = None) -> Instrument: ...
+    def parametrized(option: str, instrument: Recording, type: Any = None, help: str | None = None, default: Any = None) -> Recording: ...
 
 
 def parametrized(option: str, instrument: Any = None, type: Any = None, help: Any = None, default: Any = None) -> Any:
@@ -123,7 +218,7 @@ def parametrized(option: str, instrument: Any = None, type: Any = None, help: An
     return _instrument(phases, instrument, f'parametrized("{option}")', place)
 
 
-def configurable(fn: Instrument) -> Instrument:
+def configurable(fn: Recording) -> Recording:
     """Give an instrument options for the fields of a dataclass.
 
     The dataclass is the annotation of the instrument's second parameter, and that parameter's name is where the options
@@ -154,7 +249,7 @@ def configurable(fn: Instrument) -> Instrument:
     return run
 
 
-def instrument_definition(fn: Instrument) -> Callable[..., Instrument]:
+def instrument_definition(fn: Recording) -> Callable[..., Recording]:
     """Make a function that makes instruments: its arguments are the function's, after the overseer.
 
     With ``@instrument_definition`` on ``def wait(ov, seconds)``, ``ov.require(wait(seconds=5))`` runs it with 5.
@@ -162,7 +257,7 @@ def instrument_definition(fn: Instrument) -> Callable[..., Instrument]:
     name = getattr(fn, "__name__", "the instrument")
 
     @wraps(fn)
-    def define(*args: Any, **kwargs: Any) -> Instrument:
+    def define(*args: Any, **kwargs: Any) -> Recording:
         if args and hasattr(args[0], "phases") and hasattr(args[0], "require"):
             hint = f"Call it with its arguments, without the overseer: ov.require({name}(...))"
             raise InstrumentError(f"{name} defines instruments, and is none itself.", where=_place(fn), next=hint)
@@ -176,13 +271,6 @@ def instrument_definition(fn: Instrument) -> Callable[..., Instrument]:
     return define
 
 
-def named(reference: str) -> Instrument:
-    """The instrument that ``"module:function"`` names."""
-    module, _, name = reference.partition(":")
-    found: Instrument = getattr(__import__(module, fromlist=[name]), name)
-    return found
-
-
 _class = type  # `parametrized` has an argument of that name
 
 
@@ -193,16 +281,7 @@ def _phases_of(made: Any) -> Phases:
     return None
 
 
-def _annotations(fn: Instrument) -> Mapping[str, Any]:
-    """What the parameters of a function are annotated with; since python 3.14 a name among it need not be there."""
-    if sys.version_info >= (3, 14):
-        from annotationlib import Format, get_annotations
-
-        return get_annotations(fn, format=Format.FORWARDREF)
-    return getattr(fn, "__annotations__", {})
-
-
-def _annotation(fn: Instrument, parameter: str, place: str) -> Any:
+def _annotation(fn: Recording, parameter: str, place: str) -> Any:
     """The dataclass that a parameter is annotated with."""
     found = _annotations(fn).get(parameter)
     found = getattr(found, "__forward_arg__", found)
@@ -222,7 +301,7 @@ def _annotation(fn: Instrument, parameter: str, place: str) -> Any:
     return found
 
 
-def _instrument(phases: Callable[[Any], Phases], behind: Instrument | str, helper: str, place: str) -> Instrument:
+def _instrument(phases: Callable[[Any], Phases], behind: Recording | str, helper: str, place: str) -> Recording:
     """An instrument that goes through phases, under the name of the one behind it."""
 
     def run(ov: Any) -> Phases:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from types import CodeType, ModuleType
 
 from voirkit.errors import InstrumentError, VoirfileError, VoirkitError, misspelt
+from voirkit.instrument import resolve
+from voirkit.plugins import GROUP, entry_points, flat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
+    from voirkit.plugins import Packages
+
     Instrument: TypeAlias = Callable[..., Any]
-    Packages: TypeAlias = list[tuple[str, str]]
-
-GROUP = "voirkit.instruments"
-
 
 ROOTS = (".git", "pyproject.toml")  # what the folder of a project has
 
@@ -91,21 +91,10 @@ def load(path: str, index: int) -> list[Instrument]:
         if added and folder in sys.path:
             sys.path.remove(folder)
     if "__instruments__" in module.__dict__:
-        found = list(_flat("__instruments__", module.__dict__["__instruments__"]))
+        found = list(flat("__instruments__", module.__dict__["__instruments__"]))
     else:
-        found = [pair for n, v in list(module.__dict__.items()) if n.startswith("instrument_") for pair in _flat(n, v)]
+        found = [pair for n, v in list(module.__dict__.items()) if n.startswith("instrument_") for pair in flat(n, v)]
     return [check(value, label, path) for label, value in found]
-
-
-def _flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flat(f"{label}[{key!r}]", item)
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _flat(f"{label}[{i}]", item)
-    else:
-        yield label, value
 
 
 def _compile(path: str) -> CodeType:
@@ -204,69 +193,9 @@ def plugins(warn: Callable[[str], None], packages: Packages | None = None) -> di
     instruments: dict[str, list[Instrument]] = {}
     for distribution, name, reference in entry_points(GROUP, packages):
         try:
-            checked = [check(v, label, reference) for label, v in _flat(name, _resolve(reference))]
+            checked = [check(v, label, reference) for label, v in flat(name, resolve(reference))]
         except Exception as exc:
             warn(f"plug-in {name!r} of {distribution} can not be loaded ({type(exc).__name__}: {exc}). The run goes on without it.")
         else:
             instruments.setdefault(distribution, []).extend(checked)
     return instruments
-
-
-def _resolve(reference: str) -> Any:
-    module, _, path = reference.partition(":")
-    value: Any = __import__(module, fromlist=["_"])
-    for part in filter(None, path.split(".")):
-        value = getattr(value, part)
-    return value
-
-
-def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str, str, str]]:
-    """(distribution, name, reference) of each entry point of a group.
-
-    Args:
-        group: Such as ``voirkit.instruments``.
-        packages: What ``installed_packages`` gives, if it has been read.
-    """
-    entries: dict[tuple[str, str], tuple[str, str, str]] = {}
-    for distribution, text in installed_packages() if packages is None else packages:
-        for name, reference in _section(text, group):
-            entries.setdefault((distribution, name), (distribution, name, reference))
-    return list(entries.values())
-
-
-def installed_packages() -> Packages:
-    """(distribution, its ``entry_points.txt``) of each installed package that names a group of voirkit's.
-
-    Reads the files that the packaging standard prescribes (packaging.python.org, "Entry points specification") because
-    importlib.metadata takes 46 ms to import and to look through an environment with torch, this 1 ms.
-    """
-    packages: Packages = []
-    seen: set[str] = set()
-    for folder in sys.path:
-        try:
-            names = [n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))]
-        except OSError:
-            continue
-        for distribution in sorted(names):
-            package = distribution.split("-")[0].lower()
-            if package in seen:
-                continue  # the first on the path is the one that is imported
-            seen.add(package)
-            try:
-                with open(os.path.join(folder, distribution, "entry_points.txt"), encoding="utf-8") as file:
-                    text = file.read()
-            except (OSError, UnicodeDecodeError):
-                continue
-            if "[voirkit." in text:
-                packages.append((package, text))
-    return packages
-
-
-def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
-    inside = False
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            inside = line == f"[{group}]"
-        elif inside and "=" in line and not line.startswith(("#", ";")):
-            name, _, reference = line.partition("=")
-            yield name.strip(), reference.split("[")[0].strip()

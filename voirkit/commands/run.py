@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from voirkit import alias, completion, voirfile
+from voirkit import alias, completion, plugins, voirfile
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
 from voirkit.options import BUILT_IN, PLUGIN
 from voirkit.overseer import Overseer
@@ -80,14 +80,14 @@ def process_begun_ns() -> int:
 
 def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
     """Give the overseer the instruments of installed packages and of voirfiles."""
-    packages = voirfile.installed_packages()
-    alias.install((name, table) for _, name, table in voirfile.entry_points(alias.GROUP, packages))
-    plugins = voirfile.plugins(overseer.warn, packages)
+    packages = plugins.installed_packages()
+    alias.install((name, table) for _, name, table in plugins.entry_points(alias.GROUP, packages))
+    installed = voirfile.plugins(overseer.warn, packages)
     typed, module = overseer.argparser.guess_script(argv)
     folder = folder_of(typed if module is None else None)
     voirfiles = _voirfiles(folder)
     put_last(folder)
-    for distribution, instruments in plugins.items():
+    for distribution, instruments in installed.items():
         overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
     for i, path in enumerate(voirfiles):
         overseer.require(*voirfile.load(path, i))
