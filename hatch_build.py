@@ -19,8 +19,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = {
     "voirkit/trace/_recorder.c": "voirkit/trace",
     "voirkit/probes/_entry.c": "voirkit/probes",
-    "instruments/voirkit_instruments/_calls.c": "voirkit_instruments",
-    "instruments/voirkit_instruments/_steps.c": "voirkit_instruments",
+    "instruments/voirkit_instruments/calls/_calls.c": "voirkit_instruments/calls",
+    "instruments/voirkit_instruments/steps/_steps.c": "voirkit_instruments/steps",
 }
 
 

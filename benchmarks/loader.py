@@ -122,7 +122,7 @@ def cpu_ns(work: Callable[[], object]) -> int:
 def watched(folder: Path) -> Callable[[], Any]:
     """Begins to record into files, and tells how the instrument is put in place."""
     from voirkit.trace import recorder
-    from voirkit_instruments import loader_children
+    from voirkit_instruments.loader import record_children as loader_children
     from voirkit_instruments.loader_numbers import Numbers
 
     if not recorder.is_recording():

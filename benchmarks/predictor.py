@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 
-from voirkit_instruments.loader_sweep import measure
+from voirkit_instruments.loader_sweep.record import measure
 
 _BEGIN = """
 import io, sys, time

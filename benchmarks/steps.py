@@ -73,7 +73,7 @@ def step(pairs: int) -> None:
     from torch.utils.data import DataLoader
 
     from voirkit.trace import recorder
-    from voirkit_instruments.steps import Steps
+    from voirkit_instruments.steps.record import Steps
 
     torch.set_num_threads(1)
     mlp = runpy.run_path(SCRIPT)
@@ -147,7 +147,7 @@ def calls(rounds: int) -> None:
     import torch
 
     from voirkit.trace import recorder
-    from voirkit_instruments.steps import Steps
+    from voirkit_instruments.steps.record import Steps
 
     overseer: Any = Overseer()
     torch.set_num_threads(1)

@@ -50,7 +50,7 @@ def measure(variant: str, folder: str, workers: int) -> list[float]:
     from torch.utils.data import DataLoader
 
     from voirkit_instruments.patching import Patches
-    from voirkit_instruments.what_if_changes import made
+    from voirkit_instruments.what_if.record_changes import made
 
     torch.manual_seed(0)
     paths = [str(path) for path in sorted(Path(folder).iterdir())]

@@ -148,7 +148,7 @@ def recorded(tmp_path: Path) -> Iterator[Callable[[], Any]]:
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What is called before and after functions of torch, in C where it was built, and in Python."""
     if request.param == "C":
-        pytest.importorskip("voirkit_instruments._steps")
+        pytest.importorskip("voirkit_instruments.steps._steps")
     monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "0" if request.param == "C" else "1")
     return str(request.param)
 

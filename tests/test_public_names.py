@@ -22,14 +22,14 @@ PUBLIC = {
     "voirkit.options": ["ExtendedArgumentParser"],
     "voirkit.multiplexer": ["LogEntry", "Multiplexer", "run"],
     "voirkit.escape": ["Decoder", "decode_escape_sequence", "encode_as_escape_sequence"],
-    "voirkit_instruments.options": ["instrument_argparse"],
-    "voirkit_instruments.rates": ["instrument_rates"],
+    "voirkit_instruments.options.record": ["instrument_argparse"],
+    "voirkit_instruments.rates.record": ["instrument_rates"],
     "voirkit_instruments.rate": ["rate"],
-    "voirkit_instruments.log": ["instrument_log", "log"],
-    "voirkit_instruments.early_stop": ["early_stop", "instrument_early_stop"],
-    "voirkit_instruments.display": ["instrument_display"],
-    "voirkit_instruments.dash": ["dash", "instrument_dash"],
-    "voirkit_instruments.verify": ["instrument_verify"],
+    "voirkit_instruments.log.record": ["instrument_log", "log"],
+    "voirkit_instruments.early_stop.record": ["early_stop", "instrument_early_stop"],
+    "voirkit_instruments.display.record": ["instrument_display"],
+    "voirkit_instruments.dash.record": ["dash", "instrument_dash"],
+    "voirkit_instruments.verify.record": ["instrument_verify"],
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     "heavy",
     ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect", "ast", "locale", "shutil", "threading",
-     "voirkit_instruments.dash", "voirkit_instruments.monitor"],
+     "voirkit_instruments.dash.record", "voirkit_instruments.monitor.record"],
 )  # fmt: skip
 def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) -> None:
     code = (

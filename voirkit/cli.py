@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 # Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "compare", "syscalls", "watch")}
+_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "compare", "watch")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,8 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     word = words[0] if words else ""
     try:
-        if word in _SUBCOMMANDS:
-            command = __import__(_SUBCOMMANDS[word], fromlist=["main"])
+        module = _SUBCOMMANDS.get(word) or _of_instruments().get(word) if word.isalpha() else None
+        if module is not None:
+            command = __import__(module, fromlist=["main"])
             return int(command.main(words[1:]))
         _refuse_misspelt(word)
     except VoirkitError as exc:
@@ -33,6 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run.main(words, with_process=argv is None)
 
 
+def _of_instruments() -> dict[str, str]:
+    from voirkit.plugins import installed_instruments
+
+    return {word: module for instrument in installed_instruments() for word, module in instrument.commands.items()}
+
+
 def _refuse_misspelt(word: str) -> None:
     """Refuse a word that is no script but looks like a subcommand.
 
@@ -40,6 +47,6 @@ def _refuse_misspelt(word: str) -> None:
         CommandLineError: It is.
     """
     if word.isalpha() and not os.path.exists(word):
-        hint = did_you_mean(word, _SUBCOMMANDS)
+        hint = did_you_mean(word, [*_SUBCOMMANDS, *_of_instruments()])
         if hint:
             raise CommandLineError(f"{word!r} is neither a script nor a subcommand.", next=hint)

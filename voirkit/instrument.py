@@ -1,8 +1,8 @@
 """What an instrument is: its options, what it records, its part of the summary and of every report, its exports.
 
 A package offers an ``Instrument`` under the entry point group ``voirkit.instruments``; nothing else has to know of it. A generator
-``instrument_*(ov)`` of a voirfile is an instrument that records, and no more; the helpers below put one behind a flag, or give it options or
-settings. Every run loads this module.
+``instrument_*(ov)`` of a voirfile is an instrument that records, and no more; the helpers below put one behind a flag, or give it options
+or settings. Every run loads this module.
 """
 
 from __future__ import annotations
@@ -35,20 +35,27 @@ class Option:
         default: The value of an option that is not given.
         const: The value of an option that is given without a word; None where it needs one.
         repeatable: Whether it may be given several times: its value is a list.
+        is_script: Tells, of an option with an optional word, whether a word (and those behind it) is SCRIPT already.
+        answers: Words behind it that are answered without a run, as ``--help`` is.
+        prints: ``(parser, options)``, for an option that is answered without a run; those behind it are read before.
     """
 
     def __init__(
         self, flag: str, help: str | None = None, *, type: Callable[[str], Any] | None = None, metavar: str | None = None,
-        default: Any = None, const: Any = None, repeatable: bool = False,
+        default: Any = None, const: Any = None, repeatable: bool = False, is_script: Callable[[str, Sequence[str]], bool] | None = None,
+        answers: Sequence[str] = (), prints: str = "",
     ) -> None:  # fmt: skip
         self.flag, self.default = flag, default
         settings: dict[str, Any] = {"dest": flag, "help": "==SUPPRESS==" if help is None else help, "default": default}
-        if type is None and metavar is None:
+        if prints:
+            settings["action"] = prints
+        elif type is None and metavar is None:
             settings.update(action="store_true", default=False)
         else:
             settings.update({key: value for key, value in {"type": type, "metavar": metavar, "const": const}.items() if value is not None})
             settings.update({"nargs": "?"} if const is not None else {"action": "append"} if repeatable else {})
         self._settings = settings
+        self._attributes = {"is_script": is_script, "asks_for_help": answers}  # see voirkit.words
 
     @property
     def name(self) -> str:
@@ -57,7 +64,27 @@ class Option:
 
     def add(self, parser: Any) -> None:
         """Add it to the command line."""
-        parser.add_argument(self.flag, **self._settings)
+        settings = dict(self._settings)
+        if ":" in str(settings.get("action")):
+            settings["action"] = _printing(settings["action"])
+            del settings["default"]
+        action = parser.add_argument(self.flag, **settings)
+        for name, value in self._attributes.items():
+            if value:
+                setattr(action, name, value)
+
+
+def _printing(reference: str) -> type:
+    """The action of an option that prints something, after which nothing is run."""
+    from argparse import _VersionAction  # as with --version, no SCRIPT is needed
+
+    class Printing(_VersionAction):
+        reads_on = True  # what follows it may be part of the question
+
+        def __call__(self, parser: Any, namespace: Any, *_: object) -> None:
+            resolve(reference)(parser, namespace)
+
+    return Printing
 
 
 class Instrument:
@@ -73,10 +100,14 @@ class Instrument:
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
-        table: ``(summary, width) -> Iterator[(least, renderable)]``: its part of the table in a terminal, and how many lines of it should stay
-            where the table is cut.
+        table: ``(summary, width) -> Iterator[(least, renderable)]``: its part of the table in a terminal, and how many lines of it should
+            stay where the table is cut.
         page: ``(run, summary) -> str | None``: its section of the HTML page.
         compare: ``(summaries) -> str | None``: its section of the page of two runs.
+        difference: ``(first, second, names) -> (document, lines)``: where two opened runs begin to do different things, for
+            ``voirkit compare`` with an option of the instrument's name; the document has ``equal``.
+        rules: ``(run) -> Iterator[(rank, rules)]``: what must be true of its records, for ``voirkit report --check``. A rule has ``text``,
+            ``checked``, ``broken`` and ``example``.
         leads: Whether it answers what was asked (a finding, an experiment), and so comes before the steps in reports.
         folders: What it writes in a run directory.
         exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
@@ -86,26 +117,51 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        table: str = "", page: str = "", compare: str = "", leads: bool = False, folders: Sequence[str] = (),
+        table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "", leads: bool = False,
+        folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, priority: int = 0,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self.options, self.record, self.priority = options, record, priority
         self.parts, self.summarise = dict(parts or {}), summarise
         self.table, self.page, self.compare, self.leads = table, page, compare, leads
+        self.difference, self.rules = difference, rules
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 
     def __call__(self, ov: Any) -> Phases:
         """Take part in a run: add the options, and record if it is asked for."""
         yield ov.phases.init
-        ov.summary.update(dict.fromkeys(self.parts))
+        for key in self.parts:
+            ov.summary.setdefault(key, None)
         for option in self.options:
             option.add(ov.argparser)
         yield ov.phases.parse_args(priority=self.priority)
         values = {option.name: ov.argparser.value(ov.options, option.flag) for option in self.options}
-        is_on = any(values[option.name] not in (option.default, False) for option in self.options)
+        is_on = any(values[option.name] not in (None, False, []) for option in self.options)
         if self.record and (is_on or not self.options):
-            ov.require(partial(resolve(self.record), options=values))
+            record = resolve(self.record)
+
+            def recording(ov: Any) -> Any:
+                return record(ov, values)
+
+            recording.__name__ = self.name
+            ov.require(recording)
+
+
+def lazy_names(package: str, **homes: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of an instrument's package: names that voirfiles import from it, each from a module that is imported then.
+
+    Args:
+        package: Its ``__name__``.
+        homes: Module of each name.
+    """
+
+    def getattr_of_package(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return resolve(f"{package}.{homes[name]}:{name}")
+
+    return getattr_of_package
 
 
 def resolve(reference: str) -> Any:
@@ -279,6 +335,15 @@ def _phases_of(made: Any) -> Phases:
     if isinstance(made, Generator):
         return (yield from made)
     return None
+
+
+def _annotations(fn: Recording) -> Mapping[str, Any]:
+    """What the parameters of a function are annotated with; since python 3.14 a name among it need not be there."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(fn, format=Format.FORWARDREF)
+    return getattr(fn, "__annotations__", {})
 
 
 def _annotation(fn: Recording, parameter: str, place: str) -> Any:

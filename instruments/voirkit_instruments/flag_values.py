@@ -7,14 +7,16 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from voirkit_instruments.torch_profile_steps import Window
+    from collections.abc import Sequence
+
+    from voirkit_instruments.torch_profile.record_steps import Window
 
 # What --syscalls records: every call's count; with arguments; those on files, with arguments; what this process can count by itself.
 SYSCALLS = ("full", "files", "counts", "counters")
 
 
 def what_if(text: str) -> tuple[str, str | None]:
-    from voirkit_instruments.what_if_changes import read
+    from voirkit_instruments.what_if.record_changes import read
 
     return read(text)
 
@@ -59,7 +61,7 @@ def steps(text: str) -> int:
 
 
 def setting(text: str) -> dict[str, int]:
-    from voirkit_instruments.loader_setting import read
+    from voirkit_instruments.loader_sweep.record_setting import read
 
     return read(text)
 
@@ -71,7 +73,7 @@ def syscalls(text: str) -> str:
 
 
 def window(text: str) -> Window:
-    from voirkit_instruments.torch_profile_steps import read
+    from voirkit_instruments.torch_profile.record_steps import read
 
     return read(text)
 
@@ -95,7 +97,7 @@ def stacks(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    from voirkit_instruments.durations import seconds
+    from voirkit_instruments.rates.durations import seconds
 
     return seconds(text)
 
@@ -106,3 +108,9 @@ def address(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
         raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_script_behind_calls(word: str, following: Sequence[str]) -> bool:
+    from voirkit_instruments.calls.record_modules import is_script
+
+    return is_script(word, following)

@@ -11,8 +11,8 @@ import time
 from threading import get_ident
 
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.durations import seconds
-from voirkit_instruments.items import ItemCounter, count_items
+from voirkit_instruments.rates.durations import seconds
+from voirkit_instruments.rates.items import ItemCounter, count_items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from voirkit_instruments.tensor_memory import is_readable
+from voirkit_instruments.steps.tensor_memory import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

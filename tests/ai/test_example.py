@@ -9,7 +9,7 @@ import pytest
 from annotating import counts, rows
 from recorded import OF_OTHER_RUNS
 
-from voirkit.report.formats import FORMATS
+from voirkit.report.formats import formats
 
 pytest.importorskip("torch")
 
@@ -30,7 +30,7 @@ def test_the_annotated_example(place):
     assert [(e.args["epoch"], e.args["step"]) for e in found if e.name == "forward"] == [
         (epoch, step) for epoch in (0, 1) for step in range(5)
     ]
-    for format in FORMATS:
+    for format in formats():
         if format in OF_OTHER_RUNS:
             continue
         if format == "arrow" and importlib.util.find_spec("pyarrow") is None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from voirkit.analysis.checks.all_of import DETECTORS
-from voirkit.analysis.checks.facts import Fact, Facts
+from voirkit_instruments.checks.detectors.all_of import DETECTORS
+from voirkit_instruments.checks.detectors.facts import Fact, Facts
 
 
 class Told:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from called import Training, record
 
-from voirkit.analysis.calls.of_run import calls_of
 from voirkit.runs.opened import open_run
+from voirkit_instruments.calls.analyse import calls_of
 
 
 def of(*paths):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voirkit.analysis.flame import aligned, chrome, figures, sampled
-from voirkit.analysis.flame.stacks import (
+from voirkit_instruments.stacks.analysis import aligned, chrome, figures, sampled
+from voirkit_instruments.stacks.analysis.native_spans import PHASE, Spans
+from voirkit_instruments.stacks.analysis.stacks import (
     ATTACHING,
     BETWEEN,
     FETCH,
@@ -23,7 +24,6 @@ from voirkit.analysis.flame.stacks import (
     of_worker,
     phase_by_frames,
 )
-from voirkit.analysis.native_spans import PHASE, Spans
 
 MAIN = Frame("<module>", "/home/me/main.py")
 SCRIPT = Frame("run", "/lib/voirkit/script.py")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pipelined import Loader, record
 
-from voirkit.analysis.pipeline.lives import lives
-from voirkit.analysis.pipeline.of_run import loader_of
-from voirkit.analysis.pipeline.records import Recorded
-from voirkit.analysis.pipeline.samples import operations
-from voirkit.analysis.pipeline.sources import sources
 from voirkit.analysis.summary import summary_of
 from voirkit.runs.opened import Run
+from voirkit_instruments.loader.analyse import loader_of
+from voirkit_instruments.loader.analysis.lives import lives
+from voirkit_instruments.loader.analysis.records import Recorded
+from voirkit_instruments.loader.analysis.samples import operations
+from voirkit_instruments.loader.analysis.sources import sources
 
 
 def looked_into(folder: Path, *loaders: Loader, cpus: int = 8) -> dict[str, Any]:

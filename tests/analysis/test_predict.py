@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from voirkit.analysis.pipeline import words
-from voirkit.analysis.pipeline.advice import first
-from voirkit.analysis.pipeline.predict import Cost, best, enough, handing, limits, numbers, rate, recording_s, table
+from voirkit.analysis import loader_words as words
+from voirkit_instruments.loader.analysis.advice import first
+from voirkit_instruments.loader.analysis.predict import Cost, best, enough, handing, limits, numbers, rate, recording_s, table
 
 MACHINE = {"tensor_ns": 94_000, "mb_ns": 540_000, "call_ns": 34}
 TINY = Cost(batch_s=0.0003, cpu_s=0.0003, pause_s=0.0001, items=64, cores=8, **handing(8_000, 2, MACHINE))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from voirkit.analysis.syscalls.attribute import Attribution, Known
-from voirkit.analysis.syscalls.figures import figures, merged
-from voirkit.analysis.syscalls.read import difference
-from voirkit.analysis.syscalls.strace import StraceLog
+from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
+from voirkit_instruments.syscalls.analysis.figures import figures, merged
+from voirkit_instruments.syscalls.analysis.read import difference
+from voirkit_instruments.syscalls.analysis.strace import StraceLog
 
 ENOENT = "-1 ENOENT (No such file or directory)"
 

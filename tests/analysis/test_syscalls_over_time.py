@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit.analysis.syscalls.attribute import Attribution, Known
-from voirkit.analysis.syscalls.figures import figures
-from voirkit.analysis.syscalls.over_time import MOST_BINS, MOST_NAMES, OverTime, merged
-from voirkit.analysis.syscalls.strace import StraceLog
+from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
+from voirkit_instruments.syscalls.analysis.figures import figures
+from voirkit_instruments.syscalls.analysis.over_time import MOST_BINS, MOST_NAMES, OverTime, merged
+from voirkit_instruments.syscalls.analysis.strace import StraceLog
 
 NAN = float("nan")
 

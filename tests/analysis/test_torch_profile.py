@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voirkit.analysis.phase_records import Records
-from voirkit.analysis.torch_profile.attribute import NAMES, Attributed, Phases
-from voirkit.analysis.torch_profile.clock import clock
-from voirkit.analysis.torch_profile.events import KERNEL, OPERATOR, RUNTIME, Events
-from voirkit.analysis.torch_profile.figures import MOST, OTHERS, figures, merged, shortened
+from voirkit_instruments.torch_profile.analyse_attribute import NAMES, Attributed, Phases
+from voirkit_instruments.torch_profile.analyse_clock import clock
+from voirkit_instruments.torch_profile.analyse_events import KERNEL, OPERATOR, RUNTIME, Events
+from voirkit_instruments.torch_profile.analyse_figures import MOST, OTHERS, figures, merged, shortened
 
 US, MAIN, AUTOGRAD = 1000, 100, 101
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from voirkit_instruments.steps import Steps
+from voirkit_instruments.steps.record import Steps
 
 # What a step of ``train`` is.
 STEP = ["dataloader.fetch", "compute.forward", "compute.backward", "compute.step", "compute.zero_grad"]

@@ -102,8 +102,8 @@ def why_not_strace() -> str:
 
 def why_not_kernel() -> str:
     """Why the kernel can not trace here; empty if it can."""
-    from voirkit_instruments.syscalls_kernel import tracefs
-    from voirkit_instruments.syscalls_tool import CanNotTrace
+    from voirkit_instruments.syscalls.record_kernel import tracefs
+    from voirkit_instruments.syscalls.record_tool import CanNotTrace
 
     try:
         tracefs()
@@ -163,7 +163,8 @@ def kernel_tracing() -> Iterator[str]:
 
 def use(place: Place, tool: str, mode: str = "counts") -> None:
     place.write(
-        voirfile=f"from voirkit_instruments.syscalls import syscalls\ninstrument_traced = syscalls({mode!r}, tool={tool!r})\n", main=PLANTED
+        voirfile=f"from voirkit_instruments.syscalls import syscalls\ninstrument_traced = syscalls({mode!r}, tool={tool!r})\n",
+        main=PLANTED,
     )
 
 

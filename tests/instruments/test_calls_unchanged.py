@@ -15,7 +15,7 @@ import pytest
 from tests.instruments.unchanged import ALONE, COMPILED, NET, TOGETHER, environment, parts, run, write
 
 pytest.importorskip("torch")
-pytest.importorskip("voirkit_instruments._calls", reason="voirkit was installed without a C compiler")
+pytest.importorskip("voirkit_instruments.calls._calls", reason="voirkit was installed without a C compiler")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

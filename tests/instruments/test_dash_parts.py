@@ -11,8 +11,8 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from voirkit.report.cells import Bar, Look, width
-from voirkit_instruments.dash_board import Board, DeviceNumber, Row
-from voirkit_instruments.dash_frame import Header, frame, plain_line
+from voirkit_instruments.dash.board import Board, DeviceNumber, Row
+from voirkit_instruments.dash.show import Header, frame, plain_line
 
 
 def numbers(board: Board) -> dict[str, str]:

@@ -12,9 +12,9 @@ import pytest
 from small_overseer import SmallOverseer
 
 from voirkit.phases import StopProgram
-from voirkit_instruments.durations import seconds
-from voirkit_instruments.early_stop import early_stop, stop_after_rates, stop_after_time
-from voirkit_instruments.stopper import Stopper, interruptible
+from voirkit_instruments.early_stop.record import early_stop, stop_after_rates, stop_after_time
+from voirkit_instruments.early_stop.record_stopper import Stopper, interruptible
+from voirkit_instruments.rates.durations import seconds
 
 if TYPE_CHECKING:
     from conftest import Place
@@ -152,7 +152,7 @@ def test_nothing_is_raised_while_voirkit_or_a_destructor_runs() -> None:
     assert interruptible(None)
     assert called_by("torch.nn.modules")()
     assert not called_by("voirkit.streams")()
-    assert not called_by("voirkit_instruments.rates")()
+    assert not called_by("voirkit_instruments.rates.record")()
     assert not called_by("threading")()
 
 
@@ -290,7 +290,7 @@ WORKERS = """
         main()
 """
 STOPS = """
-    from voirkit_instruments.early_stop import early_stop
+    from voirkit_instruments.early_stop.record import early_stop
 
     def instrument_stop(ov):
         yield ov.phases.init

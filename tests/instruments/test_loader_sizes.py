@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from voirkit_instruments.loader_handing import measured  # noqa: E402  # torch first, or none of it
-from voirkit_instruments.loader_workers import size  # noqa: E402
+from voirkit_instruments.loader.record_handing import measured  # noqa: E402  # torch first, or none of it
+from voirkit_instruments.loader.record_workers import size  # noqa: E402
 
 
 class Loud(dict):  # type: ignore[type-arg]

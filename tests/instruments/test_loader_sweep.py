@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from conftest import Place
 
-from voirkit_instruments.loader_setting import read, replacing
-from voirkit_instruments.loader_sweep import Measured, measure, numbers, sweep
+from voirkit_instruments.loader_sweep.record import Measured, measure, numbers, sweep
+from voirkit_instruments.loader_sweep.record_setting import read, replacing
 
 PREDICTED = [{"workers": n, "rate": min(100.0 * max(n, 0.8), 400.0)} for n in range(9)]
 

@@ -17,10 +17,10 @@ import pytest
 from conftest import Ended, Place
 
 from voirkit.runs.opened import open_run
-from voirkit_instruments.monitor_figures import Figures
-from voirkit_instruments.monitor_gpus import Gpus
-from voirkit_instruments.monitor_processes import Tree, children_of
-from voirkit_instruments.monitor_sampler import Machine, Sampler
+from voirkit_instruments.monitor.record_figures import Figures
+from voirkit_instruments.monitor.record_gpus import Gpus
+from voirkit_instruments.monitor.record_processes import Tree, children_of
+from voirkit_instruments.monitor.record_sampler import Machine, Sampler
 
 FAKE = Path(fake_nvml.__file__).read_text()
 

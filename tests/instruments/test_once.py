@@ -17,7 +17,8 @@ from importlib import import_module
 def instrument_all(ov):
     yield ov.phases.parse_args
     for name in {made!r}:
-        make = getattr(import_module("voirkit_instruments." + name), name)
+        package = {{"flame": "stacks", "native": "stacks", "memory_snapshot": "memory"}}.get(name, name)
+        make = getattr(import_module("voirkit_instruments." + package), name)
         ov.require(make(), make())
     from voirkit_instruments.checks import checks
     def again(ov):

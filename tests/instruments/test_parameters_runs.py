@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from conftest import Place
 
-from voirkit.analysis.parameters import parameters_of
 from voirkit.runs.opened import open_run
+from voirkit_instruments.parameters.analyse import parameters_of
 
 MODEL = """
 import os, pickle, sys, torch

@@ -11,8 +11,8 @@ import torch
 from small_overseer import Clock, SmallOverseer
 from torch.utils.data import DataLoader, TensorDataset
 
-from voirkit_instruments.observed_rate import Rate
 from voirkit_instruments.rates import compute_rate, instrument_rates, loading_rate, train_rate
+from voirkit_instruments.rates.observed_rate import Rate
 
 
 @pytest.fixture

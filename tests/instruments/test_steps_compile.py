@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments import steps_pauses
-from voirkit_instruments.steps_pauses import CompilationRecording
+from voirkit_instruments.steps import record_pauses as steps_pauses
+from voirkit_instruments.steps.record_pauses import CompilationRecording
 
 
 class Handler:

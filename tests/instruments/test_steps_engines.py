@@ -14,7 +14,7 @@ from phases import Watched, watched
 from torch import nn
 from torch.utils.data import DataLoader
 
-from voirkit_instruments.steps_plain import DEAF, NOTHING
+from voirkit_instruments.steps.record_plain import DEAF, NOTHING
 
 
 @pytest.fixture

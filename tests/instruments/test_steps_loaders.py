@@ -14,7 +14,7 @@ import torch
 from phases import STEP, Kept, net, points, train, watched
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from voirkit_instruments.steps_lengths import batches
+from voirkit_instruments.steps.record_lengths import batches
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -188,7 +188,7 @@ def test_an_iterator_that_can_not_be_made_is_told(kept: Kept) -> None:
 
 
 def test_a_loader_in_another_thread(kept: Kept) -> None:
-    from voirkit_instruments import steps_plain
+    from voirkit_instruments.steps import record_plain as steps_plain
 
     thread = threading.Thread(target=lambda: list(DataLoader(points(4), batch_size=2)))
     thread.start()

@@ -24,7 +24,7 @@ def reader():
                 words = open(f"/proc/{name}/cmdline", "rb").read().split(b"\\0")
             except OSError:
                 continue
-            if any(word.endswith(b"syscalls_reader.py") for word in words) and str(os.getpid()).encode() in words:
+            if any(word.endswith(b"record_reader.py") for word in words) and str(os.getpid()).encode() in words:
                 return int(name)
 def looks(pid):
     for line in open(f"/proc/{pid}/status"):

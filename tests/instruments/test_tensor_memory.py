@@ -15,11 +15,11 @@ from conftest import CLEAN
 from parameter_records import Watching
 from torch import nn
 
-from voirkit_instruments.checks_data_values import content, labels
-from voirkit_instruments.checks_norms import UNKNOWN, digests, largest
-from voirkit_instruments.dash_board import text_of
-from voirkit_instruments.loss import Losses
-from voirkit_instruments.tensor_memory import is_readable
+from voirkit_instruments.checks.record_data_values import content, labels
+from voirkit_instruments.checks.record_norms import UNKNOWN, digests, largest
+from voirkit_instruments.dash.board import text_of
+from voirkit_instruments.steps.record_loss import Losses
+from voirkit_instruments.steps.tensor_memory import is_readable
 from voirkit_instruments.values import brief, number
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors|quantized|torch.ao|torch.jit.script).*")

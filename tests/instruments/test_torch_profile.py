@@ -15,10 +15,10 @@ from conftest import Ended, Place
 from small_overseer import SmallOverseer
 
 from voirkit.runs.opened import open_run
-from voirkit_instruments.memory_snapshot import MemorySnapshot
-from voirkit_instruments.steps_heard import CALLED, STEPPED, heard_of
-from voirkit_instruments.torch_profile import TorchProfile
-from voirkit_instruments.torch_profile_steps import Turns, Window, read
+from voirkit_instruments.memory.record import MemorySnapshot
+from voirkit_instruments.steps.events import CALLED, STEPPED, heard_of
+from voirkit_instruments.torch_profile.record import TorchProfile
+from voirkit_instruments.torch_profile.record_steps import Turns, Window, read
 
 TRAIN = """
 import os, sys, threading
@@ -213,7 +213,7 @@ def test_a_script_that_does_not_train_is_told_so(place: Place, script: str, says
 
 def test_torch_imported_before_there_is_a_run_directory_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Any] = []
-    monkeypatch.setattr("voirkit_instruments.torch_profile_window.Recorded", lambda *given: begun.append(given[:2]) or object())
+    monkeypatch.setattr("voirkit_instruments.torch_profile.record_window.Recorded", lambda *given: begun.append(given[:2]) or object())
     ov: Any = SmallOverseer(options={"trace_limit": 1})
     profile, torch = TorchProfile(ov, Window(5, 0, 3), False), SimpleNamespace()
     profile.begin(torch)  # type: ignore[arg-type]  # by a voirfile

@@ -14,11 +14,11 @@ from small_overseer import SmallOverseer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from voirkit_instruments.loss import Losses
-from voirkit_instruments.rates import compute_rate, loading_rate, train_rate
-from voirkit_instruments.steps import Steps
-from voirkit_instruments.tensor_memory import ScalarReader
-from voirkit_instruments.training_values import values_of
+from voirkit_instruments.rates.record import compute_rate, loading_rate, train_rate
+from voirkit_instruments.steps.record import Steps
+from voirkit_instruments.steps.record_loss import Losses
+from voirkit_instruments.steps.record_values import values_of
+from voirkit_instruments.steps.tensor_memory import ScalarReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

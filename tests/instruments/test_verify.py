@@ -11,8 +11,8 @@ from small_overseer import SmallOverseer
 
 from voirkit.probes.candidates import Candidates
 from voirkit.probes.catalogue import catalogue
-from voirkit_instruments.verify import sources, verify
-from voirkit_instruments.verify_report import report
+from voirkit_instruments.verify.record import sources, verify
+from voirkit_instruments.verify.show import report
 
 if TYPE_CHECKING:
     from conftest import Place

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from conftest import Place
 
-from voirkit_instruments import gpu_info, system_readings, voir_names
+from voirkit_instruments import voir_names
+from voirkit_instruments.monitor import gpu_info
+from voirkit_instruments.monitor import readings as system_readings
 
 MILABENCH = """
 import os

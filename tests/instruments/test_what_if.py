@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from voirkit.report.what_if_rows import sentences
-from voirkit_instruments.what_if import Experiment
-from voirkit_instruments.what_if_runs import Ran
+from voirkit_instruments.what_if.record import Experiment
+from voirkit_instruments.what_if.record_runs import Ran
+from voirkit_instruments.what_if.show import sentences
 
 
 class Played:
@@ -129,8 +129,8 @@ def test_the_report_and_the_page_show_it(played: Any) -> None:
 
     from rich.console import Console
 
-    from voirkit.report.html_what_if import what_if
     from voirkit.report.table import draw
+    from voirkit_instruments.what_if.show_page import what_if
 
     _, _, found, _ = played(lambda n, changed: 8.0 if changed else 10.0)
     drawn = StringIO()

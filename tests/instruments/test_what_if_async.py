@@ -21,10 +21,10 @@ import pytest
 import torch
 from conftest import Place
 
-from voirkit_instruments import what_if_async
 from voirkit_instruments.patching import Patches
-from voirkit_instruments.what_if_async import CheckpointAsync
-from voirkit_instruments.what_if_async_saves import Save, Saves
+from voirkit_instruments.what_if import record_async as what_if_async
+from voirkit_instruments.what_if.record_async import CheckpointAsync
+from voirkit_instruments.what_if.record_async_saves import Save, Saves
 
 pytestmark = pytest.mark.torch
 
@@ -408,7 +408,7 @@ def test_what_writing_fails_with_is_raised_at_the_end_at_the_latest(changed: Cha
 FULL = """
     import resource, signal, torch
     from voirkit_instruments.patching import Patches
-    from voirkit_instruments.what_if_async import CheckpointAsync
+    from voirkit_instruments.what_if.record_async import CheckpointAsync
 
     change = CheckpointAsync(None)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CLEAN, Place
 
-from voirkit_instruments.what_if_changes import CHANGES, lines, made, read
+from voirkit_instruments.what_if.record_changes import CHANGES, lines, made, read
 
 
 @pytest.mark.parametrize(

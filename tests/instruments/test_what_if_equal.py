@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from voirkit_instruments.what_if_contents import main, same
-from voirkit_instruments.what_if_equal import Results, final_paths, same_losses
-from voirkit_instruments.what_if_runs import Ran
+from voirkit_instruments.what_if.analyse_contents import main, same
+from voirkit_instruments.what_if.analyse_equal import Results, final_paths, same_losses
+from voirkit_instruments.what_if.record_runs import Ran
 
 
 class Odd:

@@ -23,11 +23,11 @@ import pytest
 from conftest import Place
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from voirkit_instruments import what_if_uring
 from voirkit_instruments.patching import Patches
-from voirkit_instruments.uring import Ring
-from voirkit_instruments.what_if_read_ahead import Queue, ReadAhead
-from voirkit_instruments.what_if_uring import IoUringRead
+from voirkit_instruments.what_if import record_uring as what_if_uring
+from voirkit_instruments.what_if.record_read_ahead import Queue, ReadAhead
+from voirkit_instruments.what_if.record_ring import Ring
+from voirkit_instruments.what_if.record_uring import IoUringRead
 
 pytestmark = pytest.mark.torch
 KINDS = [ReadAhead, pytest.param(IoUringRead, marks=pytest.mark.skipif(bool(what_if_uring.refused()), reason=what_if_uring.refused()))]

@@ -247,7 +247,7 @@ def run(folder: Path, *command: str, env: Mapping[str, str]) -> tuple[int, str, 
 
 def environment(engine: str) -> dict[str, str]:
     if engine == "C":
-        pytest.importorskip("voirkit_instruments._steps")
+        pytest.importorskip("voirkit_instruments.steps._steps")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("VOIR", "PYTEST"))}
     return {**env, "OMP_NUM_THREADS": "1", **({"VOIRKIT_NO_EXTENSION": "1"} if engine == "Python" else {})}
 

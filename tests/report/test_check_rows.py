@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from voirkit.report.check_rows import check_rows
+from voirkit_instruments.checks.show import check_rows
 
 
 def _shown(*checks: tuple[str, bool | None, str]) -> list[str]:

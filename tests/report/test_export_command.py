@@ -14,7 +14,7 @@ import pytest
 from conftest import Ended, Place
 from recorded import OF_OTHER_RUNS, files, record_with_manifest
 
-from voirkit.report.formats import FORMATS
+from voirkit.report.formats import formats
 
 HOST = os.uname().nodename
 BROKEN = "Give another name with -o, or overwrite it with --force."
@@ -59,7 +59,7 @@ def test_output_is_a_file_or_a_folder(run: Path, place: Place, format: str, outp
     assert (gzip.decompress(data) if written.endswith(".gz") else data).strip()
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("arrow", *OF_OTHER_RUNS)])
+@pytest.mark.parametrize("format", [name for name in formats() if name not in ("arrow", *OF_OTHER_RUNS)])
 def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) -> None:
     words = (str(run), "--format", format, "-o", "out")
     assert export(place, *words).code == 0
@@ -181,7 +181,7 @@ def test_a_format_that_needs_a_package_names_it(run: Path, place: Place) -> None
 def test_help_lists_the_formats(place: Place) -> None:
     ended = export(place, "--help")
     assert ended.code == 0
-    assert all(f"\n  {name} " in ended.out for name in FORMATS)
+    assert all(f"\n  {name} " in ended.out for name in formats())
 
 
 def test_a_script_called_export_is_run_by_its_path(place: Place) -> None:
@@ -200,4 +200,4 @@ def test_the_python_of_the_documentation_runs(run: Path, place: Place) -> None:
 
 def test_the_documentation_has_every_format() -> None:
     text = (Path(__file__).parents[2] / "docs/exports.md").read_text()
-    assert [name for name in FORMATS if f"| `{name}` |" not in text] == []
+    assert [name for name in formats() if f"| `{name}` |" not in text] == []

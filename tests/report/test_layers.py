@@ -16,7 +16,7 @@ from annotated import COUNTS, PROCESSES, PROGRAM, record
 from conftest import Place
 from recorded import OF_OTHER_RUNS
 
-from voirkit.report.formats import FORMATS
+from voirkit.report.formats import formats
 
 Layer = tuple[str, str, int]  # category, name, process
 Events = Iterator[tuple[str, str, int, int]]  # category, name, process, time in ns
@@ -114,7 +114,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return record(tmp_path_factory.mktemp("layers"), PROGRAM)
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in OF_OTHER_RUNS])
+@pytest.mark.parametrize("format", [name for name in formats() if name not in OF_OTHER_RUNS])
 def test_counts_and_times_of_each_layer_are_a_direct_sum(place: Place, format: str) -> None:
     (offset_ns,) = {
         one["time_ns"] - one["perf_counter_ns"]

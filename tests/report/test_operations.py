@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from voirkit.analysis.pipeline.predict import Cost, best, enough, numbers, table
-from voirkit.report.operations import facts
+from voirkit_instruments.loader.analysis.predict import Cost, best, enough, numbers, table
+from voirkit_instruments.loader.show import facts
 
 NOTHING = {"n": 0, "mean_s": 0.0, "median_s": 0.0, "std_s": 0.0}
 

@@ -20,6 +20,8 @@ from voirkit.analysis import summary as summaries
 from voirkit.analysis.part_failures import PartFailures, reason
 from voirkit.commands import compare, report
 from voirkit.errors import RunDirectoryError
+from voirkit.instrument import Instrument
+from voirkit.plugins import installed_instruments
 from voirkit.report import finish, html, html_comparison, table
 
 SCRIPT = TRAINING + "Training().epoch()\n"
@@ -52,17 +54,24 @@ def fails(*_: Any, **__: Any) -> Any:
     raise KeyError("planted")
 
 
+def instrument(name: str) -> Instrument:
+    return next(one for one in installed_instruments() if one.name == name)
+
+
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     assert report.main(list(words)) == 0
     said = capsys.readouterr()
     return said.out, said.err
 
 
-@pytest.mark.parametrize("part", list(summaries._PARTS))
+@pytest.mark.parametrize("part", [*(one.name for one in installed_instruments() if one.summarise), "overhead"])
 def test_a_part_of_the_summary_that_fails_costs_that_part(
     part: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(summaries._PARTS, part, fails)
+    if part == "overhead":
+        monkeypatch.setattr(summaries, "overhead_of", fails)
+    else:
+        monkeypatch.setattr(instrument(part), "summarise", f"{__name__}:fails")
     out, err = shown(capsys, str(run))
     assert "10 steps, 40 items" in out
     named = part.replace("_", " ")
@@ -71,7 +80,7 @@ def test_a_part_of_the_summary_that_fails_costs_that_part(
     ]
 
 
-@pytest.mark.parametrize("name", ["of_run", "figures", "conclusions", "_loader", "alerts", "memory_creep", "_dropped", "_duration"])
+@pytest.mark.parametrize("name", ["of_run", "figures", "conclusions", "alerts", "memory_creep", "_dropped", "_duration"])
 def test_a_step_of_the_summary_that_fails_costs_no_other_part(
     name: str, killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,13 +96,21 @@ def test_a_step_of_the_summary_that_fails_costs_no_other_part(
         assert "10 steps" in out
 
 
-@pytest.mark.parametrize("part", list(table._PARTS))
-def test_a_part_of_the_table_that_fails_is_one_line(part: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails_in_the_middle(*_: Any) -> Iterator[Any]:
-        yield 1, "half of a part"
-        raise KeyError("planted")
+def fails_in_the_middle(*_: Any) -> Iterator[Any]:
+    yield 1, "half of a part"
+    raise KeyError("planted")
 
-    monkeypatch.setitem(table._PARTS, part, fails_in_the_middle)
+
+OF_FRAMEWORK = {**table._FIRST, **table._STEPS, **table._LAST}
+
+
+@pytest.mark.parametrize("part", [*OF_FRAMEWORK, *(one.name for one in installed_instruments() if one.table)])
+def test_a_part_of_the_table_that_fails_is_one_line(part: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for parts in (table._FIRST, table._STEPS, table._LAST):
+        if part in parts:
+            monkeypatch.setitem(parts, part, fails_in_the_middle)
+    if part not in OF_FRAMEWORK:
+        monkeypatch.setattr(instrument(part), "table", f"{__name__}:fails_in_the_middle")
     file = io.StringIO()
     table.draw(json.loads((run / "summary.json").read_text()), Console(file=file, width=100), "run", table.LINES)
     drawn = file.getvalue()

@@ -14,7 +14,7 @@ import pytest
 from conftest import CLEAN, Place
 from recorded import OF_OTHER_RUNS, files, record, record_with_manifest
 
-from voirkit.report.formats import FORMATS
+from voirkit.report.formats import formats
 
 EXPORT = (sys.executable, "-m", "voirkit", "export")
 MANY = "for i in range({}): span('a', 'b', NOW + i, NOW + i + 1, ('count', i), step=i % 97)"
@@ -43,7 +43,7 @@ def test_a_device_or_a_link_is_not_replaced(run: Path, place: Place, make: Any) 
     assert (place.folder / "real.csv").read_text() == "keep"
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("arrow", *OF_OTHER_RUNS)])
+@pytest.mark.parametrize("format", [name for name in formats() if name not in ("arrow", *OF_OTHER_RUNS)])
 def test_to_stdout_goes_what_would_be_in_the_file(run: Path, format: str) -> None:
     export(run, "--format", format, "-o", f"x.{format}")
     before = files(run.parent)
@@ -81,7 +81,7 @@ def test_a_terminal_is_not_sent_what_is_no_text(run: Path) -> None:
     assert ended.stderr.startswith(b"voirkit: stdout: parquet is not text, and this is a terminal.\n")
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in OF_OTHER_RUNS])
+@pytest.mark.parametrize("format", [name for name in formats() if name not in OF_OTHER_RUNS])
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing(place: Place, format: str) -> None:
     pytest.importorskip("pyarrow" if format == "arrow" else "duckdb")
     run = record_with_manifest(place.folder / "run", "import random\n" + MANY.format(4000).replace("i + 1", "random.getrandbits(40)"))

@@ -1,6 +1,6 @@
 """What a tracer of system calls cost, in words."""
 
-from voirkit.report.syscall_rows import _cost  # private: a whole report of syscalls is drawn for one line otherwise
+from voirkit_instruments.syscalls.show import _cost  # private: a whole report of syscalls is drawn for one line otherwise
 
 
 def test_a_tracer_that_no_clock_tick_saw_took_less_than_one_and_not_nothing():

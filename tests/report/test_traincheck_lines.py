@@ -13,9 +13,9 @@ from typing import Any
 from conftest import Ended, Place
 from recorded import record
 
-from voirkit.report import traincheck
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
+from voirkit_instruments.traincheck import export as traincheck
 
 # Words in which the programs below record what --calls and --parameters do.
 WORDS = """

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from voirkit.analysis import loader_words as words
 from voirkit.analysis.deeper_findings import operator, source_line, source_lines, system_call
-from voirkit.analysis.flame.stacks import OUTSIDE
-from voirkit.analysis.pipeline import words
 from voirkit.analysis.time_account import Account
 from voirkit.runs.alerts import busy_machine
+from voirkit.runs.step_phases import OUTSIDE
 from voirkit.runs.thresholds import (
     ADVICE_LEAST,
     AUTOCAST_SAVES,

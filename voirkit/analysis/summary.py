@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from voirkit.analysis.checks.of_run import checks_of
-from voirkit.analysis.creep import memory_creep, monitored
+from voirkit.analysis.creep import memory_creep
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.part_failures import PartFailures
-from voirkit.analysis.pipeline.of_run import loader_of
 from voirkit.analysis.verdict import conclusions
 from voirkit.analysis.wall import wall_of
+from voirkit.instrument import Instrument, resolve
+from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.runs.alerts import alerts
-from voirkit.runs.directory import FLAME_FOLDER, NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER
 from voirkit.runs.summary import SCHEMA, empty
 from voirkit.runs.wall import Moments
 
@@ -47,15 +46,19 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     found = _own(run, failures)
     found["world_size"] = failures.attempt("ranks", lambda: _world_size(runs, found), found["world_size"])
     ranks: list[Rank] = failures.attempt("steps", lambda: [rank for one in runs for rank in of_run(one)], [])
-    found["loader"] = failures.attempt("loader", lambda: _loader(runs, ranks, found), found.get("loader"))
     renewed = "steps" not in failures and bool(ranks or not found.get("steps"))
     if renewed:
         computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, found), {})
         found.update(computed)
         if ranks or not found.get("wall"):
             found["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, found), found.get("wall"))
-    for part, compute in _PARTS.items():
-        found[part] = failures.attempt(part.replace("_", " "), partial(compute, runs, ranks, found), found.get(part))
+    for instrument in installed_instruments():
+        if instrument.summarise:
+            part: Mapping[str, Any] = failures.attempt(
+                instrument.name.replace("_", " "), partial(_part, instrument, runs, ranks, found), {}
+            )
+            found.update(part)
+    found["overhead"] = failures.attempt("overhead", lambda: overhead_of(runs, found), found.get("overhead"))
     if "steps" in failures:
         if not found.get("steps"):
             found.update(verdict=dict(_STEPS_FAILED), advice=[])
@@ -150,93 +153,10 @@ def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
     return max(ranks, key=lambda r: len(r.steps.train)).facts if ranks else {}
 
 
-def _checks(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
-    return checks_of(runs, ranks) or found["checks"]
-
-
-def _monitor(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
-    return monitored(runs[0]) if found.get("monitor") is None else found["monitor"]
-
-
-def _native(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
-    if not os.path.isdir(os.path.join(runs[0].path, NATIVE_FOLDER)):
-        return found["native"]
-    from voirkit.analysis.native import native_of  # 10 ms that few runs need
-
-    return native_of(runs[0]) or found["native"]
-
-
-def _syscalls(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
-    if not os.path.isdir(os.path.join(runs[0].path, SYSCALLS_FOLDER)):
-        return found["syscalls"]
-    from voirkit.analysis.syscalls.of_run import syscalls_of
-
-    return syscalls_of(runs[0]) or found["syscalls"]
-
-
-def _flame(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
-    if not os.path.isdir(os.path.join(runs[0].path, FLAME_FOLDER)):
-        return found["flame"]
-    from voirkit.analysis.flame.of_run import flame_of
-
-    return flame_of(runs[0]) or found["flame"]
-
-
-def _torch_profile(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Any:
-    if not os.path.isdir(os.path.join(runs[0].path, TORCH_PROFILE_FOLDER)):
-        return found["torch_profile"]
-    from voirkit.analysis.torch_profile.of_run import torch_profile_of
-
-    return torch_profile_of(runs[0], ranks) or found["torch_profile"]
-
-
-def _loader(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the loaders did. A run of one rank has worked it out at its end, and keeps it without its trace."""
-    own = found.get("loader")
-    if own and own.get("operations") and found.get("world_size") == 1 and len(runs) == 1:
-        return dict(own)
-    training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
-    loader = loader_of(runs, list(training))
-    if loader is not None and os.path.isdir(os.path.join(runs[0].path, SYSCALLS_FOLDER)):
-        from voirkit.analysis.syscalls.of_run import is_by_strace
-
-        if any(map(is_by_strace, runs)):
-            loader["stretched_by"] = "strace"
-    return loader
-
-
-def _parameters(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the parameters did. A run of one rank has worked it out at its end."""
-    run, own = runs[0], found.get("parameters")
-    kinds = run.connection().execute("SELECT 1 FROM spans WHERE kind = 'parameter' LIMIT 1").fetchone()
-    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
-        return None if own is None else dict(own)
-    from voirkit.analysis.parameters import parameters_summary  # few runs need it
-
-    return parameters_summary(run)
-
-
-def _calls(runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What was called, beside what the run itself knows of it (``skipped``). A run of one rank has worked it out at its end."""
-    own = found.get("calls")
-    if own is not None and "by_function" in own and len(runs) == 1 and len(own.get("by_rank") or ()) == 1 == _ranks_that_called(runs[0]):
-        return dict(own)
-    if not any(map(_ranks_that_called, runs)):
-        return None if own is None else dict(own)
-    from voirkit.analysis.calls.of_run import calls_of  # few runs need it
-
-    return {**(own or {}), **(calls_of(runs) or {})}
-
-
-def _ranks_that_called(run: Run) -> int:
-    (found,) = run.connection().execute("SELECT count(DISTINCT rank) FROM spans WHERE kind = 'call'").fetchall()[0]
-    return int(found)
-
-
-_PARTS: dict[str, Callable[[Sequence[Run], Sequence[Rank], Mapping[str, Any]], Any]] = {
-    "checks": _checks, "monitor": _monitor, "calls": _calls, "parameters": _parameters, "native": _native, "syscalls": _syscalls,
-    "flame": _flame, "torch_profile": _torch_profile, "overhead": lambda runs, ranks, found: overhead_of(runs, found),
-}  # fmt: skip
+def _part(instrument: Instrument, runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an instrument adds to the summary; nothing where what the run itself wrote stands."""
+    part = resolve(instrument.summarise)(runs, ranks, found)
+    return {} if part is None else {key: part[key] for key in instrument.parts if key in part}
 
 
 def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
@@ -245,12 +165,14 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     if own is not None and own.get("schema") != SCHEMA:
         run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
         own = None
-    if own is not None and (strange := [key for key, nothing in _EMPTY.items() if not _is_like(own.get(key), key, nothing)]):
+    kinds = {**{key: list if isinstance(nothing, list) else dict for key, nothing in _EMPTY.items()}, **parts_of_summary()}
+    if own is not None and (strange := [key for key, kind in kinds.items() if not isinstance(own.get(key), (kind, type(None)))]):
         run.warnings.append(f"{run.path}/summary.json is not like any that voirkit writes ({', '.join(strange[:3])}): it is made anew.")
         own = None
     found = {
         "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []),
-        "exit_code": manifest.get("exit_code"), "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY, **(own or {}),
+        "exit_code": manifest.get("exit_code"), "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY,
+        **dict.fromkeys(parts_of_summary()), **(own or {}),
     }  # fmt: skip
     if own is None or found.get("ended") == "running":
         found["ended"] = "running" if run.is_live else _ended(manifest)
@@ -258,11 +180,6 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     for key, nothing in (("dropped", {}), ("warnings", []), ("given", {})):
         found[key] = found.get(key) or nothing
     return found
-
-
-def _is_like(value: object, key: str, nothing: object) -> bool:
-    """Whether a part of a summary is what it should be: a list, an object, or null."""
-    return value is None or isinstance(value, list if isinstance(nothing, list) or key == "checks" else dict)
 
 
 def _ended(manifest: Mapping[str, Any]) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voirkit.analysis import loader_words as words
 from voirkit.analysis.deeper_findings import operator, source_line, system_call
-from voirkit.analysis.flame.stacks import OUTSIDE
-from voirkit.analysis.pipeline import words
 from voirkit.analysis.remedies import Remedy, remedies
 from voirkit.analysis.time_account import COMPUTE, Account, account
+from voirkit.runs.step_phases import OUTSIDE
 from voirkit.runs.summary import NO_STEPS
 from voirkit.runs.thresholds import (
     BOUND,

@@ -10,7 +10,9 @@ from contextlib import ExitStack
 
 from voirkit.commands.target import read_words
 from voirkit.errors import PLAIN, CommandLineError, tell
+from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
+from voirkit.plugins import installed_instruments
 from voirkit.report.html_file import may_write, printable, with_file, write
 from voirkit.report.output import STDOUT
 
@@ -39,8 +41,10 @@ def main(argv: Sequence[str]) -> int:
     if len(options.RUN) != 2:
         given = "no RUN is given" if not options.RUN else f"only {options.RUN[0]!r} is given" if len(options.RUN) == 1 else "there are more"
         raise CommandLineError(f"two RUNs are compared, {given}.", next="voirkit compare RUN RUN")
-    if options.html is not None and (options.json or options.calls or not options.html):
-        what = "FILE is missing" if not options.html else f"it is asked for beside {'--json' if options.json else '--calls'}"
+    asked = next((one for one in _comparing() if getattr(options, one.name)), None)
+    if options.html is not None and (options.json or asked or not options.html):
+        beside = "--json" if options.json else f"--{asked.name}" if asked else ""
+        what = "FILE is missing" if not options.html else f"it is asked for beside {beside}"
         raise CommandLineError(f"a page is written to a file of its own, and {what}.", next="voirkit compare RUN RUN --html FILE.html")
     from voirkit.runs.find import check_manifest
     from voirkit.runs.opened import open_run
@@ -48,34 +52,30 @@ def main(argv: Sequence[str]) -> int:
     with ExitStack() as opened:
         first, second = (opened.enter_context(open_run(path)) for path in options.RUN)
         try:
-            return (_calls if options.calls else _summaries)(first, second, options)
+            return _difference(asked, first, second, options) if asked else _summaries(first, second, options)
         except BrokenPipeError:  # `voirkit compare a b | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_DIFFERENT if options.calls else 0
+            return EXIT_DIFFERENT if asked else 0
         finally:
             for warning in dict.fromkeys(warning for run in (first, second) for warning in (*check_manifest(run.path), *run.warnings)):
                 tell(warning)
 
 
-def _calls(first: Run, second: Run, options: Any) -> int:
+def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -> int:
     import duckdb
 
-    from voirkit.analysis.calls.comparison import compare
-    from voirkit.report.call_difference import document, lines
-
     try:
-        compared, alone = compare(first, second)
+        document, lines = resolve(instrument.difference)(first, second, (options.RUN[0], options.RUN[1]))
     except duckdb.Error as exc:
         raise first.damaged(exc) from None
-    made = document(compared, alone)
     if options.json:
-        print(json.dumps({"runs": [first.path, second.path], **made}, indent=1))
+        print(json.dumps({"runs": [first.path, second.path], **document}, indent=1))
     else:
         _plain()
-        for line in lines(compared, alone, (options.RUN[0], options.RUN[1])):
+        for line in lines:
             print(line)
     sys.stdout.flush()
-    return 0 if made["equal"] else EXIT_DIFFERENT
+    return 0 if document["equal"] else EXIT_DIFFERENT
 
 
 def _summaries(first: Run, second: Run, options: Any) -> int:
@@ -118,6 +118,10 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
     return 0
 
 
+def _comparing() -> list[Instrument]:
+    return [one for one in installed_instruments() if one.difference]
+
+
 def _plain() -> None:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors=PLAIN)
@@ -131,7 +135,8 @@ def _parser() -> ExtendedArgumentParser:
         "the first step and call at which they do different things; exit code 1 if there is one.",
     )
     parser.add_argument("RUN", nargs="*", help="two run directories")
-    parser.add_argument("--calls", action="store_true", help="find the first call (of --calls) that differs")
+    for one in _comparing():
+        parser.add_argument(f"--{one.name}", action="store_true", help=f"find where what --{one.name} recorded begins to differ")
     parser.add_argument("--html", nargs="?", const="", metavar="FILE", help="write the comparison as an HTML page; - is stdout")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     return parser

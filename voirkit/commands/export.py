@@ -14,7 +14,7 @@ from voirkit.commands.target import read_words
 from voirkit.completion import lost
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.options import ExtendedArgumentParser
-from voirkit.report.formats import FORMATS, load
+from voirkit.report.formats import formats, load
 from voirkit.report.output import STDOUT
 from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     for fault in check_manifest(path):
         tell(fault)
     if options.format is None:
-        raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(FORMATS)}")
+        raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}")
     format = load(options.format)
     chosen = selection(options.steps, options.ranks)
     with ends_by_signal(), open_run(path) as run:
@@ -94,13 +94,14 @@ _STDOUT = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def _parser() -> ExtendedArgumentParser:
-    width = max(map(len, FORMATS))
-    formats = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in FORMATS.items())
+    known = formats()
+    width = max(map(len, known))
+    listed = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in known.items())
     parser = ExtendedArgumentParser(
         "voirkit export",
         "voirkit export [RUN] --format FORMAT [-o FILE_OR_DIR] [--steps A:B] [--ranks LIST] [--force]",
         description="Write what a run recorded for other tools.",
-        epilog=f"formats:\n{formats}\n",
+        epilog=f"formats:\n{listed}\n",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")

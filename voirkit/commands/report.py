@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.analysis.pipeline.check import Rule
     from voirkit.runs.opened import Run
     from voirkit.runs.trace_tables import Process
 
@@ -84,24 +83,24 @@ def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
 
 def _check(runs: Sequence[Run]) -> int:
     """Print the rules that the records of loaders must fulfil, and how often each does not."""
-    from voirkit.analysis.pipeline.check import check
-    from voirkit.analysis.pipeline.of_run import ranks_of
     from voirkit.errors import EXIT_CHECK_FAILED
+    from voirkit.instrument import resolve
+    from voirkit.plugins import installed_instruments
 
     broken = 0
     for run in runs:
-        ranks = ranks_of(run)
-        if not ranks:
+        checked = {rank: rules for one in installed_instruments() if one.rules for rank, rules in resolve(one.rules)(run)}
+        if not checked:
             tell(f"{run.path}: nothing of a loader is recorded there.\n  Record it: voirkit --loader SCRIPT")
-        for rank in ranks:
-            print(f"{run.path}" + (f", rank {rank}" if len(ranks) > 1 else ""))
-            for rule in check(run, rank):
+        for rank, rules in checked.items():
+            print(f"{run.path}" + (f", rank {rank}" if len(checked) > 1 else ""))
+            for rule in rules:
                 broken += rule.broken
                 print(f"  {'BROKEN' if rule.broken else 'ok':<7}{rule.text}: {rule.checked:,} checked" + _said_of(rule))
     return EXIT_CHECK_FAILED if broken else 0
 
 
-def _said_of(rule: Rule) -> str:
+def _said_of(rule: Any) -> str:
     if not rule.broken:
         return ""
     return f", {rule.broken:,} broken" + (f", the first at {rule.example}" if rule.example else "")

@@ -71,9 +71,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _says_something(summary: Mapping[str, Any]) -> bool:
     """Whether there is more to be seen than that a script ran."""
-    parts = ("native", "checks", "parameters", "syscalls", "torch_profile", "flame")
+    from voirkit.report.table import shows
+
     steps = summary.get("steps")
-    return bool(steps is None or steps["n"] or any(summary.get(part) for part in parts) or (summary.get("calls") or {}).get("by_function"))
+    return bool(steps is None or steps["n"] or shows(summary))
 
 
 def _draw(summary: dict[str, Any], options: Any) -> None:

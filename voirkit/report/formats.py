@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.plugins import installed_instruments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,23 +41,21 @@ if TYPE_CHECKING:
             """
 
 
-# name: (module, what it is for)
-FORMATS = {
+# name: (module, what it is for), of any run
+_GENERAL = {
     "chrome": ("voirkit.report.chrome", "trace events in JSON, for Perfetto, chrome://tracing and speedscope"),
     "pfw": ("voirkit.report.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
     "perfetto": ("voirkit.report.perfetto", "Perfetto's own, for https://ui.perfetto.dev; needs perfetto"),
     "otlp": ("voirkit.report.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
-    "lotus": ("voirkit.report.lotus", "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs with --loader)"),
-    "traincheck": (
-        "voirkit.report.traincheck",
-        "TrainCheck's trace, for traincheck-infer and traincheck-check (of runs with --calls --parameters)",
-    ),
-    "speedscope": ("voirkit.report.speedscope", "stacks by phase, for https://www.speedscope.app (of runs with --flame)"),
-    "collapsed": ("voirkit.report.collapsed", "the same as lines, for flame graph tools (of runs with --flame)"),
     "parquet": ("voirkit.report.parquet", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.report.arrow", "the same as an Arrow file; needs pyarrow"),
     "csv": ("voirkit.report.csv", "the same as text"),
 }
+
+
+def formats() -> dict[str, tuple[str, str]]:
+    """(module, what it is for) of each format by name: those of any run, and those of instruments."""
+    return {**_GENERAL, **{name: format for instrument in installed_instruments() for name, format in instrument.exports.items()}}
 
 
 def load(name: str) -> Format:
@@ -65,8 +64,9 @@ def load(name: str) -> Format:
     Raises:
         CommandLineError: There is none of that name.
     """
-    if name not in FORMATS:
-        hint = did_you_mean(name, FORMATS)
-        raise CommandLineError(f"{name!r} is no format.", where="--format", next=f"{hint}\nFormats: {', '.join(FORMATS)}.".strip())
-    format: Format = import_module(FORMATS[name][0])  # type: ignore[assignment] # mypy does not know what is imported
+    known = formats()
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise CommandLineError(f"{name!r} is no format.", where="--format", next=f"{hint}\nFormats: {', '.join(known)}.".strip())
+    format: Format = import_module(known[name][0])  # type: ignore[assignment] # mypy does not know what is imported
     return format

@@ -1,6 +1,6 @@
 """A run as one HTML page that asks nothing of anybody: what ``voirkit report --html`` and ``voirkit --html`` write. It measures nothing.
 
-Styles, script and pictures are in the page; it works without its script but for zooming and quick tooltips. Each part of ``PARTS`` is a
+Styles, script and pictures are in the page; it works without its script but for zooming and quick tooltips. Each part is a
 function ``part(run, summary) -> str | None`` in a module of its own, which is imported when a page is made.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import reason
+from voirkit.instrument import resolve
+from voirkit.plugins import installed_instruments
 from voirkit.report.html_marks import Html, section, text
 
 if TYPE_CHECKING:
@@ -20,23 +21,21 @@ if TYPE_CHECKING:
 
 Summary = Mapping[str, Any]
 
-# From top to bottom. A part whose run has nothing of it gives None.
-PARTS = [
-    "voirkit.report.html_first:first",
-    "voirkit.report.html_what_if:what_if",
-    "voirkit.report.html_steps:steps",
-    "voirkit.report.html_ranks:ranks",
-    "voirkit.report.html_loader:loader",
-    "voirkit.report.html_flame:flame",
-    "voirkit.report.html_native:native",
-    "voirkit.report.html_syscalls:syscalls",
-    "voirkit.report.html_torch_profile:torch_profile",
-    "voirkit.report.html_calls:calls",
-    "voirkit.report.html_parameters:parameters",
-    "voirkit.report.html_checks:checks",
-    "voirkit.report.html_monitor:monitor",
-    "voirkit.report.html_facts:facts",
-]
+# From top to bottom; what leads (findings, experiments) is after the first, what else instruments show is before the last. A part whose
+# run has nothing of it gives None.
+FIRST, STEPS, LAST = (
+    ["voirkit.report.html_first:first"],
+    ["voirkit.report.html_steps:steps", "voirkit.report.html_ranks:ranks"],
+    ["voirkit.report.html_facts:facts"],
+)
+
+
+def parts() -> list[str]:
+    """The functions of all parts, as ``module:function``."""
+    shown = [instrument for instrument in installed_instruments() if instrument.page]
+    leading, others = ([one.page for one in shown if one.leads is leads] for leads in (True, False))
+    return [*FIRST, *leading, *STEPS, *others, *LAST]
+
 
 _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -62,12 +61,11 @@ def _contents(parts: Sequence[str]) -> Html:
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
-    for named in PARTS:
-        module, _, function = named.partition(":")
+    for part in parts():
         try:
-            made = getattr(import_module(module), function)(run, summary)
+            made = resolve(part)(run, summary)
         except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
-            made = failed(function, exc)
+            made = failed(part.partition(":")[2], exc)
         if made:
             yield Html(made)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.comparison import environments, figures, said
 from voirkit.analysis.of_run import of_run
-from voirkit.analysis.syscalls.read import Difference, difference
-from voirkit.report.call_rows import short
+from voirkit.instrument import resolve
+from voirkit.plugins import installed_instruments
 from voirkit.report.comparison_table import in_words, value_of
-from voirkit.report.figure import duration, size
+from voirkit.report.figure import duration
 from voirkit.report.html import document, failed
-from voirkit.report.html_marks import Html, differences, folded, join, paragraph, section, stacked, strong, table, text
+from voirkit.report.html_differences import signed
+from voirkit.report.html_marks import Html, join, paragraph, section, stacked, strong, table, text
 from voirkit.report.html_plots import lines
 from voirkit.report.html_steps import picture
 from voirkit.runs.step_phases import PHASES, shown_phases
@@ -22,8 +23,6 @@ from voirkit.runs.step_phases import PHASES, shown_phases
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-_ROWS = 16  # of a picture
-_MOST = 60  # of a table
 _COLUMNS = 240
 
 Summary = Mapping[str, Any]
@@ -42,9 +41,7 @@ def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pa
         "first": partial(_first, names, summaries),
         "figures": partial(_figures, runs, summaries),
         "steps": partial(_steps, runs, names, summaries),
-        "syscalls": partial(_syscalls, summaries),
-        "loader": partial(_by_name, summaries, "loader", "operations", "Loader operations", "total_s", duration, str),
-        "calls": partial(_by_name, summaries, "calls", "by_function", "Calls", "self_s", duration, short),
+        **{one.name: partial(resolve(one.compare), summaries) for one in installed_instruments() if one.compare},
         "different": partial(_different, runs, summaries),
     }
     return document(f"{names[0]} and {names[1]} · voirkit", [part for part in starmap(_drawn, parts.items()) if part])
@@ -90,11 +87,6 @@ def _figures(runs: tuple[Run, Run], summaries: Pair) -> Html:
     return section("figures", "Figures", table(heads, rows), note=note)
 
 
-def signed(value: float, shown: Callable[[float], str]) -> str:
-    """A difference with its sign."""
-    return f"{'+' if value > 0 else '-'}{shown(abs(value))}" if value else "0"
-
-
 def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Html | None:
     parts: list[object] = []
     for at, (run, name) in enumerate(zip(runs, names, strict=True)):
@@ -107,58 +99,6 @@ def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Ht
     if known:
         parts.append(lines(known, shown=lambda y: f"{y:.4g}", caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
     return section("steps", "Steps over time", *parts) if parts else None
-
-
-def _syscalls(summaries: Pair) -> Html | None:
-    ones = [summary.get("syscalls") or {} for summary in summaries]
-    if not all(one.get("phases") for one in ones):
-        return None
-    rows = difference(*ones)
-    changed = [row for row in rows if row.more_calls or row.bytes[0] != row.bytes[1]]
-    parts: list[object] = []
-    parts += [
-        _largest(rows, "calls: the largest differences", lambda row: float(row.more_calls), lambda n: f"{n:,.0f}"),
-        _largest(rows, "time: the largest differences", lambda row: row.more_seconds or 0.0, duration),
-    ]
-    sums = [sum(row.calls[at] for row in rows) for at in (0, 1)]
-    cells: list[tuple[object, ...]] = [_of_call(row) for row in changed[:_MOST]]
-    cells.append((strong("all"), "", f"{sums[0]:,}", f"{sums[1]:,}", f"{sums[1] - sums[0]:+,}", "", ""))
-    heads = ("phase", "syscall", "first", "second", "calls", "time", "bytes")
-    parts.append(folded(f"{min(len(changed), _MOST)} of {len(changed)} that differ", table(heads, cells, left=(0, 1))))
-    note = "+ is what the second has more."
-    if ones[0].get("tool") != ones[1].get("tool"):
-        note += f" They were taken by {ones[0].get('tool')} and by {ones[1].get('tool')}: times are not alike."
-    return section("syscalls", "System calls", *parts, note=note)
-
-
-def _largest(rows: Sequence[Difference], caption: str, more: Callable[[Difference], float], shown: Callable[[float], str]) -> Html | None:
-    largest = sorted((row for row in rows if more(row)), key=lambda row: -abs(more(row)))[:_ROWS]
-    drawn = [(f"{row.phase} · {row.name}", more(row), signed(more(row), shown)) for row in largest]
-    return differences(drawn, caption) if drawn else None
-
-
-def _of_call(row: Difference) -> tuple[object, ...]:
-    time = "" if not row.more_seconds else signed(row.more_seconds, duration)
-    moved = row.bytes[1] - row.bytes[0]
-    return row.phase, row.name, f"{row.calls[0]:,}", f"{row.calls[1]:,}", f"{row.more_calls:+,}", time, signed(moved, size) if moved else ""
-
-
-def _by_name(
-    summaries: Pair, key: str, rows: str, title: str, of: str, shown: Callable[[float], str], named: Callable[[str], str]
-) -> Html | None:
-    """What has a row for each name in both summaries."""
-    ones = [(summary.get(key) or {}).get(rows) or {} for summary in summaries]
-    if not any(ones):
-        return None
-    if not all(ones):
-        only = "first" if ones[0] else "second"
-        return section(key, title, paragraph(f"Recorded in the {only} alone.", kind="note"))
-    found = [(name, *((one.get(name) or {}).get(of, 0.0) for one in ones)) for name in dict.fromkeys([*ones[0], *ones[1]])]
-    found.sort(key=lambda row: -abs(row[2] - row[1]))
-    drawn = [(named(name), second - first, signed(second - first, shown)) for name, first, second in found[:_ROWS] if first != second]
-    cells = [(named(name), shown(first), shown(second), signed(second - first, shown)) for name, first, second in found[:_MOST]]
-    parts = [differences(drawn) if drawn else None, folded("as a table", table(("", "first", "second", "second - first"), cells))]
-    return section(key, title, *parts, note="+ is what the second took more.")
 
 
 def _different(runs: tuple[Run, Run], summaries: Pair) -> Html:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,19 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.analysis.part_failures import left_out, reason
-from voirkit.report import operations
-from voirkit.report.call_rows import calls_part
-from voirkit.report.check_rows import check_rows
+from voirkit.instrument import Instrument, resolve
+from voirkit.plugins import installed_instruments
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.flame_rows import flame_part
 from voirkit.report.labels import name_of_row, rows_of_processes
-from voirkit.report.memory_rows import memory_part
-from voirkit.report.native_part import native_part
-from voirkit.report.parameter_rows import parameter_part
 from voirkit.report.phrases import exit_words, following, unlike_steps, wall_line
-from voirkit.report.syscall_rows import syscall_part
-from voirkit.report.torch_profile_rows import torch_profile_part
-from voirkit.report.what_if_rows import what_if_part
 from voirkit.runs.step_phases import PHASES, shown_phases
 from voirkit.runs.summary import throughput
 from voirkit.runs.wall import evaluation_name
@@ -91,7 +84,7 @@ Parts = Iterator[tuple[int, RenderableType]]
 
 def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[tuple[int, Lines]]:
     """The parts from top to bottom, each with the lines that it should keep; one that fails is a line."""
-    for name, part in _PARTS.items():
+    for name, part in _all_parts().items():
         try:
             made = [(least, rendered(console, drawn)) for least, drawn in part(summary, run_dir, console.width)]
         except Exception as exc:  # a summary of another version, or one that is damaged
@@ -110,69 +103,15 @@ def _verdict_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
         yield _VERDICT, _verdict(summary["verdict"], summary.get("advice") or ())
 
 
-def _what_if_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if summary.get("what_if"):
-        yield 20, what_if_part(summary["what_if"])
-
-
 def _alerts_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     for at, alert in enumerate(summary.get("alerts") or ()):
         yield 2 if at < 3 else 1, _alert(alert)
-
-
-def _checks_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if summary.get("checks"):
-        yield 4 + 3 * sum(check["found"] is True for check in summary["checks"]), check_rows(summary["checks"])
 
 
 def _steps_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
     steps = summary.get("steps")
     if steps and steps["n"]:
         yield _BREAKDOWN, _breakdown(steps, width)
-
-
-def _loader_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    loader = summary.get("loader")
-    if loader and loader.get("operations"):
-        yield 6, operations.operations(loader, width)
-        yield 4, Group(*operations.facts(loader))
-
-
-def _native_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if summary.get("native"):
-        yield 5, native_part(summary["native"], width)
-
-
-def _flame_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if summary.get("flame"):
-        yield 6, flame_part(summary["flame"], width)
-
-
-def _calls_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    calls = summary.get("calls")
-    if calls and calls.get("by_function"):
-        yield 6, calls_part(calls, width)
-
-
-def _syscalls_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if summary.get("syscalls"):
-        yield 8, syscall_part(summary["syscalls"], width)
-
-
-def _torch_profile_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if summary.get("torch_profile"):
-        yield 8, torch_profile_part(summary["torch_profile"], width)
-
-
-def _memory_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    if (summary.get("memory") or {}).get("phases"):
-        yield 7, memory_part(summary["memory"])
-
-
-def _parameters_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
-    parameters = summary.get("parameters")
-    if parameters and parameters.get("layers"):
-        yield 6, parameter_part(parameters, width)
 
 
 def _ranks_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
@@ -200,13 +139,28 @@ def _directory_part(summary: Summary, run_dir: str | None, width: int) -> Parts:
             yield 0, Text.assemble(("see it as a timeline  ", "dim"), f"voirkit export {run_dir} --format chrome", overflow="fold")
 
 
-# From top to bottom.
-_PARTS = {
-    "head": _head_part, "verdict": _verdict_part, "what if": _what_if_part, "alerts": _alerts_part, "checks": _checks_part,
-    "steps": _steps_part, "loader": _loader_part, "native": _native_part, "flame": _flame_part, "calls": _calls_part,
-    "syscalls": _syscalls_part, "torch profile": _torch_profile_part, "memory": _memory_part, "parameters": _parameters_part,
-    "ranks": _ranks_part, "facts": _facts_part, "warnings": _warnings_part, "run directory": _directory_part,
-}  # fmt: skip
+Part = Callable[[Summary, "str | None", int], Parts]
+
+# From top to bottom: what leads (findings, experiments) is after the first two, what else instruments show is after the third.
+_FIRST: dict[str, Part] = {"head": _head_part, "verdict": _verdict_part}
+_STEPS: dict[str, Part] = {"alerts": _alerts_part, "steps": _steps_part}
+_LAST: dict[str, Part] = {"ranks": _ranks_part, "facts": _facts_part, "warnings": _warnings_part, "run directory": _directory_part}
+
+
+def _all_parts() -> dict[str, Part]:
+    shown = [instrument for instrument in installed_instruments() if instrument.table]
+    leading = {one.name.replace("_", " "): partial(_part_of, one) for one in shown if one.leads}
+    others = {one.name.replace("_", " "): partial(_part_of, one) for one in shown if not one.leads}
+    return {**_FIRST, **leading, **_STEPS, **others, **_LAST}
+
+
+def _part_of(instrument: Instrument, summary: Summary, run_dir: str | None, width: int) -> Parts:
+    yield from resolve(instrument.table)(summary, width)
+
+
+def shows(summary: Summary) -> bool:
+    """Whether any instrument has a part of the table of this summary."""
+    return any(True for one in installed_instruments() if one.table for _ in resolve(one.table)(summary, LINES))
 
 
 def _title(summary: Summary) -> Text:

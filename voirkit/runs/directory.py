@@ -10,19 +10,15 @@ import os
 import time
 
 from voirkit.errors import RunDirectoryError
+from voirkit.plugins import installed_instruments
 from voirkit.runs.ranks import job, rank_and_world_size, restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MANIFEST, SUMMARY, NATIVE = "run.json", "summary.json", "native.json"
-NATIVE_FOLDER = "native"  # what a profiler recorded
-SYSCALLS_FOLDER = "syscalls"  # what a tracer of system calls did
-TORCH_PROFILE_FOLDER = "torch_profile"  # what torch's profiler recorded
-FLAME_FOLDER = "flame"  # stacks
-_FILES = (MANIFEST, SUMMARY, NATIVE, "report.html")
-_FOLDERS = ("stream", "trace", "steps", NATIVE_FOLDER, SYSCALLS_FOLDER, TORCH_PROFILE_FOLDER, FLAME_FOLDER)
+MANIFEST, SUMMARY = "run.json", "summary.json"
+_OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps")  # files and folders
 PARENT = "voirkit-runs"
 
 
@@ -117,10 +113,15 @@ def refuse_foreign(path: str, where: str) -> list[str]:
         RunDirectoryError: Something in it is not voirkit's.
     """
     there = sorted(os.listdir(path))
-    foreign = [n for n in there if n not in _FILES and n not in _FOLDERS and not n.endswith(".tmp")]
+    unknown = [n for n in there if n not in _OWN and not n.endswith(".tmp")]
+    foreign = set(unknown).difference(_of_instruments()) if unknown else ()
     if foreign:
-        raise _not_ours(foreign, where)
+        raise _not_ours(sorted(foreign), where)
     return there
+
+
+def _of_instruments() -> set[str]:
+    return {name for instrument in installed_instruments() for name in instrument.folders}
 
 
 def _not_ours(names: list[str], where: str) -> RunDirectoryError:
@@ -142,13 +143,14 @@ def goes_on(manifest: dict[str, Any]) -> bool:
 
 def clear(path: str, before: float | None = None) -> None:
     """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have begun to write."""
+    own = {*_OWN, *_of_instruments()}
     for folder, folders, files in os.walk(path, topdown=False):
         part = os.path.relpath(folder, path).split(os.sep)[0]
-        if part != "." and part not in _FOLDERS:
+        if part != "." and part not in own:
             continue
         for name in files:
             file = os.path.join(folder, name)
-            if (part != "." or name in _FILES or name.endswith(".tmp")) and (before is None or os.lstat(file).st_mtime < before):
+            if (part != "." or name in own or name.endswith(".tmp")) and (before is None or os.lstat(file).st_mtime < before):
                 os.unlink(file)
         if part != ".":
             _remove_if_empty(folder)

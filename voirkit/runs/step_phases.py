@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "communication", "other")
+OUTSIDE = "before and after"  # of the process that trains: outside all of training
 
 
 def shown_phases(phases: Mapping[str, Any]) -> list[str]:

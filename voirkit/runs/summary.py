@@ -1,4 +1,4 @@
-"""``summary.json``: what a run came to (DESIGN 3.8)."""
+"""``summary.json``: what a run came to."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ _QUALITY: dict[str, dict[str, bool]] = {"sampling": {"estimated": True}, "tracem
 
 
 def empty(version: str) -> dict[str, Any]:
-    """A summary with all its keys; null for what nothing has measured."""
+    """A summary with the keys of every run, null for what nothing has measured; instruments add theirs."""
     return {
-        "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1,
-        "rates": {}, "steps": None, "loader": None, "loss": None, "given": {}, "probes": [], "syscalls": None, "calls": None,
-        "flame": None, "parameters": None, "native": None, "torch_profile": None, "checks": None, "evaluation": None, "ranks": [],
-        "processes": [], "ended": "running", "wall": None,
-        "verdict": dict(NO_STEPS), "advice": [], "alerts": [], "memory": None, "processors": None, "monitor": None,
-        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [], "what_if": None,
+        "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1, "rates": {},
+        "steps": None, "loss": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
+        "wall": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [], "processors": None,
+        "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 
 

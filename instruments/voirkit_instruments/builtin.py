@@ -1,0 +1,51 @@
+"""The instruments that run only when they are asked for, in the order of reports: what the package's entry point names.
+
+Every run loads this module and the declarations that it imports, and nothing of what they record, analyse or show.
+"""
+
+from __future__ import annotations
+
+from voirkit_instruments import (
+    calls,
+    checks,
+    dash,
+    display,
+    early_stop,
+    loader,
+    loader_sweep,
+    log,
+    memory,
+    monitor,
+    options,
+    parameters,
+    rates,
+    stacks,
+    syscalls,
+    torch_profile,
+    traincheck,
+    verify,
+    what_if,
+)
+
+INSTRUMENTS = [
+    what_if.INSTRUMENT,
+    checks.INSTRUMENT,
+    loader.INSTRUMENT,
+    loader_sweep.INSTRUMENT,
+    stacks.NATIVE,
+    stacks.FLAME,
+    calls.INSTRUMENT,
+    syscalls.INSTRUMENT,
+    torch_profile.INSTRUMENT,
+    memory.INSTRUMENT,
+    parameters.INSTRUMENT,
+    monitor.INSTRUMENT,
+    traincheck.INSTRUMENT,
+    dash.INSTRUMENT,
+    display.INSTRUMENT,
+    early_stop.INSTRUMENT,
+    log.INSTRUMENT,
+    options.INSTRUMENT,
+    rates.INSTRUMENT,
+    verify.INSTRUMENT,
+]

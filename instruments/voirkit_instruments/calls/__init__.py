@@ -1,0 +1,32 @@
+"""``--calls``: calls of functions of chosen modules, with their arguments' values in short."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit_instruments import flag_values
+
+INSTRUMENT = Instrument(
+    "calls",
+    options=(
+        Option(
+            "--calls",
+            "record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",
+            type=str, const=True, metavar="MODULES", is_script=flag_values.is_script_behind_calls,
+        ),
+        Option("--calls-every", "record the calls of one step in N", type=flag_values.every, metavar="N"),
+        Option("--calls-warmup", "with --calls-every: of the first M steps all", type=flag_values.whole, metavar="M"),
+        Option(
+            "--calls-list", "print what --calls would record, and what not and why, and exit",
+            prints="voirkit_instruments.calls.record_list:print_list",
+        ),
+    ),
+    record="voirkit_instruments.calls.record:record",
+    parts={"calls": dict},
+    summarise="voirkit_instruments.calls.analyse:summarise",
+    table="voirkit_instruments.calls.show:table",
+    page="voirkit_instruments.calls.show_page:calls",
+    difference="voirkit_instruments.calls.show_difference:difference",
+    compare="voirkit_instruments.calls.show_page:compared",
+)  # fmt: skip
+
+__getattr__ = lazy_names(__name__, calls="record")

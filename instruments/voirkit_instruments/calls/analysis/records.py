@@ -1,0 +1,181 @@
+"""The calls of one rank as columns of numbers, in chunks, and as rows for those who write them out one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.of_run import numbered
+from voirkit.runs.parquet import quoted
+from voirkit.runs.step_phases import PHASES
+from voirkit_instruments.calls.analysis.nested import Calls, joined, nested
+from voirkit_instruments.calls.analysis.when import TASKS, When
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+KIND, OPERAND = "call", "operand"
+CHUNK = 1_000_000  # calls at a time: 300 MB with what is made of them
+
+
+class Call(NamedTuple):
+    """One call.
+
+    Attributes:
+        rank, host, pid, tid: Where it happened.
+        task: ``train`` or ``evaluation``: in what kind of step; empty outside of both.
+        step: The step's number, from 0; None outside.
+        phase: ``wait``, ``transfer``, ``forward``, ``backward``, ``optimizer`` or ``other``.
+        start_ns, duration_ns: On the host's clock (``time.perf_counter_ns``).
+        self_ns: Time without the recorded calls in it.
+        depth: How many recorded calls it lies in.
+        module, function: What was called.
+        object: Id of the object whose method it is; 0 of none.
+        arguments: ``args``, ``kwargs``, ``returns``, ``error``, ``bound`` as recorded; keys without content are left out.
+        operands: The tensors among arguments and results, as (where, id).
+    """
+
+    rank: int
+    host: str
+    pid: int
+    tid: int
+    task: str
+    step: int | None
+    phase: str
+    start_ns: int
+    duration_ns: int
+    self_ns: int
+    depth: int
+    module: str
+    function: str
+    object: int
+    arguments: Mapping[str, Any]
+    operands: tuple[tuple[str, int], ...]
+
+
+def ranks_of(run: Run) -> list[int]:
+    """The ranks that have recorded calls."""
+    found = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)} ORDER BY rank").fetchall()
+    return [rank for (rank,) in found]
+
+
+class Recorded:
+    """The calls that one rank has recorded.
+
+    Args:
+        run: The opened run.
+        rank: Which.
+        when: The rank's steps and phases.
+        thread: Only what this thread, (host, pid, tid), has recorded.
+
+    Attributes:
+        functions: (module, name) by index.
+        arguments: By index, as recorded.
+        threads: (host, pid, tid) by index.
+    """
+
+    def __init__(self, run: Run, rank: int, when: When, thread: tuple[str, int, int] | None = None) -> None:
+        self.rank, self._when = rank, when
+        self._connection = run.connection()
+        which = f"rank = {rank}"
+        if thread is not None:
+            which += f" AND host = {quoted(thread[0])} AND pid = {thread[1]} AND tid = {thread[2]}"
+        for kind, view in ((KIND, "the_calls"), (OPERAND, "the_operands")):
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS SELECT * FROM spans WHERE kind = {quoted(kind)} AND {which}")
+        self.functions: Sequence[tuple[str, str]] = self._rows("SELECT DISTINCT category, name FROM the_calls ORDER BY ALL")
+        self.texts = [text for (text,) in self._rows("SELECT DISTINCT coalesce(args, '{}') FROM the_calls ORDER BY ALL")]
+        self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in self.texts]
+        self.threads: Sequence[tuple[str, int, int]] = self._rows("SELECT DISTINCT host, pid, tid FROM the_calls ORDER BY ALL")
+        tables = {
+            "call_functions": {"category": [c for c, _ in self.functions], "name": [n for _, n in self.functions]},
+            "call_arguments": {"text": self.texts},
+            "call_threads": {key: [one[i] for one in self.threads] for i, key in enumerate(("host", "pid", "tid"))},
+        }
+        for name, columns in tables.items():
+            self._connection.register(name, numbered(**columns))
+
+    def _rows(self, query: str) -> list[Any]:
+        return self._connection.execute(query).fetchall()
+
+    @property
+    def trains(self) -> tuple[str, int, int] | None:
+        """The thread that trains; None: not known."""
+        return self._when.thread
+
+    @property
+    def failed(self) -> Array:
+        """By index of arguments, whether a call with them raised an exception."""
+        return np.array([isinstance(one.get("error"), str) for one in self.arguments], dtype=bool)
+
+    def chunks(self, chunk: int = CHUNK) -> Iterator[Calls]:
+        """The calls, each once, in chunks by the time at which they began; memory does not grow with the run.
+
+        A call that goes on when its chunk ends is in the one in which it ends.
+        """
+        going: list[Calls] = []
+        edges = self._edges(chunk)
+        for low, high in zip([None, *edges], [*edges, None], strict=True):
+            new = self._between(low, high)
+            calls = nested(_sorted(joined([*going, new])))
+            over = np.ones(len(calls), dtype=bool) if high is None else calls.start_ns + calls.duration_ns <= high
+            going = [calls.take(~over)]
+            yield calls.take(over)
+
+    def _edges(self, chunk: int) -> list[int]:
+        (n,) = self._rows("SELECT count(*) FROM the_calls")[0]
+        if n <= chunk:
+            return []
+        parts = -(-n // chunk)
+        wanted = ", ".join(str(i / parts) for i in range(1, parts))
+        (found,) = self._rows(f"SELECT approx_quantile(start_ns, [{wanted}]) FROM the_calls")[0]
+        return sorted({int(edge) for edge in found})
+
+    def _between(self, low: int | None, high: int | None) -> Calls:
+        found = self._connection.execute(
+            "SELECT start_ns, duration_ns, f.code AS function, a.code AS args, t.code AS thread, coalesce(value, 0) AS object "
+            f"FROM (SELECT * FROM the_calls WHERE {_range(low, high)}) s JOIN call_functions f USING (category, name) "
+            "JOIN call_arguments a ON a.text = coalesce(s.args, '{}') JOIN call_threads t USING (host, pid, tid)"
+        ).fetchnumpy()
+        columns = {key: np.asarray(values).astype(np.int64, copy=False) for key, values in found.items()}
+        start, duration = columns["start_ns"], columns["duration_ns"]
+        task, step, phase = self._when.place(start, duration)
+        new = {"self_ns": duration, "depth": np.full(len(start), -1), "inside_itself": np.zeros(len(start), dtype=bool)}
+        return Calls(**columns, **new, task=task, step=step, phase=phase)
+
+    def operands(self, calls: Calls) -> list[tuple[tuple[str, int], ...]]:
+        """The tensors of each of some calls, as (where, id); they are told by the time at which their call began, on its thread."""
+        if not len(calls):
+            return []
+        low, high = int(calls.start_ns.min()), int(calls.start_ns.max()) + 1
+        rows = self._rows(
+            "SELECT t.code, start_ns, value, json_extract_string(args, '$.at') FROM "
+            f"(SELECT * FROM the_operands WHERE {_range(low, high)}) JOIN call_threads t USING (host, pid, tid)"
+        )
+        known: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        for thread, start, value, where in rows:
+            known.setdefault((thread, start), []).append((where, value))
+        return [tuple(known.get(key, ())) for key in zip(calls.thread.tolist(), calls.start_ns.tolist(), strict=True)]
+
+    def rows(self, chunk: int = CHUNK // 4) -> Iterator[Call]:
+        """The calls one by one, ordered as ``chunks`` orders them."""
+        for calls in self.chunks(chunk):
+            operands = self.operands(calls)
+            columns = (calls.thread, calls.task, calls.step, calls.phase, calls.start_ns, calls.duration_ns, calls.self_ns, calls.depth)
+            more = (calls.function, calls.object, calls.args)
+            for at, row in enumerate(zip(*(column.tolist() for column in (*columns, *more)), strict=True)):
+                thread, task, step, phase, start, duration, own, depth, function, its_object, args = row
+                what = (*self.functions[function], its_object, self.arguments[args], operands[at])
+                when = (TASKS[task], None if step < 0 else step, PHASES[phase])
+                yield Call._make((self.rank, *self.threads[thread], *when, start, duration, own, depth, *what))
+
+
+def _range(low: int | None, high: int | None) -> str:
+    return " AND ".join([f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)) or "true"
+
+
+def _sorted(calls: Calls) -> Calls:
+    return calls.take(np.lexsort((-calls.duration_ns, calls.start_ns, calls.thread)))

@@ -1,0 +1,225 @@
+"""Calls of the asked functions in one process: finds them as their modules are imported, and has an engine see them.
+
+What is not there yet is waited for. A package's functions are put in place when the whole of it has been imported, so that nothing of
+its own beginning is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+
+from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
+from voirkit.probes.entry import Entry
+from voirkit_instruments.calls import record_quiet as calls_quiet
+from voirkit_instruments.calls.record_calls import CallRecords
+from voirkit_instruments.calls.record_ignored_scopes import DEAF
+from voirkit_instruments.calls.record_walk import ASKED_BY_OTHERS, found, is_shown, of_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.calls.record_walk import Found
+
+
+def engine() -> Any:
+    """The hot path: in C if it was built."""
+    if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
+        try:
+            from voirkit_instruments import _calls  # type: ignore[attr-defined]
+
+            return _calls
+        except ImportError:
+            pass
+    from voirkit_instruments.calls import record_plain as calls_plain
+
+    return calls_plain
+
+
+class Totals:
+    """What this process recorded: calls, records of all kinds, what that took, and calls whose arguments are not known."""
+
+    __slots__ = ("beyond", "calls", "own_ns", "records")
+
+    def __init__(self, calls: int, records: int, own_ns: int, beyond: int) -> None:
+        self.calls, self.records, self.own_ns, self.beyond = calls, records, own_ns, beyond
+
+
+class Tracing(Watcher):
+    """Calls in this process.
+
+    Args:
+        recorder: ``voirkit.trace.recorder``.
+        warn: Told, once, of what failed.
+        asked: Full names.
+        every, warmup: Which steps are recorded.
+
+    Attributes:
+        over: Nothing is recorded any more.
+        totals: What was, when it is over.
+    """
+
+    def __init__(self, recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int = 1, warmup: int = 0) -> None:
+        self.asked, self.every, self.warmup = list(asked), every, warmup
+        self.over = False
+        self.totals = Totals(0, 0, 0, 0)
+        self.records = CallRecords(recorder, warn)
+        self._warn = warn
+        self._engine = engine()
+        self._entry: Any = None
+        self._ticking: Any = None
+        self._known: dict[int, Callable[[], Any]] = {}  # functions, by address
+        self._seen: set[str] = set()
+        self._left_out: dict[str, str] = {}
+        self._steps: Any = None
+        self._called: list[int] = []
+
+    def begin(self) -> None:
+        """Record from here on."""
+        if self.every > 1:
+            from voirkit_instruments.calls.record_steps import Steps
+
+            self._steps = Steps(self.every, self.warmup, self._sample)
+        self.records.install(self._engine, None if self._steps is None else self._steps.tick)
+        self._entry = Entry(self._engine.hooks())
+        calls_quiet.change = self._engine.quiet
+        when_imported("torch", self._torch_is_there)
+        for traces in dict(DEAF):
+            when_imported(traces, self._deafen)
+        if self._steps is not None:
+            when_imported("torch", self._watch_steps)
+        for root in {name.partition(".")[0] for name in self.asked}:
+            watch_below(root, self)
+            module = sys.modules.get(root)
+            if module is not None:
+                self.ran(module)
+        self._switch(True)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def ran(self, module: ModuleType) -> None:
+        """A module of an asked package has been imported."""
+        name = module.__name__
+        root = name.partition(".")[0]
+        try:
+            if self.over or (name != root and _is_being_imported(root)):
+                return
+            for asked in self.asked:
+                if asked == name or asked.startswith(f"{name}."):
+                    self._put(asked, found(asked))
+                elif name.startswith(f"{asked}.") and is_shown(name, asked):
+                    self._put(asked, of_module(module, name))
+        except Exception as exc:  # a library that is not like any known one
+            self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
+
+    def _deafen(self, module: ModuleType) -> None:
+        """Record nothing of what is called inside of functions that trace or compile."""
+        try:
+            if not self.over:
+                names = [f"{module.__name__}.{name}" for where, name in DEAF if where == module.__name__]
+                self._entry.deaf([one.function for name in names for one in found(name)])
+        except Exception as exc:
+            self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
+
+    def _watch_steps(self, _: ModuleType) -> None:
+        from voirkit_instruments.calls.record_steps import PLACES
+
+        places = {kind: one.function for kind, name in PLACES.items() for one in found(name)}
+        if len(places) < len(PLACES):
+            self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
+            return
+        self._ticking = Entry(self._engine.ticks())
+        self._ticking.put(places)
+        self._ticking.on()
+
+    def _torch_is_there(self, torch: ModuleType) -> None:
+        try:
+            from voirkit_instruments.calls.record_tensors import Tensors
+
+            tensors = self.records.tensors = Tensors(self._engine, torch)
+            self.records.vocabulary.dtypes, self.records.vocabulary.devices = tensors.dtypes, tensors.devices
+        except Exception as exc:
+            self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
+
+    def _put(self, asked: str, functions: Iterable[Found]) -> None:
+        """Have calls of functions seen, those that are not yet."""
+        new: dict[int, Any] = {}
+        for one in functions:
+            self._seen.add(asked)
+            known = self._known.get(id(one.function))
+            if known is not None and known() is one.function:
+                continue
+            self._known[id(one.function)] = _reference(one.function)
+            if f"{one.category}.{one.name}" in ASKED_BY_OTHERS:
+                self._left_out[f"{one.category}.{one.name}"] = "is called by voirkit's own instruments"
+                continue
+            number = self._engine.add(one.kind)
+            new[number] = one.function
+            one.function = None  # the program may have it no more some day
+            self.records.functions.append(one)
+        if new:
+            self._entry.put(new)
+
+    _is_on = False
+
+    def _switch(self, on: bool) -> None:
+        self._is_on = on
+        self._engine.switch(on, self.records.operand)
+        (self._entry.on if on else self._entry.off)()
+
+    def _sample(self, on: bool) -> None:
+        """Switch between steps: those functions that have been called; the others, thousands of them, cost nothing where they are."""
+        self._called += self._engine.called()
+        self._is_on = on
+        self._engine.switch(on, self.records.operand)
+        (self._entry.on if on else self._entry.off)(self._called)
+
+    def _forked(self) -> None:
+        self._engine.forked()
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Functions whose calls can not be seen without a side effect, and why."""
+        if self._entry is None:
+            return {}
+        functions = self.records.functions
+        names = {f"{functions[number].category}.{functions[number].name}": why for number, why in self._entry.skipped.items()}
+        return {**self._left_out, **names}
+
+    @property
+    def not_watched(self) -> int:
+        """How many of the functions that were found can not be seen."""
+        return 0 if self._entry is None else len(self._entry.skipped)
+
+    def unseen(self) -> list[str]:
+        """What was asked for and never found."""
+        return [name for name in self.asked if name not in self._seen and name.partition(".")[0] in sys.modules]
+
+    def end(self) -> None:
+        """Record no more: all functions are as they were."""
+        if self.over or self._entry is None:
+            return
+        self.over = True
+        calls_quiet.change = None
+        for root in {name.partition(".")[0] for name in self.asked}:
+            unwatch_below(root, self)
+        self._switch(False)
+        self._entry.remove()
+        if self._ticking is not None:
+            self._ticking.remove()
+        self.totals = Totals(*self._engine.totals())
+
+
+def _reference(function: Any) -> Callable[[], Any]:
+    """A weak reference; methods in C can have none, and live as long as their class."""
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: function
+
+
+def _is_being_imported(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))

@@ -1,0 +1,208 @@
+"""Which functions there are in what ``--calls`` names: public ones, and those methods that python itself calls by a statement.
+
+Looks only into the dictionaries of modules and classes; no attribute of the program's objects is asked for, and nothing is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
+
+from voirkit_instruments.calls.record_values import is_of, type_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+METHOD, MODULE = 1, 2  # as in _calls.c
+
+# Methods that count as public: what `X()`, `x()`, `with x` and `for y in x` call.
+_SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
+_OPERATORS = frozenset(
+    f"__{before}{name}__" for before in ("", "r", "i")
+    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "div", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}  # fmt: skip
+# Parts of torch that follow, translate or keep programs: what they call is no call of the program's.
+MACHINERY = (
+    "torch.fx", "torch.jit", "torch.export", "torch.compiler", "torch.onnx", "torch.package", "torch.library", "torch.overrides",
+    "torch.testing", "torch.utils.cpp_extension", "torch.utils.bundled_inputs", "torch.utils.benchmark", "torch.ops", "torch.classes",
+)  # fmt: skip
+# Where public modules of torch have helpers from that are no functions of theirs.
+_HELPERS = ("torch._jit_internal", "torch._dynamo", "torch._overrides", "torch._classes", "torch._ops", "torch._compile")
+# What other instruments ask at each step: their calls could not be told from the program's.
+ASKED_BY_OTHERS = (
+    "torch.is_grad_enabled",
+    "torch.cuda.is_initialized",
+    "torch.utils.data.get_worker_info",
+)
+# The loader's iterator, which is private; what it is called for is not.
+_WITH = {"torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)}
+
+
+class Found:
+    """A function.
+
+    Attributes:
+        function: Itself.
+        category: The module it is shown under.
+        name: Its qualified name in it.
+        kind: ``METHOD`` and others.
+    """
+
+    __slots__ = ("category", "function", "kind", "name")
+
+    def __init__(self, function: Any, category: str, name: str, kind: int) -> None:
+        self.function, self.category, self.name, self.kind = function, category, name, kind
+
+
+def is_private(module: str) -> bool:
+    """Whether some part of a module's name begins with an underscore (``__main__`` does not count)."""
+    return module != "__main__" and any(part.startswith("_") for part in module.split("."))
+
+
+def is_machinery(module: str) -> bool:
+    """Whether a module is of those parts of torch that are left out of ``--calls torch``."""
+    return any(module == part or module.startswith(f"{part}.") for part in MACHINERY)
+
+
+def is_shown(module: str, asked: str) -> bool:
+    """Whether a module below one that is asked for is of those that this means."""
+    return not is_private(module.removeprefix(asked)[1:]) and (is_machinery(asked) or not is_machinery(module))
+
+
+def found(asked: str) -> Iterator[Found]:
+    """The functions that a name stands for, of modules that are imported by now."""
+    for name in (asked, *_WITH.get(asked, ())):
+        module, rest = _split(name)
+        if module is None:
+            continue
+        if rest:
+            yield from _of_path(module, rest)
+            continue
+        for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):  # what is in several is the outermost's
+            if below == name or (below.startswith(f"{name}.") and is_shown(below, name)):
+                value = sys.modules[below]
+                if is_of(value, ModuleType):
+                    yield from of_module(value, below)
+
+
+def is_public(name: object, operators: bool = False) -> bool:
+    """Whether a class's attribute is one that others may call."""
+    return type(name) is str and (name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS))
+
+
+def of_module(module: ModuleType, called: str) -> Iterator[Found]:
+    """The public functions, and the methods of public classes, of one module."""
+    root = called.partition(".")[0]
+    for name, value in list(vars(module).items()):
+        if name.startswith("_"):
+            continue
+        kind = type(value)
+        if kind is FunctionType:
+            if _belongs(value.__module__, called, root):
+                yield _of_function(value, called, name)
+        elif kind is BuiltinFunctionType:
+            if _is_of(value, root) and "torch_function" not in name:  # has_torch_function...: asks, and does nothing
+                yield Found(value, called, name, 0)
+        elif is_of(value, type) and _belongs(_module_of(value), called, root):
+            yield from of_class(value, called)
+
+
+def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
+    """The methods that a class defines itself.
+
+    Args:
+        kind: The class.
+        called: The module it was found in.
+        wholly: Also those in C, of the classes above it too: it was asked for by its name.
+    """
+    path = str(type.__dict__["__qualname__"].__get__(kind))
+    for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
+        if not is_public(name, wholly):
+            continue
+        made = _of_method(value, called, f"{path}.{name}", name)
+        if made is not None:
+            yield made
+    if wholly:
+        for above in type.__dict__["__mro__"].__get__(kind)[1:]:
+            for name, value in list(type.__dict__["__dict__"].__get__(above).items()):
+                if type(value) is MethodDescriptorType and above is not object and is_public(name, wholly):
+                    yield Found(value, called, f"{path}.{name}", METHOD)
+
+
+def _of_function(function: FunctionType, called: str, name: str) -> Found:
+    module, path = function.__module__, function.__qualname__
+    if is_private(module or "") or "<" in path:
+        module, path = called, name
+    return Found(function, module, path, 0)
+
+
+def _of_method(value: Any, called: str, path: str, name: str) -> Found | None:
+    if type(value) is FunctionType:
+        return Found(value, called, path, METHOD | (MODULE if name == "__call__" and path == "Module.__call__" else 0))
+    if type(value) in (staticmethod, classmethod):
+        inside = value.__func__
+        return Found(inside, called, path, METHOD if type(value) is classmethod else 0) if type(inside) is FunctionType else None
+    return None
+
+
+def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
+    """What a name behind a module's stands for: a class, a function, a method."""
+    owner: Any = module
+    for name in path[:-1]:
+        owner = vars(owner).get(name)
+        if not is_of(owner, type):
+            return
+    value = _in(owner, path[-1])
+    called = _module_of(owner) if is_of(owner, type) else module.__name__
+    if is_of(value, type):
+        yield from of_class(value, _module_of(value), wholly=True)
+    elif is_of(owner, type):
+        full = f"{type.__dict__['__qualname__'].__get__(owner)}.{path[-1]}"
+        made = _of_method(value, called, full, path[-1])
+        if made is not None:
+            yield made
+        elif type(value) is MethodDescriptorType:
+            yield Found(value, called, full, METHOD)
+    elif type(value) is FunctionType:
+        yield _of_function(value, called, path[-1])
+    elif type(value) is BuiltinFunctionType:
+        yield Found(value, called, path[-1], 0)
+
+
+def _in(owner: Any, name: str) -> Any:
+    if not is_of(owner, type):
+        return vars(owner).get(name)
+    return next((vars(above)[name] for above in type.__dict__["__mro__"].__get__(owner) if name in vars(above)), None)
+
+
+def _split(name: str) -> tuple[ModuleType | None, list[str]]:
+    """The module that a name begins with, as far as it is imported, and the rest."""
+    parts = name.split(".")
+    for n in range(len(parts), 0, -1):
+        module = sys.modules.get(".".join(parts[:n]))
+        if is_of(module, ModuleType):
+            return module, parts[n:]
+    return None, parts
+
+
+def _module_of(kind: type) -> str:
+    whole, name = type_name(kind), str(type.__dict__["__qualname__"].__get__(kind))
+    return {"torch.nn.Parameter": "torch.nn.parameter", "torch.nn.Buffer": "torch.nn.parameter"}.get(whole, whole[: -len(name) - 1])
+
+
+def _belongs(defined: Any, called: str, root: str) -> bool:
+    """Whether something in a module was defined there, or in a private module of the same package, of which it is the public name."""
+    if defined == called:
+        return True
+    return type(defined) is str and defined.partition(".")[0] == root and is_private(defined) and not defined.startswith(_HELPERS)
+
+
+def _is_of(function: Any, root: str) -> bool:
+    """Whether a function in C is a package's own, and not one of python's that it has imported."""
+    module = function.__module__
+    if type(module) is str:
+        return module.partition(".")[0] == root
+    owner = function.__self__
+    return is_of(owner, type) and _module_of(owner).partition(".")[0] == root

@@ -1,0 +1,18 @@
+"""``--checks``: silent bugs of a training, found while it runs."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+
+INSTRUMENT = Instrument(
+    "checks",
+    options=(Option("--checks", "look for silent bugs: no zero_grad, parameters that never change, training in eval mode ..."),),
+    record="voirkit_instruments.checks.record:record",
+    parts={"checks": list},
+    summarise="voirkit_instruments.checks.analyse:summarise",
+    table="voirkit_instruments.checks.show:table",
+    page="voirkit_instruments.checks.show_page:checks",
+    leads=True,
+)
+
+__getattr__ = lazy_names(__name__, checks="record")

@@ -1,0 +1,297 @@
+"""Epochs of loaders, as the process that asks for batches sees them: which samples were asked for, in which order, with which labels.
+
+One fact ``epoch`` when a loop over a loader has come to its end; of a loop that was left before, none. Only what torch itself asks of
+samplers is looked at: nothing is drawn, and nothing of the program's is called.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from array import array
+from itertools import count
+from zlib import crc32
+
+from voirkit.probes.around import ABSENT
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit_instruments.checks.record_data_values import content, is_ascending, labels, size_of
+from voirkit_instruments.loader.record_items import whole
+from voirkit_instruments.loader_numbers import Ordinals, forgetting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.checks.record_data_workers import Drawing
+    from voirkit_instruments.checks.record_facts import Facts
+
+now = time.perf_counter_ns
+
+_MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
+_MOST_PASSES = 5000
+_MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
+_CONTENTS = 2  # batches of an epoch of which it is told whether they hold the same as another rank's
+
+
+class Epoch:
+    """What is known of one pass over a loader.
+
+    Attributes:
+        args: Of its fact.
+        began: When it began, and ``where``.
+        indices: All that were asked for so far; None: they are no whole numbers, or too many.
+        ends: How many there were after each batch.
+        exhausted: Whether the sampler had no more.
+        runs, classes: How often a label was another than the one before, and how many samples have each; None: no labels are known.
+        contents: Of the first batches.
+        told: Whether its fact is written.
+    """
+
+    __slots__ = (
+        "args",
+        "batches",
+        "began",
+        "classes",
+        "contents",
+        "ends",
+        "exhausted",
+        "indices",
+        "last",
+        "loader",
+        "runs",
+        "told",
+        "where",
+    )
+
+    def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
+        self.loader, self.where, self.args, self.began = loader, where, args, now()
+        self.indices: array[int] | None = array("q") if args["map"] else None
+        self.ends: list[int] = []
+        self.exhausted = self.told = False
+        self.batches = self.runs = 0
+        self.classes: dict[Any, int] | None = {} if args["map"] else None
+        self.last: Any = None
+        self.contents: list[int | None] = []
+
+
+class Epochs:
+    """Functions that stand around those of loaders and their iterators.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+        drawing: What workers draw; told whose workers are made.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType, drawing: Drawing) -> None:
+        self._facts, self._torch, self._drawing = facts, torch, drawing
+        self._name = facts.name("epoch")
+        self._ordinals, self._numbers = Ordinals(), count()
+        self._of_several = rank_and_world_size()[1] > 1
+        self._made: dict[int, tuple[Any, str | None, Any]] = {}  # by identity of a loader: itself, where it was made, its shuffle
+        self._said: dict[int, tuple[Any, int]] = {}  # by identity of a sampler: itself, and the length that the program was told
+        self._passes: dict[int, tuple[Any, Epoch]] = {}  # by identity of an iterator
+
+    def enter(self, *_: Any) -> int:
+        """Before what is only to be known of after."""
+        return 1
+
+    def leave(self, _began: int, _was: int, *_: Any) -> None:
+        """After what is only to be known of before."""
+
+    def enter_made(self, shuffle: Any) -> Any:
+        """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
+        return (shuffle,)
+
+    def leave_made(self, began: Any, _was: int, loader: Any) -> None:
+        """After it."""
+        try:
+            key = id(loader)
+            shuffle = began[0] if began and type(began[0]) is bool else None
+            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.places.of(sys._getframe(1)), shuffle)
+        except Exception as exc:
+            self._facts.failed("a loader", exc)
+
+    def leave_len(self, _began: int, _was: int, loader: Any, value: Any) -> None:
+        """After the program asked for a loader's number of batches."""
+        try:
+            if type(value) is int:
+                key = id(loader)
+                self._said[key] = (weakref.ref(loader, forgetting(self._said, key)), value)
+        except Exception as exc:
+            self._facts.failed("a loader's length", exc)
+
+    def enter_iterator(self, iterator: Any, loader: Any) -> int:
+        """Before ``_BaseDataLoaderIter.__init__``."""
+        try:
+            number = next(self._numbers)
+            if number >= _MOST_PASSES:
+                return 1
+            epoch = Epoch(
+                self._ordinals.of(loader), self._facts.places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
+            )
+            epoch.args["turn"] = 0
+            key = id(iterator)
+            self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
+            self._drawing.making = number
+            said = self._said.get(id(loader))
+            epoch.args["said"] = said[1] if said is not None and said[0]() is loader else -1
+        except Exception as exc:
+            self._facts.failed("a loader's iterator", exc)
+        return 1
+
+    def enter_again(self, iterator: Any, first_iter: Any) -> int:
+        """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins again."""
+        try:
+            if not first_iter and (before := self._of(iterator)) is not None:
+                args = {**before.args, "turn": before.args["turn"] + 1}
+                epoch = Epoch(before.loader, self._facts.places.of(sys._getframe(2)), args)
+                self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
+        except Exception as exc:
+            self._facts.failed("a loader's iterator", exc)
+        return 1
+
+    def leave_index(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
+        """After the sampler was asked for the next index, or those of a batch."""
+        try:
+            epoch = self._of(iterator)
+            if epoch is None or epoch.exhausted:
+                return
+            if value is ABSENT:
+                epoch.exhausted = sys.exc_info()[0] is StopIteration
+            elif epoch.indices is not None:
+                _add(epoch, value)
+        except Exception as exc:
+            self._facts.failed("a sampler", exc)
+
+    def leave_next(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
+        """After a batch was asked for."""
+        try:
+            epoch = self._of(iterator)
+            if epoch is None:
+                return
+            if value is ABSENT:
+                if sys.exc_info()[0] is StopIteration:
+                    self._tell(epoch)
+                return
+            epoch.batches += 1
+            if len(epoch.contents) < _CONTENTS and self._of_several:
+                epoch.contents.append(content(self._torch, value))
+            if epoch.classes is not None:
+                self._look_at_labels(epoch, value)
+        except Exception as exc:
+            self._facts.failed("a batch", exc)
+
+    def _of(self, iterator: Any) -> Epoch | None:
+        known = self._passes.get(id(iterator))
+        return known[1] if known is not None and known[0]() is iterator else None
+
+    def _described(self, loader: Any) -> dict[str, Any]:
+        """What a loader is made of, from its own attributes alone."""
+        given = vars(loader)
+        data = sys.modules["torch.utils.data"]
+        dataset, batched = given.get("dataset"), given.get("batch_sampler")
+        cut = _attributes(batched)
+        sampler = cut.get("sampler") if type(batched) is data.BatchSampler else batched if batched is not None else given.get("sampler")
+        chosen = _attributes(sampler)
+        made = self._made.get(id(loader))
+        where, shuffle = made[1:] if made is not None and made[0]() is loader else (None, None)
+        return {
+            "made": where, "shuffle": shuffle, "map": not issubclass(type(dataset), data.IterableDataset),
+            "dataset": type(dataset).__qualname__, "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
+            "replacement": chosen.get("replacement") is True, "replicas": _whole(chosen.get("num_replicas")),
+            "workers": _whole(given.get("num_workers")), "batch_size": _whole(cut.get("batch_size", given.get("batch_size"))),
+            "size": size_of(dataset), "ordered": is_ascending(data, dataset),
+        }  # fmt: skip
+
+    def _look_at_labels(self, epoch: Epoch, batch: Any) -> None:
+        found = labels(self._torch, batch)
+        classes = epoch.classes
+        if found is None or classes is None or len(classes) > _MOST_CLASSES or epoch.batches * len(found) > _MOST_LABELS:
+            epoch.classes = None  # those of a part say nothing
+            return
+        for label in found:
+            epoch.runs += label != epoch.last or not classes
+            epoch.last = label
+            classes[label] = classes.get(label, 0) + 1
+
+    def _tell(self, epoch: Epoch) -> None:
+        if epoch.told:
+            return
+        epoch.told = True
+        args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
+        if epoch.indices is not None:
+            args |= _figures(epoch.indices, epoch.ends, args["size"])
+        if epoch.classes:
+            n = sum(epoch.classes.values())
+            random = n + 1 - sum(k * k for k in epoch.classes.values()) / n  # how often another label is expected if the order is random
+            args |= {"labels": n, "classes": len(epoch.classes), "runs": epoch.runs, "random_runs": round(random, 1)}
+        if epoch.contents and None not in epoch.contents:
+            args["content"] = crc32(array("q", [value for value in epoch.contents if value is not None]).tobytes())
+        self._facts.span(self._name, epoch.began, now(), self._facts.arguments(epoch.where, **args), epoch.loader)
+
+
+def _add(epoch: Epoch, value: Any) -> None:
+    """More indices were asked for: one, or those of a batch."""
+    indices = epoch.indices
+    assert indices is not None
+    given = value if type(value) in (list, tuple) else [value]
+    if set(map(type, given)) - {int}:
+        given = [whole(index) for index in given]
+        if -1 in given:  # a name, a pair ...
+            epoch.indices = epoch.classes = None
+            return
+    if epoch.classes is not None and list(given) != list(range(len(indices), len(indices) + len(given))):
+        epoch.classes = None  # labels are of use where the order is the dataset's
+    indices.extend(given)
+    epoch.ends.append(len(indices))
+    if len(indices) > _MOST:
+        epoch.indices = None
+
+
+def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
+    """What is told of the indices of an epoch.
+
+    Args:
+        indices: In the order in which they were asked for.
+        ends: How many there were after each batch.
+        size: How many samples the dataset has; -1: unknown.
+    """
+    n = len(indices)
+    distinct, missed, first, chosen = _counted(indices, size)
+    figures = {
+        "n": n, "distinct": distinct, "order": crc32(indices.tobytes()), "set": chosen,
+        "sequential": n > 1 and indices[-1] - indices[0] == n - 1 and indices == array("q", range(indices[0], indices[0] + n)),
+        "at_seams": sum(1 for end in ends[:-1] if 0 < end < n and indices[end - 1] == indices[end]),
+    }  # fmt: skip
+    return figures if size < 0 else {**figures, "missed": missed, "missed_first": first}
+
+
+def _counted(indices: array[int], size: int) -> tuple[int, int, int, int]:
+    """How many distinct indices there are, how many below ``size`` are missing, the first of these (or -1), and a digest of the set."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not indices:
+        chosen = set(indices)
+        present: Any = sorted(chosen)
+        missing: Any = [index for index in range(size) if index not in chosen] if len(chosen) < size else []
+        digest = crc32(array("q", present).tobytes())
+    else:  # a million indices in 0.1 s
+        present = numpy.unique(numpy.frombuffer(indices, dtype=numpy.int64))
+        missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True) if len(present) < size else []
+        digest = crc32(present.tobytes())
+    return len(present), len(missing), int(missing[0]) if len(missing) else -1, digest
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """What an object keeps itself; what it computes is not asked for."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else -1

@@ -1,0 +1,294 @@
+"""Backward passes: from where, which parameters they reach (seldom), whether the loss is finite, which graphs outlive their step.
+
+A graph is only walked through, never changed or kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections import deque
+
+from voirkit_instruments.checks.record_facts import BACKWARD
+from voirkit_instruments.checks.record_norms import digests, is_plain, is_quiet
+from voirkit_instruments.checks.record_units import RELU, UnitFacts
+from voirkit_instruments.steps.tensor_memory import ScalarReader, is_readable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.checks.record_facts import Facts
+    from voirkit_instruments.checks.record_models import ModelFacts, Named
+    from voirkit_instruments.checks.record_optimizers import OptimizerFacts
+
+now = time.perf_counter_ns
+
+_MOST_NODES = 30_000
+_LOSS_NODES = 6
+_LOSS_PARTS = ("MeanBackward", "SumBackward", "PowBackward", "AbsBackward", "SqrtBackward", "MulBackward", "DivBackward", "SubBackward")
+_PENDING = 32  # losses on a device that are read together, so that it is waited for once
+_NAMED = 5
+
+_KEY = "voirkit"
+_EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64  # passes that are all marked; each 16th from then on; markers that are remembered
+_DEEP = 3  # nodes from the root: a scaled or divided loss is another one than what is added up
+_USUAL = 2  # the last graphs may live: their variables are not assigned anew yet
+
+
+class Marker:
+    """Lives as long as the node that it is in."""
+
+    __slots__ = ("__weakref__",)
+
+
+class KeptGraphs:
+    """The graphs of the backward passes of each line that outlive their step: ``total += loss`` keeps each as long as ``total`` lives.
+
+    A node of a graph lives in C++, and its Python object comes and goes. What does live as long is the node's ``metadata``, which torch's
+    anomaly mode uses and nothing else: a marker is put there, and a weak reference to it says whether the node is there still. Nothing is
+    kept alive.
+    """
+
+    def __init__(self) -> None:
+        self._markers: dict[str | None, deque[weakref.ref[Marker]]] = {}
+
+    def mark(self, root: Any, where: str | None, n: int) -> None:
+        """Mark the graph of a backward pass that begins, the ``n``-th of its line."""
+        if n > _EACH and n % _SELDOM:
+            return
+        marker, node = Marker(), root.grad_fn
+        for _ in range(_DEEP):
+            if node is None or hasattr(node, "variable"):  # a leaf's node lives as long as the leaf
+                break
+            node.metadata[_KEY] = marker
+            following = node.next_functions
+            node = following[0][0] if following else None
+        self._markers.setdefault(where, deque(maxlen=_MOST_MARKERS)).append(weakref.ref(marker))
+
+    def alive(self, where: str | None) -> int:
+        """How many of a line's last marked graphs before the last ones are there still, without a gap."""
+        markers = list(self._markers.get(where, ()))[:-_USUAL]
+        return next((n for n, marker in enumerate(reversed(markers)) if marker() is None), len(markers))
+
+
+class Unheld:
+    """A parameter that gets gradients, and that no optimizer holds: whether it changes all the same."""
+
+    __slots__ = ("changed", "digest", "of")
+
+    def __init__(self, parameter: Any, digest: float) -> None:
+        self.of = weakref.ref(parameter)
+        self.digest, self.changed = digest, False
+
+
+class Graphs:
+    """What is told of backward passes.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+        models: Knows the names of parameters.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
+        self._facts, self._torch, self._models = facts, torch, models
+        self._backward = facts.name("backward")
+        self._seen: dict[str | None, int] = {}
+        self._pending: list[tuple[int, str | None, Any]] = []
+        self._bad = False
+        self._arguments: dict[str | None, int] = {}
+        self._tensor = torch.Tensor
+        self._read = ScalarReader(torch).read
+        self._kept, self._units = KeptGraphs(), UnitFacts(facts, torch, models)
+        self.unheld: dict[int, Unheld] = {}
+
+    def __deepcopy__(self, memo: object) -> Graphs:
+        return self  # torch.compile copies the constants of code, of which its methods are some
+
+    def enter_backward(self, optimizers: OptimizerFacts) -> Any:
+        """Before the outermost walk through a graph."""
+        here = self._facts.here
+
+        def enter(tensors: Any) -> int:
+            began = now()
+            try:
+                where = here.where = self._facts.places.of(sys._getframe(1))
+                optimizers.before_backward(where)
+                n = self._seen[where] = self._seen.get(where, 0) + 1
+                if type(tensors) is self._tensor:
+                    self._kept.mark(tensors, where, n)
+                if n & (n - 1) == 0 or n == 3:
+                    self._walk(tensors, where, optimizers, n)
+                self._look_at_loss(tensors, where, optimizers)
+            except Exception as exc:
+                self._facts.failed("a backward pass", exc)
+            here.inside = BACKWARD
+            end = now()
+            self._facts.looks.took(began, end)
+            return end
+
+        return enter
+
+    def leave_backward(self, began: int, was: int, _tensors: Any) -> None:
+        """After it."""
+        self._facts.here.inside = was
+        if began:
+            try:
+                where = getattr(self._facts.here, "where", None)
+                args = self._arguments.get(where)
+                if args is None:
+                    args = self._arguments[where] = self._facts.arguments(where)
+                self._facts.span(self._backward, began, now(), args, 0)
+            except Exception as exc:
+                self._facts.failed("a backward pass", exc)
+
+    # what it reaches
+
+    def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts, n: int) -> None:
+        roots = self._roots(tensors)
+        leaves, units, nodes = self._leaves(roots)
+        self._look_at_difference(roots, where)
+        if leaves is None:
+            return
+        held = optimizers.held()
+        parameter = self._torch.nn.Parameter
+        reached = [leaf for leaf in leaves if id(leaf) in held]
+        others = [leaf for leaf in leaves if id(leaf) not in held]
+        own = [leaf for leaf in others if isinstance(leaf, parameter)]
+        self._facts.mark(
+            "reach", where, len(leaves), held=len(reached), parameters=len(own),
+            leaf_root=bool(roots) and all(root.grad_fn is None for root in roots),
+        )  # fmt: skip
+        self._facts.mark("graph", where, n, nodes=nodes, kept=self._kept.alive(where))
+        if held:
+            self._watch(own)
+            self._units.look(units, where, held)
+
+    def _look_at_difference(self, roots: list[Any], where: str | None) -> None:
+        """Whether a loss that is written by hand subtracts a target of N numbers from an output of shape (N, 1): N x N differences."""
+        node = roots[0].grad_fn if len(roots) == 1 else None
+        for _ in range(_LOSS_NODES):
+            if node is None or node.name().rstrip("0123456789") not in _LOSS_PARTS:
+                return
+            following = node.next_functions
+            if node.name() == "SubBackward0":
+                break
+            node = following[0][0] if following else None
+        else:
+            return
+        operands = [one for one, _ in following if one is not None]
+        if len(operands) != 1 or not hasattr(node, "_input_metadata"):  # torch before 2.3
+            return
+        whole, own = (tuple(one._input_metadata[0].shape) for one in (node, operands[0]))
+        if len(whole) == 2 and whole[0] == whole[1] > 1 and own == (whole[0], 1):
+            self._facts.mark("loss_shapes", where, 0, loss="a difference", input=str(own), target=str(whole[:1]), becomes=str(whole))
+
+    def _roots(self, tensors: Any) -> list[Any]:
+        if type(tensors) is self._torch.Tensor:
+            return [tensors]
+        given = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        return [tensor for tensor in given if isinstance(tensor, self._torch.Tensor)]
+
+    def _leaves(self, roots: list[Any]) -> tuple[list[Any] | None, list[Any], int]:
+        """The leaves that get gradients (None if the graph is too large to be walked through), its ReLU nodes, how many nodes it has."""
+        units = []
+        with self._torch._C.DisableTorchFunction():
+            leaves = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
+            stack = [root.grad_fn for root in roots if root.grad_fn is not None]
+            seen = set(stack)
+            while stack:
+                node = stack.pop()
+                for following, _ in node.next_functions:
+                    if following is None or following in seen:
+                        continue
+                    seen.add(following)
+                    leaf = getattr(following, "variable", None)
+                    if leaf is not None:
+                        leaves[id(leaf)] = leaf
+                    else:
+                        stack.append(following)
+                        if type(following).__name__ == RELU:
+                            units.append(following)
+                if len(seen) > _MOST_NODES:
+                    return None, [], len(seen)
+        return list(leaves.values()), units, len(seen)
+
+    def _watch(self, parameters: list[Any]) -> None:
+        new = [p for p in parameters if id(p) not in self.unheld or self.unheld[id(p)].of() is not p][:1000]
+        for parameter, digest in zip(new, digests(self._torch, new), strict=True):
+            self.unheld[id(parameter)] = Unheld(parameter, digest)
+
+    def look_at_unheld(self, held: set[int], where: str | None) -> None:
+        """Tell of the parameters that get gradients and are in no optimizer, and how many of them have changed."""
+        for key in [key for key, known in self.unheld.items() if known.of() is None or key in held]:
+            del self.unheld[key]
+        if not self.unheld:
+            return
+        live = [(known, known.of()) for known in self.unheld.values()]
+        for (known, _), digest in zip(live, digests(self._torch, [p for _, p in live]), strict=True):
+            known.changed = known.changed or digest != known.digest or digest < 0
+        names = self._models.names()
+        still = [p for known, p in live if not known.changed]
+        named = [names.get(id(p)) for p in still]
+        models = {name[3]: name[1] for name in named if name is not None and name[2]}
+        of_held = {name[3] for key, name in names.items() if key in held}
+        self._facts.mark(
+            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models.values()),
+            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named), after=self._after(still, held),
+            names=", ".join(shown(p, names) for p in still[:_NAMED]),
+        )  # fmt: skip
+
+    def _after(self, parameters: list[Any], held: set[int]) -> int:
+        """How many are used after the first that an optimizer holds: gradients come through them to it.
+
+        Where a model's own parameters, outside of its layers, are used is not known: they count if its very first layer is held.
+        """
+        order = self._models.in_order()
+        first = next((at for at, key in enumerate(order) if key in held), len(order))
+        if order and first == 0:
+            return len(parameters)
+        later = set(order[first:])
+        return sum(id(p) in later for p in parameters)
+
+    # whether the loss is finite
+
+    def _look_at_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
+        if type(tensors) is not self._tensor or self._bad or tensors.numel() != 1:
+            return
+        if tensors.is_cpu:
+            value = self._read(tensors)
+            if value is not None and not abs(value) < float("inf"):
+                self._tell_loss(now(), where, value, optimizers)
+            return
+        if not is_plain(self._torch, tensors):
+            return
+        self._pending.append((now(), where, tensors.detach()))
+        if len(self._pending) >= _PENDING and is_quiet(self._torch):
+            self.read_pending(optimizers)
+
+    def read_pending(self, optimizers: OptimizerFacts) -> None:
+        """Read the losses that lie on a device."""
+        pending, self._pending = [loss for loss in self._pending if is_readable(self._torch, loss[2])], []
+        if not pending or self._bad:
+            return
+        with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
+            values = self._torch.stack([loss.reshape(()).float() for _, _, loss in pending]).tolist()
+        for (at_ns, where, _), value in zip(pending, values, strict=True):
+            if not abs(value) < float("inf"):
+                self._tell_loss(at_ns, where, value, optimizers)
+                return
+
+    def _tell_loss(self, at_ns: int, where: str | None, value: Any, optimizers: OptimizerFacts) -> None:
+        self._bad = True
+        optimizers.loss_not_finite()
+        recorder = self._facts.recorder
+        recorder.mark(self._facts.name("loss_not_finite"), at_ns, self._facts.arguments(where, loss=str(value)), 0)
+
+
+def shown(parameter: Any, names: dict[int, Named]) -> str:
+    """A parameter as a person knows it: by its name, or else its shape."""
+    known = names.get(id(parameter))
+    return known[0] if known is not None else f"a parameter of shape {tuple(parameter.shape)}"

@@ -1,0 +1,73 @@
+"""`--dash`: a live view of the run, below the script's output in a terminal, or as a line a second on any other standard error.
+
+Never touches the script's streams, and imports what draws only when the flag is on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase, PhaseWithPriority
+
+
+def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Show what the last steps spend their time on, and the last value, units and count of every given key, while the script runs.
+
+    Time by phase, rates, the epoch's progress, loader workers and what the run is bound by are there without any probe: they are from what
+    the steps instrument records.
+
+    Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i, total=n`` with an optional ``descr``, is a bar.
+    ``task`` groups the rows, ``units`` follows the numbers of the same event. Of tensors with one element the number is shown (read from an
+    accelerator at most once a redraw, without waiting for it), of all else the type and shape.
+
+    In a terminal the view takes its lowest rows and the script's output goes on above it, as it would without; ``input()`` and pdb work.
+    The last values stay below the output. The key q ends the view, and the run goes on; a script that waits for input gets what is typed.
+    A script that draws on the whole screen (curses) disturbs the view and is disturbed by it.
+    With several ranks only rank 0 shows a view.
+
+    For ``ov.require(dash)`` in a voirfile, or ``--dash``.
+    """
+    yield ov.phases.parse_args
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from voirkit_instruments.dash.board import Board
+    from voirkit_instruments.dash.record_steps import OwnSteps
+    from voirkit_instruments.dash.show_live import view_for
+
+    board, steps = Board(), OwnSteps(ov)
+    ov.given.subscribe(board.update)
+    # Last of those that wait for the load, so that what they find wrong is printed on a terminal as it was.
+    yield ov.phases.load_script(priority=-1000)
+    view = view_for(board, ov.script or "voirkit", ov.warn, steps.picture)
+    view.start()
+    try:
+        # First of those that wait for the end of the script: what they print comes after the view.
+        yield ov.phases.run_script(priority=1000, throw=False)
+        if ov.phases.run_script.exception is None:
+            flush()
+    finally:
+        view.stop()
+    # Last of all: what is given at the end of the streams is among the values that stay.
+    yield ov.phases.finalize(priority=-1000, throw=False)
+    view.finish()
+
+
+def flush() -> None:
+    """Write out what the script has printed: its place is above the values that stay. (After an exception python keeps it back.)"""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # none, gone or closed: python will say so at its end, as always
+            continue
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+    """As the option asks."""
+    return dash(ov)

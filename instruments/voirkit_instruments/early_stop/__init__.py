@@ -1,0 +1,20 @@
+"""``--stop`` and ``--stop-after``: end the script early."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit_instruments import flag_values
+
+INSTRUMENT = Instrument(
+    "early_stop",
+    options=(
+        Option("--stop", "stop the script after N rates (train_rate, if no rate is asked for)", type=flag_values.positive, metavar="N"),
+        Option(
+            "--stop-after", "stop the script when it has run that long: 30s, 5m, 1.5h, 250ms", type=flag_values.duration, metavar="TIME"
+        ),
+    ),
+    record="voirkit_instruments.early_stop.record:record",
+)
+instrument_early_stop = INSTRUMENT
+
+__getattr__ = lazy_names(__name__, early_stop="record")

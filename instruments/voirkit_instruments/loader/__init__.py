@@ -1,0 +1,32 @@
+"""``--loader``: every sample, transform, worker and wait of data loaders."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+
+INSTRUMENT = Instrument(
+    "loader",
+    options=(
+        Option("--loader", "record every sample, transform, worker and wait of the data loaders"),
+        Option(
+            "--loader-ops",
+            "functions that --loader records as operations of their own, such as a tokenizer's; may be repeated, or have commas",
+            metavar="MODULE:CLASS.METHOD", repeatable=True, default=[],
+        ),
+    ),
+    record="voirkit_instruments.loader.record:record",
+    parts={"loader": dict},
+    summarise="voirkit_instruments.loader.analyse:summarise",
+    table="voirkit_instruments.loader.show:table",
+    page="voirkit_instruments.loader.show_page:loader",
+    rules="voirkit_instruments.loader.analyse:rules",
+    compare="voirkit_instruments.loader.show_page:compared",
+    exports={
+        "lotus": (
+            "voirkit_instruments.loader.export_lotus",
+            "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs with --loader)",
+        ),
+    },
+)  # fmt: skip
+
+__getattr__ = lazy_names(__name__, loader="record")

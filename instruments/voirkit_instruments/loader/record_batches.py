@@ -1,0 +1,263 @@
+"""Batches, as the process that asks for them sees them: queued, arrived, waited for, consumed; and pinned, in the thread that does it.
+
+Reads attributes of torch's own iterators only. Checked with torch 2.1 and 2.15, torchdata 0.11.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from time import process_time_ns, thread_time_ns
+
+from voirkit.probes.around import ABSENT
+from voirkit_instruments.loader.record_spans import MAIN, PIN, PINNING, PUTTING, UNKNOWN, Episode, now
+from voirkit_instruments.loader_numbers import forgetting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from voirkit_instruments.loader.record_spans import Recording
+
+
+class Batches:
+    """Functions that stand around those of a loader's iterator.
+
+    Args:
+        recording: Where records go.
+        prepare: Called with a dataset and a collate function before workers are made, and whether a sample is a batch; tells the source
+            of samples, as in ``Episode``.
+        died: Called with an iterator and its episode when a request has found that a worker is gone.
+    """
+
+    def __init__(
+        self, recording: Recording, prepare: Callable[[Any, Any, bool], dict[str, Any]], died: Callable[[Any, Episode], None]
+    ) -> None:  # fmt: skip
+        self._recording, self._prepare, self._died = recording, prepare, died
+        self._here, self._span, self._arguments = recording.here, recording.span, recording.arguments_of
+        self._episodes: dict[int, tuple[Any, Episode]] = {}  # by identity of the iterator: itself, and its episode
+        self._queued = recording.name("batch", "queued", "batch")
+        self._arrived = recording.name("batch", "arrived", "batch")
+        self._wait = recording.name("batch", "wait", "batch")
+        self._consumed = recording.name("batch", "consumed", "batch")
+        self._pin = recording.name("batch", "pin", "batch")
+        self._receive, self._train = recording.cost("receive_ns"), recording.cost("training_ns")
+
+    # an iterator is made, or begins again
+
+    def making(self, iterator: Any, loader: Any) -> int:
+        """Before ``_BaseDataLoaderIter.__init__``."""
+        try:
+            episode = self._begin(iterator, loader)
+            given = vars(loader)
+            episode.source = self._prepare(given.get("dataset"), given.get("collate_fn"), given.get("batch_sampler") is None)
+        except Exception as exc:
+            self._recording.failed("a loader's iterator", exc)
+        return 1
+
+    def beginning_again(self, iterator: Any, loader: Any, first_iter: bool) -> int:
+        """Before ``_BaseDataLoaderIter._reset``: its workers are told by what ``_ResumeIteration`` carries."""
+        try:
+            if not first_iter:
+                self._begin(iterator, loader)
+        except Exception as exc:
+            self._recording.failed("a loader's iterator", exc)
+        return 1
+
+    def _begin(self, iterator: Any, loader: Any) -> Episode:
+        numbers = self._recording.numbers
+        self._recording.has_made = True
+        episode = Episode(numbers.loader(loader), numbers.begin(iterator))
+        self._episodes[id(iterator)] = (weakref.ref(iterator, forgetting(self._episodes, id(iterator))), episode)
+        self._here.making = episode
+        return episode
+
+    def episode(self, iterator: Any) -> Episode:
+        """The episode that an iterator is in.
+
+        Raises:
+            KeyError: It was made before anybody watched.
+        """
+        known = self._episodes[id(iterator)]
+        if known[0]() is not iterator:
+            raise KeyError(id(iterator))
+        return known[1]
+
+    # with workers
+
+    def around_put_index(self) -> tuple[Any, Any]:
+        """Around ``_try_put_index``, in which what is put on a queue is looked at."""
+        here = self._here
+
+        def enter(iterator: Any) -> Any:
+            here.inside, here.sent = PUTTING, None
+            return (iterator._send_idx,)
+
+        def leave(began: Any, was: int, iterator: Any) -> None:
+            at = now()
+            sent, here.inside, here.sent = here.sent, was, None
+            try:
+                batch = began[0] if began else iterator._send_idx
+                if iterator._send_idx > batch:
+                    episode, worker = self.episode(iterator), iterator._task_info[batch][0]
+                    self._span(self._queued, at, at, self._arguments(episode, worker=worker), batch)
+                    episode.tasks[batch] = sent[1] if sent is not None else None
+            except Exception as exc:
+                self._recording.failed("a queued batch", exc)
+
+        return enter, leave
+
+    def after_get_data(self) -> Any:
+        """After ``_get_data``: a batch, a worker's answer to another message, or an exception."""
+
+        def leave(began: int, was: int, iterator: Any, got: Any) -> None:
+            at = now()
+            try:
+                episode = self.episode(iterator)
+                if got is ABSENT:
+                    episode.lost = True
+                elif type(got[0]) is int and (task := iterator._task_info.get(got[0])) is not None:
+                    # Else nobody asked for it: workers that stay still had it when the loop before was left.
+                    batch = episode.arrived = got[0]
+                    episode.tasks.pop(batch, None)
+                    self._span(self._arrived, at, at, self._arguments(episode, worker=task[0]), batch)
+            except Exception as exc:
+                self._recording.failed("a batch's arrival", exc)
+
+        return leave
+
+    def around_next(self) -> tuple[Any, Any]:
+        """Around ``_next_data`` where workers prepare batches."""
+
+        def enter(iterator: Any) -> Any:
+            try:
+                episode = self.episode(iterator)
+                episode.arrived, episode.lost = None, False
+            except KeyError:
+                return 0
+            return now(), process_time_ns(), thread_time_ns()
+
+        def leave(entered: Any, was: int, iterator: Any, got: Any) -> None:
+            end = now()
+            if not entered:
+                return
+            try:
+                episode = self.episode(iterator)
+                began = entered[0]
+                self._cost(episode, began, entered[1])
+                self._span(self._receive, end, end, self._arguments(episode), thread_time_ns() - entered[2])
+                error = _error(got)
+                if error is StopIteration:
+                    return
+                if episode.lost:
+                    batch = iterator._rcvd_idx  # it was waited for, and did not come
+                elif getattr(iterator, "_in_order", True):
+                    batch = iterator._rcvd_idx - 1
+                else:
+                    batch = episode.arrived
+                more = {} if error is None else {"error": error.__name__}
+                self._span(self._wait, began, end, self._arguments(episode, ready=episode.arrived is None and not episode.lost), batch)
+                if not episode.lost:
+                    self._span(self._consumed, end, end, self._arguments(episode, **more), batch)
+                else:
+                    self._died(iterator, episode)
+            except Exception as exc:
+                self._recording.failed("a wait for a batch", exc)
+
+        return enter, leave
+
+    def _cost(self, episode: Episode, began: int, worked: int) -> None:
+        """How much processor's time, of all threads, the program has used from one batch to the request for the next one."""
+        if episode.worked:
+            self._span(self._train, began, began, self._arguments(episode), worked - episode.worked)
+        episode.worked = process_time_ns()
+
+    # without workers
+
+    def around_next_here(self) -> tuple[Any, Any]:
+        """Around ``_next_data`` where this thread prepares batches itself; perhaps inside of an item of another loader."""
+        here = self._here
+
+        def enter(iterator: Any) -> Any:
+            try:
+                episode = self.episode(iterator)
+                before = here.batch, here.item, here.args, here.episode, here.worker, here.sources, here.of, here.dataset, here.batches_of
+                self._recording.be_at(episode, MAIN)
+            except Exception:
+                return 0
+            here.inside, here.batch = PIN, episode.batches
+            return now(), episode, before, process_time_ns()
+
+        def leave(entered: Any, was: int, got: Any) -> None:
+            end = now()
+            here.inside = was
+            if not entered:
+                return
+            try:
+                began, episode, before, worked = entered
+                here.batch, here.item, here.args, here.episode, here.worker, here.sources, here.of, here.dataset, here.batches_of = before
+                error = _error(got)
+                if error is StopIteration:
+                    return
+                self._cost(episode, began, worked)
+                batch = episode.batches
+                episode.batches += 1
+                more = {} if error is None else {"error": error.__name__}
+                self._span(self._wait, began, end, self._arguments(episode, ready=False), batch)
+                self._span(self._consumed, end, end, self._arguments(episode, **more), batch)
+            except Exception as exc:
+                self._recording.failed("a batch", exc)
+
+        return enter, leave
+
+    # pinning
+
+    def around_pin_loop(self) -> tuple[Any, Any]:
+        """Around the pinning thread's loop."""
+        here = self._here
+
+        def enter(in_queue: Any, out_queue: Any) -> int:
+            here.inside, here.asked = PIN, in_queue
+            here.owner = next((known for known, _ in list(self._episodes.values()) if _has(known(), in_queue, out_queue)), None)
+            return 1
+
+        def leave(began: int, was: int) -> None:
+            here.inside, here.asked = was, None
+
+        return enter, leave
+
+    def around_pin(self) -> tuple[Any, Any]:
+        """Around ``pin_memory``, which calls itself."""
+        here = self._here
+
+        def enter() -> int:
+            if here.inside != PIN or here.batch == UNKNOWN:
+                return 0
+            here.inside = PINNING
+            return now()
+
+        def leave(began: int, was: int) -> None:
+            end = now()
+            here.inside = was
+            if not began:
+                return
+            try:
+                args, owner = here.args, here.owner
+                if owner is not None:  # in the pinning thread; an iterator with persistent workers is in another episode now
+                    args = self._arguments(self.episode(owner()))
+                self._span(self._pin, began, end, args, here.batch)
+            except Exception as exc:
+                self._recording.failed("a batch's pinning", exc)
+
+        return enter, leave
+
+
+def _has(iterator: Any, in_queue: Any, out_queue: Any) -> bool:
+    """Whether a pinning thread's queues are those of an iterator."""
+    return getattr(iterator, "_worker_result_queue", None) is in_queue and getattr(iterator, "_data_queue", None) is out_queue
+
+
+def _error(got: Any) -> type[BaseException] | None:
+    """What a body that this is called after has raised, if it has returned nothing."""
+    return (sys.exc_info()[0] or BaseException) if got is ABSENT else None

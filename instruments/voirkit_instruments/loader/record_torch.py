@@ -1,0 +1,210 @@
+"""Which functions of torch the loader instrument stands around: the one table of them. Checked with torch 2.1 and 2.15, torchdata 0.11.
+
+Nothing here imports torch; what does not fit is told by its name and left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, MethodType
+
+from voirkit_instruments.loader.record_batches import Batches
+from voirkit_instruments.loader.record_datasets import BATCH, SAMPLE, datasets, method, source, unread
+from voirkit_instruments.loader.record_deaths import Deaths
+from voirkit_instruments.loader.record_find import Finder, is_foreign
+from voirkit_instruments.loader.record_items import Items
+from voirkit_instruments.loader.record_libraries import Libraries
+from voirkit_instruments.loader.record_named import NamedOperations
+from voirkit_instruments.loader.record_operations import Operations, called
+from voirkit_instruments.loader.record_patches import LoaderPatches, innermost, parameter
+from voirkit_instruments.loader.record_spans import FETCH, OUTSIDE, PIN, PUTTING, Recording
+from voirkit_instruments.loader.record_workers import Workers
+from voirkit_instruments.patching import when_there
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
+_DATALOADER = "torch.utils.data.dataloader"
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+
+
+def _nothing(began: int, was: int) -> None:
+    """After what was only to be known of before."""
+
+
+def _begin(*_: Any) -> int:
+    """Before what is only to be known of after."""
+    return 1
+
+
+def _name_of_own(collate: Any) -> str | None:
+    """What the program's (or another library's) collate function is called; None of torch's."""
+    while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
+        collate = collate.func
+    return None if is_foreign(collate) else str(getattr(collate, "__name__", type(collate).__name__))
+
+
+class LoaderTorch:
+    """The patches of the loader instrument in one process.
+
+    Args:
+        recording: Where records go.
+        named: Operations that the user names.
+    """
+
+    def __init__(self, recording: Recording, named: Sequence[str]) -> None:
+        self.recording = recording
+        self.patches = LoaderPatches(recording.here)
+        operations = Operations(recording, self.patches)
+        self._find = Finder(operations)
+        self._libraries = Libraries(operations, self._find.transform)
+        self.named = NamedOperations(named, operations)
+        self._workers = Workers(recording, self.prepare)
+        self._batches = Batches(recording, self.prepare, Deaths(recording).look)
+        self._items = Items(recording, self._workers)
+        self._item, self._many, self._collate = self._items.around_item(), self._items.around_items(), self._items.around_collate()
+
+    def put(self) -> None:
+        """Put the patches in place, each as soon as its module is there."""
+        for module, put in (
+            ("torch.utils.data._utils.fetch", self._put_fetch),
+            ("torch.utils.data._utils.worker", self._put_worker),
+            ("torch.utils.data._utils.pin_memory", self._put_pin),
+            (_DATALOADER, self._put_loader),
+            ("torchdata.stateful_dataloader.worker", self._put_worker),
+            (_STATEFUL, self._put_stateful),
+            ("multiprocessing.queues", self._put_queues),
+        ):
+            when_there(module, put, self._off)
+        self.named.watch()
+
+    def remove(self) -> None:
+        """Put all back as it was."""
+        self.named.unwatch()
+        self.patches.remove()
+
+    def prepare(self, dataset: Any, collate: Any, whole: bool) -> dict[str, Any]:
+        """Put what is recorded around what a dataset and a collate function run, as far as it is not there.
+
+        Args:
+            dataset: What a loader reads from.
+            collate: What puts its samples together.
+            whole: Whether it is not called, and a sample is a batch.
+
+        Returns:
+            ``source``: the class whose samples are read, and its method; ``whole``, if it is; ``collate``: the name of the program's own.
+        """
+        self._libraries.look()
+        self.named.look()
+        for one in datasets(dataset):
+            self._put_reading(one)
+        self._find.dataset(dataset)
+        self._put_collate(collate)
+        own = _name_of_own(collate)
+        return {"source": source(dataset), **({"whole": True} if whole else {}), **({"collate": own} if own else {})}
+
+    def _put_reading(self, dataset: Any) -> None:
+        for name, around, passed in ((SAMPLE, self._item, 2), (BATCH, self._many, 1)):
+            found = method(dataset, name)
+            if found is None:
+                if name == SAMPLE and (missed := unread(dataset)) is not None:
+                    self.patches.patches.table.setdefault(missed, "is not written in Python")
+                continue
+            owner, function = found
+            parameters = [parameter(innermost(function), which) for which in range(passed)]
+            where = f"{owner.__module__}.{owner.__qualname__}.{name}"
+            if any(one is None or one[1] for one in parameters):
+                self.patches.patches.table.setdefault(where, "has no parameter for an index")
+            else:
+                self.patches.put(where, function, *around, FETCH, tuple(one[0] for one in parameters if one is not None), ())
+
+    def _put_collate(self, collate: Any) -> None:
+        while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
+            collate = collate.func
+        if type(collate) not in (FunctionType, MethodType):
+            found = called(type(collate))
+            if found is None:
+                return
+            collate = vars(found[0])[found[1]]
+        function = innermost(collate)
+        if type(function) is FunctionType:
+            self.patches.put(f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH)
+
+    # one module each
+
+    def _off(self, name: str, why: str) -> None:
+        self.patches.patches.table[name] = why
+        self.recording.warn(f"loader: {name} is not watched: it {why.rstrip('.')}.")
+
+    def _put(self, module: ModuleType, path: str, enter: Any, leave: Any, most: int, *passed: Any, value: bool = False) -> None:
+        found: Any = module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        name = f"{module.__name__}.{path}"
+        before, after = passed if passed else ((), ())
+        if not self.patches.put(name, found, enter, leave, most, before, after, value):
+            self._off(name, self.patches.patches.table[name])
+
+    def _put_fetch(self, module: ModuleType) -> None:
+        workers, items = self._workers, self._items
+
+        def preparing(dataset: Any, collate: Any, collates: Any) -> int:
+            return workers.preparing(dataset, collate, bool(collates))
+
+        def iterating(began: int, was: int, fetcher: Any) -> None:
+            try:
+                items.iterating(fetcher)
+            except Exception as exc:
+                self.recording.failed("an iterable dataset", exc)
+
+        self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ())
+        self._put(module, "_IterableDatasetFetcher.__init__", _begin, iterating, OUTSIDE, ("self",), ("self",))
+        by_index, by_turn = workers.around_fetch(), items.around_fetch()
+        edges = sys.modules.get("voirkit_instruments.syscalls.record_edges")  # loaded by --syscalls
+        if edges is not None:
+            by_index, by_turn = edges.around_fetch(*by_index), edges.around_fetch(*by_turn)
+        self._put(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
+        self._put(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
+
+    def _put_worker(self, module: ModuleType) -> None:
+        loop: Any = getattr(module, "_worker_loop", None)
+        names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
+        # By position: the names of the others have changed, these are called alike since 2.1.
+        self._put(module, "_worker_loop", *self._workers.around_loop(), OUTSIDE, (names[2], names[3], names[10]), ())
+        message = vars(module).get("_ResumeIteration")
+        if message is not None and message.__module__ == module.__name__:
+            self.patches.patches.put(message, "__init__", self._workers.resume(vars(message)["__init__"]))
+
+    def _put_queues(self, module: ModuleType) -> None:
+        self._put(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)
+        self._put(module, "Queue.put", *self._workers.around_put(), PUTTING, (), ("self", "obj"))
+
+    def _put_pin(self, module: ModuleType) -> None:
+        self._put(module, "_pin_memory_loop", *self._batches.around_pin_loop(), OUTSIDE, ("in_queue", "out_queue"), ())
+        self._put(module, "pin_memory", *self._batches.around_pin(), PIN)
+
+    def _put_loader(self, module: ModuleType) -> None:
+        batches = self._batches
+
+        def making(iterator: Any, loader: Any) -> int:
+            return batches.making(iterator, loader)
+
+        def again(iterator: Any, loader: Any, first_iter: bool) -> int:
+            return batches.beginning_again(iterator, loader, first_iter)
+
+        self._put(module, "_BaseDataLoaderIter.__init__", making, _nothing, OUTSIDE, ("self", "loader"), ())
+        self._put(module, "_BaseDataLoaderIter._reset", again, _nothing, OUTSIDE, ("self", "loader", "first_iter"), ())
+        self._put_iterators(module, "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+
+    def _put_stateful(self, module: ModuleType) -> None:
+        self._put_iterators(module, "_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
+
+    def _put_iterators(self, module: ModuleType, single: str, several: str) -> None:
+        batches, self_ = self._batches, ("self",)
+        self._put(module, f"{single}._next_data", *batches.around_next_here(), OUTSIDE, self_, (), value=True)
+        self._put(module, f"{several}._next_data", *batches.around_next(), OUTSIDE, self_, self_, value=True)
+        self._put(module, f"{several}._get_data", _begin, batches.after_get_data(), OUTSIDE, (), self_, value=True)
+        self._put(module, f"{several}._try_put_index", *batches.around_put_index(), OUTSIDE, self_, self_)

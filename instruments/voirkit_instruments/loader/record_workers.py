@@ -1,0 +1,234 @@
+"""Workers, as they see themselves: idle, preparing a batch, putting it on the queue; and how one knows whose worker it is.
+
+A forked worker has the episode from the thread that forked it; one that is started anew is handed it with the process
+(``record_children.py``); workers that stay for the next episode are told by the message with which torch wakes them.
+Checked with torch 2.1 and 2.15, torchdata 0.11.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import process_time_ns, thread_time_ns
+
+from voirkit.probes.around import ABSENT
+from voirkit_instruments.loader.record_spans import FETCH, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from voirkit_instruments.loader.record_spans import Recording
+
+_SIZED, _SIZED_EVERY = 4, 64  # batches that are looked into: the first, and few of the others
+_MOST_PARTS = 4096  # parts of a batch that are looked at
+_OBJECT = 16  # bytes that pickle writes for a number, some
+_CARRIED = "voirkit"  # the attribute of torch's message
+
+
+class Workers:
+    """Functions that stand around those of a worker, and of what prepares batches in any process.
+
+    Args:
+        recording: Where records go.
+        prepare: Called with a dataset and a collate function before they are used, and whether a sample is a batch; tells the source of
+            samples, as in ``Episode``.
+    """
+
+    def __init__(self, recording: Recording, prepare: Callable[[Any, Any, bool], dict[str, Any]]) -> None:
+        self._recording, self._prepare = recording, prepare
+        self._here, self._span = recording.here, recording.span
+        self._preprocess = recording.name("data", "preprocess", "batch")
+        self._cpu = recording.name("data", "cpu", "cpu_ns")
+        self._idle = recording.name("worker", "idle", "batch")
+        self._put = recording.name("worker", "put", "batch")
+        self._send, self._making, self._bytes, self._tensors = map(recording.cost, ("send_ns", "making_ns", "bytes", "tensors"))
+
+    def around_loop(self) -> tuple[Any, Any]:
+        """Around ``_worker_loop``."""
+        here = self._here
+
+        def enter(index_queue: Any, data_queue: Any, worker: int) -> int:
+            try:
+                here.inside, here.asked, here.given = WORKER, index_queue, data_queue
+                here.batch, here.idle, here.worked = UNKNOWN, 0, 0
+                self._be(here.making or Episode(UNKNOWN, UNKNOWN), worker)
+            except Exception as exc:
+                self._recording.failed("a worker", exc)
+            return 1
+
+        def leave(began: int, was: int) -> None:
+            here.inside = was
+
+        return enter, leave
+
+    def _be(self, episode: Episode, worker: int) -> None:
+        here = self._here
+        self._recording.be_at(episode, worker)
+        # A dataset may read its samples in threads of its own.
+        others: Any = type(here)
+        others.inside, others.args, others.episode, others.worker, others.sources = FETCH, here.args, episode, worker, here.sources
+
+    def around_get(self) -> tuple[Any, Any]:
+        """Around the ``get`` of a queue of processes."""
+        here, span, idle = self._here, self._span, self._idle
+
+        def enter() -> int:
+            return now()
+
+        def leave(began: int, was: int, queue: Any, got: Any) -> None:
+            if queue is not here.asked or not began:
+                return
+            end = now()
+            try:
+                since = here.idle or began
+                if got is ABSENT:  # torch waits for five seconds at a time
+                    here.idle = since
+                    return
+                here.idle = 0
+                if type(got) is tuple and type(got[0]) is int:
+                    here.batch = got[0]
+                    if was == WORKER:
+                        span(idle, since, end, here.args, got[0])
+                elif was != WORKER:
+                    here.batch = UNKNOWN  # a worker's answer, which passes through the pinning thread
+                else:
+                    told = getattr(got, "__dict__", {}).get(_CARRIED)
+                    if told is not None:
+                        again = Episode(*told)
+                        if here.episode is not None:
+                            again.source = here.episode.source
+                        self._be(again, here.worker)
+            except Exception as exc:
+                self._recording.failed("a worker's queue", exc)
+
+        return enter, leave
+
+    def around_put(self) -> tuple[Any, Any]:
+        """Around the ``put`` of a queue of processes."""
+        here, span, put = self._here, self._span, self._put
+
+        def enter() -> int:
+            return now()
+
+        def leave(began: int, was: int, queue: Any, given: Any) -> None:
+            if was == PUTTING:
+                here.sent = given
+            elif queue is here.given and began and type(given) is tuple and type(given[0]) is int:
+                span(put, began, now(), here.args, given[0])
+
+        return enter, leave
+
+    def resume(self, original: Any) -> Any:
+        """What ``_ResumeIteration`` is made by: it carries the episode that begins, with it through the queue."""
+        here = self._here
+
+        def __init__(message: Any, *args: Any, **kwargs: Any) -> None:
+            original(message, *args, **kwargs)
+            if here.making is not None:
+                object.__setattr__(message, _CARRIED, tuple(here.making.place.values()))
+
+        return __init__
+
+    # batches
+
+    def preparing(self, dataset: Any, collate: Any, collates: bool) -> int:
+        """Before a fetcher is made.
+
+        Args:
+            dataset: What it reads from.
+            collate: What puts samples together.
+            collates: Whether it does; else a sample is a batch.
+        """
+        here = self._here
+        try:
+            source = self._prepare(dataset, collate, not collates)
+            if here.inside == WORKER and here.episode is not None:
+                here.episode.source = source
+                self._be(here.episode, here.worker)
+        except Exception as exc:
+            self._recording.failed("what a dataset does", exc)
+        return 1
+
+    def around_fetch(self) -> tuple[Any, Any]:
+        """Around the ``fetch`` of a fetcher of samples by index."""
+        here = self._here
+
+        def enter() -> Any:
+            here.inside, here.item, here.collates = FETCH, UNKNOWN, False
+            return self.processor_ns(), now(), thread_time_ns()
+
+        def leave(began: Any, was: int, got: Any) -> None:
+            self.leave_fetch(began, was, got)
+
+        return enter, leave
+
+    def processor_ns(self) -> int:
+        """What has been worked so far: by all threads of a worker, else by this one."""
+        return thread_time_ns() if self._here.worker == MAIN else process_time_ns()
+
+    def leave_fetch(self, began: Any, was: int, got: Any) -> None:
+        """After a batch has been prepared.
+
+        Args:
+            began: ``processor_ns``, when it began, and what this thread had worked by then.
+            was: Where the thread was.
+            got: The batch, or ``ABSENT``.
+        """
+        end = now()
+        here = self._here
+        here.inside, here.item = was, UNKNOWN
+        if not began:
+            return
+        try:
+            worked = self.processor_ns() - began[0]
+            args, episode = here.args, here.episode
+            if episode is None:
+                return  # a fetcher that belongs to no loader
+            if got is ABSENT:
+                error = (sys.exc_info()[0] or BaseException).__name__
+                args = self._recording.arguments_of(episode, worker=here.worker, **episode.source, error=error)
+            self._span(self._preprocess, began[1], end, args, here.batch)
+            self._span(self._cpu, end, end, args, worked)
+            if here.worker != MAIN:
+                self._span(self._making, end, end, args, thread_time_ns() - began[2])
+                if here.worked:  # getting a number, and sending the batch before, in whatever threads
+                    self._span(self._send, end, end, args, began[0] - here.worked)
+            if got is not ABSENT and (here.batch < _SIZED or not here.batch % _SIZED_EVERY):
+                n_bytes, tensors = size(got)
+                self._span(self._bytes, end, end, args, n_bytes)
+                self._span(self._tensors, end, end, args, tensors)
+            if here.worker != MAIN:
+                here.worked = self.processor_ns()
+        except Exception as exc:
+            self._recording.failed("a batch's preparation", exc)
+
+
+def size(batch: Any) -> tuple[int, int]:
+    """The bytes of a batch and the number of its tensors, each of which is handed over in shared memory of its own.
+
+    Looks into plain lists, tuples and dicts only, and at torch's own tensors and numpy's own arrays; runs no code of the program.
+    """
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
+    n_bytes = tensors = looked_at = 0
+    open_ = [batch]
+    with torch._C.DisableTorchFunction():  # type: ignore[union-attr]  # a batch was fetched: torch is there
+        while open_ and looked_at < _MOST_PARTS:
+            part = open_.pop()
+            looked_at += 1
+            kind = type(part)
+            if kind is tensor:
+                tensors += 1
+                n_bytes += part.numel() * part.element_size()
+            elif kind is array:
+                n_bytes += int(part.nbytes)
+            elif kind is dict:
+                open_ += part.values()
+            elif kind is list or kind is tuple:
+                open_ += part
+            elif kind is str or kind is bytes:
+                n_bytes += len(part)
+            else:
+                n_bytes += _OBJECT
+    return n_bytes, tensors

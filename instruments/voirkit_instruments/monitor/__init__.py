@@ -1,0 +1,27 @@
+"""``--monitor`` and ``--prometheus``: processor, memory, storage, network and GPUs."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit_instruments import flag_values
+
+INSTRUMENT = Instrument(
+    "monitor",
+    options=(
+        Option(
+            "--monitor", "sample processor, memory, storage, network and GPUs, every second or as often as --monitor=SECONDS says",
+            type=flag_values.duration, const=1.0, metavar="SECONDS",
+        ),
+        Option(
+            "--prometheus",
+            "serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
+            type=flag_values.address, metavar="[HOST:]PORT",
+        ),
+    ),
+    record="voirkit_instruments.monitor.record:record",
+    parts={"monitor": dict},
+    summarise="voirkit_instruments.monitor.analyse:summarise",
+    page="voirkit_instruments.monitor.show_page:monitor",
+)  # fmt: skip
+
+__getattr__ = lazy_names(__name__, monitor_all="record", gpu_monitor="record")

@@ -1,0 +1,29 @@
+"""``--parameters``: norms, changes, gradients and NaN of parameters at the optimizer's steps."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit_instruments import flag_values
+
+INSTRUMENT = Instrument(
+    "parameters",
+    options=(
+        Option(
+            "--parameters",
+            "record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (50)",
+            type=flag_values.every, const=0, metavar="EVERY",
+        ),
+        Option(
+            "--parameters-of", "look also at the models' buffers, the optimizers' state, or both; implies --parameters",
+            type=flag_values.parameters_of, metavar="buffers,state",
+        ),
+    ),
+    record="voirkit_instruments.parameters.record:record",
+    parts={"parameters": dict},
+    summarise="voirkit_instruments.parameters.analyse:summarise",
+    table="voirkit_instruments.parameters.show:table",
+    page="voirkit_instruments.parameters.show_page:parameters",
+    priority=1,  # before the steps instrument, which it sees the steps through
+)  # fmt: skip
+
+__getattr__ = lazy_names(__name__, parameters="record")

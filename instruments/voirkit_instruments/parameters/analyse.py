@@ -1,0 +1,204 @@
+"""The parameters of a run, one by one: what they are, their figures by step, and what was true of each step."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from voirkit.analysis.document import Rank
+    from voirkit.runs.opened import Run
+
+KIND = "parameter"
+# Flags of a state, as voirkit_instruments.parameters.record_rows has them.
+GRAD_NONE, GRAD_ZERO, GRAD_NOT_ZERO, GRAD_NAN, GRAD_INF, CHANGED, SAME, NAN, INF = (1 << n for n in range(9))
+_FIGURES = {"norm": "norms", "grad_norm": "grad_norms", "update_norm": "update_norms"}
+
+Points = list[tuple[int, float]]
+
+
+@dataclass
+class Optimizer:
+    """An optimizer of a process.
+
+    Attributes:
+        rank, host, pid: Of the process.
+        number: Of the optimizer in it.
+        kind: Its class's name.
+        every: Steps between two looks at a parameter.
+        steps: How many it has made.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    number: int
+    kind: str
+    every: int
+    steps: int = 0
+
+
+@dataclass
+class Parameter:
+    """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is ``nan``.
+
+    Attributes:
+        rank, name: Whose, and what it is called.
+        optimizer: The optimizer in whose steps it was looked at; it is one of its own if ``seen[-1]["optimizer"]`` is not None.
+        seen: What it was (shape, dtype, device, requires_grad, group ...), each with the ``n`` of the step; more than one: it has changed.
+        norms, grad_norms, update_norms: (step, figure); the last norm may be that of the end, whose step is ``optimizer.steps``.
+        digests: (step, digest, what kind of digest).
+        states: (step, flags): true of that step and, as far as known, of those until the next.
+    """
+
+    rank: int
+    name: str
+    optimizer: Optimizer
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    norms: Points = field(default_factory=list)
+    grad_norms: Points = field(default_factory=list)
+    update_norms: Points = field(default_factory=list)
+    digests: list[tuple[int, int, str]] = field(default_factory=list)
+    states: list[tuple[int, int]] = field(default_factory=list)
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """(first step, the one behind the last, flags) of steps of which the same is known."""
+        ends = [n for n, _ in self.states[1:]] + [max(self.optimizer.steps, self.states[-1][0] + 1)] if self.states else []
+        for (n, flags), end in zip(self.states, ends, strict=True):
+            yield n, end, flags
+
+    def steps_with(self, flag: int) -> int:
+        """Of how many steps a flag is true, as far as is known."""
+        return sum(end - n for n, end, flags in self.spans() if flags & flag)
+
+    def first(self, flag: int) -> int | None:
+        """The first step of which a flag is true."""
+        return next((n for n, flags in self.states if flags & flag), None)
+
+    @property
+    def ever_changed(self) -> bool | None:
+        """Whether a step or anything else has changed its data; None: nothing says so, and nothing says that it was not."""
+        if any(flags & CHANGED for _, flags in self.states) or len({(digest, of) for _, digest, of in self.digests}) > 1:
+            return True
+        return False if len(self.digests) > 1 or any(flags & SAME for _, flags in self.states) else None
+
+    @property
+    def ever_gradient(self) -> bool | None:
+        """Whether it ever had a gradient; None: it is not known."""
+        return any(not flags & GRAD_NONE for _, flags in self.states) if self.states else None
+
+    def update_ratios(self) -> Points:
+        """2-norm of the update over that of the data before it, by step."""
+        norms = dict(self.norms)
+        return [(n, update / norms[n]) for n, update in self.update_norms if norms.get(n)]
+
+
+def parameters_of(run: Run) -> list[Parameter]:
+    """The parameters of a run, in the order in which the optimizers hold them."""
+    columns = "rank, host, pid, start_ns, category, name, value, number, args"
+    optimizers: dict[tuple[int, str, int, int], Optimizer] = {}
+    at: dict[tuple[int, str, int, int], tuple[Optimizer, int]] = {}  # by process and time: which step
+    steps = f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category = 'step' ORDER BY start_ns"
+    for batch in run.fetch(steps):
+        for rank, host, pid, start_ns, _, _, n, _, text in batch:
+            said = json.loads(text)
+            key = (rank, host, pid, said["optimizer"])
+            one = optimizers.get(key)
+            if one is None:
+                one = optimizers[key] = Optimizer(rank, host, pid, said["optimizer"], said["class"], said["every"])
+            one.steps = max(one.steps, n + 1)
+            at[rank, host, pid, start_ns] = (one, n)
+    found: dict[tuple[int, str, int, str, int], Parameter] = {}
+    met: dict[tuple[int, str, int, str], list[dict[str, Any]]] = {}
+    known: dict[tuple[Any, ...], list[dict[str, Any]]] = {}  # all that was seen of each
+    rest = (
+        f"SELECT {columns} FROM spans WHERE kind = '{KIND}' "
+        "AND category IN ('seen', 'state', 'digest', 'norm', 'grad_norm', 'update_norm') "
+        "ORDER BY start_ns, (category = 'seen') DESC"
+    )
+    for batch in run.fetch(rest):
+        for rank, host, pid, start_ns, category, name, value, number, text in batch:
+            who = (rank, host, pid, name)
+            if category == "seen":
+                met.setdefault(who, []).append(json.loads(text))
+                known.setdefault(who, []).append(met[who][-1])
+                continue
+            step = at.get((rank, host, pid, start_ns))
+            for one, n in [step] if step else _at_end(optimizers.values(), found, who):
+                key_of = (*who, one.number)
+                parameter = found.get(key_of)
+                if parameter is None:
+                    parameter = found[key_of] = Parameter(rank, name, one)
+                for kind in [kind for kind in met.get(who, ()) if kind["optimizer"] in (None, one.number)]:
+                    met[who].remove(kind)
+                    parameter.seen.append({"n": n, **kind})
+                _add(parameter, n, category, value, number, text)
+    for (rank, host, pid, name), kinds in met.items():
+        if not kinds or any((rank, host, pid, name) == key[:4] for key in found):
+            continue  # else nothing is known but that it is there: it can not be watched
+        of = next((o for (r, h, p, _), o in optimizers.items() if (r, h, p) == (rank, host, pid)), None)
+        if of is not None:
+            found.setdefault((rank, host, pid, name, of.number), Parameter(rank, name, of)).seen += [{"n": 0, **kind} for kind in kinds]
+    held = {who: numbers for who, kinds in known.items() if (numbers := {kind["optimizer"] for kind in kinds} - {None})}
+    # One that no optimizer seemed to have until its own made its first step is that one's.
+    return sorted((one for (*who, number), one in found.items() if number in held.get(tuple(who), {number})), key=_order)
+
+
+def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
+    """As the optimizers hold them; those that none holds, which have no place, by name behind them."""
+    seen = parameter.seen[-1] if parameter.seen else {}
+    place = (seen.get("group", 0), seen.get("at", 0))
+    return parameter.rank, parameter.optimizer.number, seen.get("optimizer") is None, *place, parameter.name
+
+
+def _at_end(optimizers: Any, found: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
+    """The steps behind the last of the optimizers that a parameter was seen in: what comes in no step comes at the end."""
+    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in found]
+
+
+def _add(parameter: Parameter, n: int, category: str, value: int | None, number: float | None, text: str | None) -> None:
+    if category == "state" and value is not None:
+        states = parameter.states
+        if states and states[-1][0] == n:  # more has become known of the step since
+            states[-1] = (n, states[-1][1] | value)
+        else:
+            states.append((n, value))
+    elif category == "digest" and value is not None:
+        parameter.digests.append((n, value, json.loads(text or "{}").get("of", "")))
+    elif category in _FIGURES:
+        getattr(parameter, _FIGURES[category]).append((n, math.nan if number is None else number))
+
+
+def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, str] | None:
+    """(step, parameter, what) where NaN or Inf was seen first: in data before gradients are computed from it, else in a gradient.
+
+    A step's own gradient comes before the data that the step has made of it; of several the last in the order of parameters is taken: the
+    backward comes to it first.
+    """
+    words = ((GRAD_NAN, "NaN in the gradient"), (GRAD_INF, "Inf in the gradient"), (NAN, "NaN in the data"), (INF, "Inf in the data"))
+    seen = [
+        (n, at, -place, parameter, word)
+        for place, parameter in enumerate(parameters)
+        for at, (flag, word) in enumerate(words)
+        if (n := parameter.first(flag)) is not None
+    ]
+    if not seen:
+        return None
+    n, _, _, parameter, word = min(seen, key=lambda one: one[:3])
+    return n, parameter, word
+
+
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``parameters`` of a summary; see ``voirkit.instrument.Instrument``."""
+    run, own = runs[0], summary.get("parameters")
+    kinds = run.connection().execute(f"SELECT 1 FROM spans WHERE kind = '{KIND}' LIMIT 1").fetchone()
+    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
+        return None  # a run of one rank has worked it out at its end
+    from voirkit_instruments.parameters.analyse_summary import parameters_summary
+
+    return {"parameters": parameters_summary(run)}

@@ -1,0 +1,92 @@
+"""``--parameters``: norms, changes, gradients of each parameter at the optimizer's steps, written into the trace plane.
+
+It only looks: no hook, no wrapper, no tensor of the program is changed. Steps are seen where the steps instrument stands (``steps_heard``).
+"""
+
+from __future__ import annotations
+
+from voirkit.imports import when_imported
+from voirkit.instrument import instrument_definition
+from voirkit_instruments.once import once
+from voirkit_instruments.steps.events import CALLED, STEPPED, WALKED, ZEROED, heard_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit_instruments.parameters.record_watch import Watch
+
+EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step
+
+
+class Parameters:
+    """The watch of one run, once torch is there.
+
+    Args:
+        ov: The overseer.
+        every: Steps between two looks at a parameter.
+        of: What else is looked at.
+    """
+
+    def __init__(self, ov: Overseer, every: int, of: Sequence[str]) -> None:
+        self._ov, self._every, self._of = ov, every, of
+        self._watch: Watch | None = None
+        self._over = False
+        heard = heard_of(ov)
+        heard.tell(CALLED, before=self._told("called"))
+        heard.tell(WALKED, after=self._told("walked"))
+        heard.tell(STEPPED, self._told("before_step"), self._told("after_step"))
+        heard.tell(ZEROED, self._told("before_zero_grad"), self._told("after_zero_grad"))
+
+    def _told(self, what: str) -> Any:
+        def told(*passed: Any) -> None:
+            watch = self._watch
+            if watch is not None:
+                getattr(watch, what)(*passed)
+
+        return told
+
+    def begin(self, torch: ModuleType) -> None:
+        """torch has been imported."""
+        if self._over:
+            return
+        try:
+            from voirkit.trace import recorder
+            from voirkit_instruments.parameters.record_watch import Watch
+
+            self._watch = Watch(torch, recorder, self._every, self._ov.warn, self._of)
+        except Exception as exc:  # a torch that is not like any known one
+            self._ov.warn(f"parameters: nothing is recorded of them ({type(exc).__name__}: {exc}).")
+
+    def end(self) -> None:
+        """The program has ended."""
+        self._over = True
+        if self._watch is not None:
+            self._watch.finish()
+            self._watch = None
+
+
+@instrument_definition
+@once("--parameters")
+def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | PhaseWithPriority]:
+    """Record what the parameters do at the optimizer's steps.
+
+    Args:
+        every: Steps between two looks at a parameter; 1: all at each step.
+        of: What else is looked at: ``buffers`` of the models, ``state`` of the optimizers.
+    """
+    recording = Parameters(ov, every, of)
+    when_imported("torch", recording.begin)
+    try:
+        yield ov.phases.run_script(priority=1)
+    finally:
+        recording.end()
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
+    """Record what the options ask for."""
+    return parameters(options["parameters"] or EVERY, *(options["parameters_of"] or ()))(ov)

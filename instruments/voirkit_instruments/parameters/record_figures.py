@@ -1,0 +1,248 @@
+"""Figures of tensors for ``--parameters``: norms, digests, samples. Batched, under no_grad, and nothing here waits for a device.
+
+What is given out are small tensors on the same device; ``parameters_later`` brings them to the host. Checked with torch 2.1 and 2.15.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from voirkit_instruments.parameters.record_rows import GRAD_INF, GRAD_NAN, GRAD_NOT_ZERO, INF, NAN
+from voirkit_instruments.steps.tensor_memory import is_readable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+SAMPLE = 64  # elements of each tensor that are looked at when it is sampled
+NOT_SAME, NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4, 8  # codes of an element
+_AWAY = 40503  # the sampled places wander by so many elements a step
+_CHUNK = 1 << 20  # elements that are digested at a time where it is done by torch: 8 MiB of memory
+_MULTIPLIER = -7046029254386353131  # odd, 64 bits without a pattern (that of splitmix64)
+_SHIFTED = 29
+
+
+class Figures:
+    """Figures of tensors.
+
+    Args:
+        torch: The module.
+
+    Attributes:
+        tensor: torch's own type of them.
+        count: How many elements a sample has at most.
+    """
+
+    count = SAMPLE
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.tensor = torch.Tensor
+        self._integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        self._low = {kind for name in ("float16", "bfloat16") if (kind := getattr(torch, name, None)) is not None}
+        self._float8 = {getattr(torch, name) for name in dir(torch) if name.startswith("float8_")}
+        self._weights: dict[Any, Any] = {}
+        self._norm_as: bool | None = None
+
+    def is_readable(self, tensor: Any) -> bool:
+        """Whether a tensor's elements are in memory; what is not is given to no other method."""
+        return is_readable(self._torch, tensor)
+
+    # norms
+
+    def norms(self, tensors: Sequence[Any]) -> list[Any]:
+        """2-norms of tensors on one device, each as a tensor of no dimension: float64 of float64, else float32.
+
+        Tensors of another type than floating and complex have none: None stands for them.
+        """
+        torch = self._torch
+        found: list[Any] = [None] * len(tensors)
+        by_kind: dict[Any, list[int]] = {}
+        parts = [self._floating(tensor) for tensor in tensors]
+        for at, part in enumerate(parts):
+            if part is None:
+                continue
+            if not part.numel():
+                found[at] = torch.zeros((), device=part.device)
+            else:
+                by_kind.setdefault(part.dtype, []).append(at)
+        for kind, places in by_kind.items():
+            for at, norm in zip(places, self._batched([parts[at] for at in places], kind), strict=True):
+                found[at] = norm
+        return found
+
+    def _floating(self, tensor: Any) -> Any:
+        if tensor.dtype in self._float8:
+            return tensor.float()
+        if tensor.dtype.is_complex:
+            return self._torch.view_as_real(tensor.resolve_conj())
+        return tensor if tensor.dtype.is_floating_point else None
+
+    def _batched(self, tensors: list[Any], kind: Any) -> Sequence[Any]:
+        torch = self._torch
+        if kind not in self._low:
+            return torch._foreach_norm(tensors)  # type: ignore[no-any-return]
+        if self._norm_as is not False:
+            try:  # half precision would overflow at 65504
+                found: Sequence[Any] = torch._foreach_norm(tensors, 2, dtype=torch.float32)
+                self._norm_as = True
+                return found
+            except TypeError:  # torch before 2.4
+                self._norm_as = False
+        return [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
+
+    def exact_norm(self, tensor: Any) -> float:
+        """The norm in float64, for tensors on the CPU whose squares are too small or too large for float32."""
+        part = self._floating(tensor)
+        return 0.0 if part is None else float(self._torch.linalg.vector_norm(part, dtype=self._torch.float64))
+
+    # samples
+
+    def place(self, tensor: Any) -> tuple[int, int] | None:
+        """How many elements are taken of a tensor, and how far apart in memory they lie; None if it does not lie in memory as a whole."""
+        n = tensor.numel()
+        if not n or not self.is_dense(tensor):
+            return None
+        count = min(n, SAMPLE)
+        return count, n // count
+
+    def is_dense(self, tensor: Any) -> bool:
+        """Whether each place of the memory from a tensor's first element to its last is one of its elements."""
+        if tensor.is_contiguous():
+            return True
+        ends = 0
+        for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
+            if size != 1:
+                if stride != max(ends, 1):
+                    return False
+                ends = max(ends, 1) * size
+        return True
+
+    def bits(self, tensor: Any) -> Any:
+        """The elements' bits as integers, in the same memory."""
+        if tensor.dtype.is_complex:
+            tensor = self._torch.view_as_real(tensor.resolve_conj())
+        return tensor.view(self._integers[tensor.element_size()])
+
+    def sample(self, wanted: Sequence[tuple[Any, tuple[int, int] | None]], n: int) -> Any:
+        """Elements of tensors of one type on one device, one after the other; the places wander from one step ``n`` to the next."""
+        views = []
+        for tensor, place in wanted:
+            if place is None:
+                views.append(tensor.reshape(-1)[:SAMPLE])
+            else:
+                count, apart = place
+                views.append(tensor.as_strided((count,), (apart,), tensor.storage_offset() + n * _AWAY % apart))
+        return self._torch.cat(views)
+
+    # codes
+
+    def codes(self, elements: Any, before: Any = None) -> Any:
+        """What is true of each element: numpy's array of bytes for those on the CPU, else a tensor.
+
+        Args:
+            elements: The elements.
+            before: What they were; without it it is said which are not zero.
+        """
+        torch = self._torch
+        if elements.device.type == "cpu":
+            return self._codes_here(elements, before)
+        which = elements != 0 if before is None else self.bits(before) != self.bits(elements)
+        codes = self._marked(which, NOT_ZERO if before is None else NOT_SAME)
+        if elements.dtype.is_floating_point or elements.dtype.is_complex:
+            wide = elements.float() if elements.element_size() == 1 else elements  # float8: little is written for it
+            codes = codes + self._marked(torch.isnan(wide), IS_NAN) + self._marked(torch.isinf(wide), IS_INF)
+        return codes
+
+    def _codes_here(self, elements: Any, before: Any) -> Any:
+        is_floating = elements.dtype.is_floating_point
+        plain = elements.float() if is_floating and elements.element_size() < 4 else elements
+        values = plain.numpy()
+        if before is None:
+            codes = (values != 0) * np.uint8(NOT_ZERO)
+        else:
+            codes = (self.bits(before).numpy() != self.bits(elements).numpy()).reshape(len(values), -1).any(1) * np.uint8(NOT_SAME)
+        if (is_floating or elements.dtype.is_complex) and not np.isfinite(values).all():
+            codes += np.isnan(values) * np.uint8(IS_NAN) + np.isinf(values) * np.uint8(IS_INF)
+        return codes
+
+    def _marked(self, which: Any, code: int) -> Any:
+        return which.view(self._torch.uint8) * code
+
+    def codes_of_all(self, tensor: Any) -> Any:
+        """The codes that some element of a tensor has, as one number on its device."""
+        torch = self._torch
+        if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
+            tensor = tensor.float()
+        found = self._marked((tensor != 0).any(), NOT_ZERO)
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            found = found + self._marked(torch.isnan(tensor).any(), IS_NAN) + self._marked(torch.isinf(tensor).any(), IS_INF)
+        return found
+
+    @staticmethod
+    def data_flags(code: int) -> int:
+        """What codes of data say of a state."""
+        return (NAN if code & IS_NAN else 0) | (INF if code & IS_INF else 0)
+
+    @staticmethod
+    def gradient_flags(code: int) -> int:
+        """What codes of a gradient do."""
+        return (GRAD_NOT_ZERO if code & NOT_ZERO else 0) | (GRAD_NAN if code & IS_NAN else 0) | (GRAD_INF if code & IS_INF else 0)
+
+    # changes
+
+    def same(self, before: Any, after: Any) -> bool:
+        """Whether two tensors on the CPU have the same bits; at once where the first elements differ."""
+        return bool(self._torch.equal(self.bits(before), self.bits(after)))
+
+    def difference(self, before: Any, after: Any) -> Any:
+        """After less before, in the memory of ``before``; float32 of eight bits."""
+        return after.float() - before.float() if before.element_size() == 1 else self._torch.sub(after, before, out=before)
+
+    # digests
+
+    def flat(self, tensor: Any) -> Any:
+        """A dense tensor's elements in the order of memory; of another a copy in the order of elements."""
+        if self.is_dense(tensor):
+            return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+        return tensor.reshape(-1).contiguous()
+
+    def digest(self, tensor: Any) -> Any:
+        """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no dimension.
+
+        On the CPU it is ``zlib.crc32`` of the bytes in the order of memory. Elsewhere ``sum64`` does it.
+        """
+        flat = self.flat(tensor)
+        if flat.device.type == "cpu":
+            return zlib.crc32(memoryview(self.bits(flat).numpy()).cast("B")) if flat.numel() else 0
+        return self.sum64(flat)
+
+    def sum64(self, flat: Any) -> Any:
+        """The sum, modulo 2^64, of each element's bits times an odd number of its place. Any one element that changes changes it."""
+        torch = self._torch
+        if flat.dtype.is_complex:
+            flat = torch.view_as_real(flat).reshape(-1)
+        bits = self.bits(flat)
+        weights = self._weights.get(flat.device)
+        if weights is None:
+            weights = self._weights[flat.device] = self._made(min(flat.numel(), _CHUNK), flat.device)
+        elif len(weights) < min(flat.numel(), _CHUNK):
+            weights = self._weights[flat.device] = self._made(_CHUNK, flat.device)
+        total = torch.zeros((), dtype=torch.int64, device=flat.device)
+        for at, start in enumerate(range(0, flat.numel(), _CHUNK)):
+            part = bits[start : start + _CHUNK].to(torch.int64)
+            times = ((2 * at + 1) * 0x5851F42D4C957F2D + 2**63) % 2**64 - 2**63  # odd: a product of odd numbers is, and 2^63 is even
+            total += (part * weights[: len(part)]).sum() * times
+        return total
+
+    def _made(self, count: int, device: Any) -> Any:
+        """Odd numbers without a pattern, the same on every device; no generator of the program's is asked."""
+        torch = self._torch
+        found = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _MULTIPLIER
+        found ^= found >> _SHIFTED
+        found *= -4658895280553007687
+        found ^= found >> 32
+        return found | 1

@@ -1,0 +1,252 @@
+"""A look at the parameters of one optimizer step: samples of some before and after it, all figures of those whose turn it is."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from voirkit_instruments.parameters.record_figures import NOT_SAME
+from voirkit_instruments.parameters.record_gradients import Gradients
+from voirkit_instruments.parameters.record_rows import CHANGED, GRAD_BITS, GRAD_INF, GRAD_NAN, GRAD_NONE, INF, NAN, SAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from voirkit_instruments.parameters.record_figures import Figures
+    from voirkit_instruments.parameters.record_later import Later
+    from voirkit_instruments.parameters.record_plan import Plan
+    from voirkit_instruments.parameters.record_rows import Records
+
+MOST_ALARMS = 10  # of an optimizer; what it costs to look for the first NaN is paid so often
+_BROKEN = NAN | INF | GRAD_NAN | GRAD_INF
+
+
+class Look:
+    """A look at one step; it is made before the step.
+
+    Args:
+        plan: What is watched.
+        parameters: The parameters themselves, in the order of the plan. Kept until the step is over.
+        scale: What the step itself divides its gradients by (AMP with fused optimizers); None: nothing.
+        figures, later, records: What it works with.
+
+    Attributes:
+        start_ns: When the step began.
+        due: Those whose turn it is, with their places in the plan.
+    """
+
+    def __init__(self, plan: Plan, parameters: list[Any], scale: Any, figures: Figures, later: Later, records: Records) -> None:
+        self.plan, self.start_ns, self.n = plan, 0, plan.n
+        self._parameters, self._scale, self._figures, self._later, self._records = parameters, scale, figures, later, records
+        self._due, self._groups = plan.due(), plan.sampled()
+        self.due = {at: parameters[at] for at in self._due}
+        self._flags: dict[int, int] = {}  # of some parameters, what is known without waiting for a device
+        self._found_broken: dict[int, tuple[int, int]] = {}  # by an alarm: flags of data and gradient
+        self._first = self._first_norms() if self.n == 0 else []
+        self._samples = [self._sample(group.at) for group in self._groups]
+        self._copies = [parameters[at].detach().clone() for at in self._due]
+        self._norms = figures.norms(self._copies)
+        self._gradients = self._read_gradients()
+        if self._gradients.is_broken and plan.is_finite:
+            self._alarm(before=True)
+
+    def _first_norms(self) -> list[tuple[str, int, Any]]:
+        """Before the first step the norms of all whose turn comes later."""
+        which = [at for turn in self.plan.turns for at in turn if at not in self._due]
+        norms = self._figures.norms([self._parameters[at].detach() for at in which])
+        return [("norm", at, norm) for at, norm in zip(which, norms, strict=True) if norm is not None]
+
+    def _read_gradients(self) -> Gradients:
+        sampled = [at for group in self._groups for at in group.at]
+        return Gradients(self.plan, self._parameters, sampled, self._due, self._scale, self._figures)
+
+    def _sample(self, ats: Sequence[int]) -> Any:
+        watched, parameters = self.plan.watched, self._parameters
+        return self._figures.sample([(parameters[at], watched[at].place) for at in ats], self.n)
+
+    def end(self, end_ns: int, has_walked: bool, more: Iterable[tuple[str, str, Any]] = ()) -> None:
+        """The step is over.
+
+        Args:
+            end_ns: When it was.
+            has_walked: There was a backward in it (a closure): the gradients are those of now.
+            more: What else has norms: category, name, tensor.
+        """
+        plan, figures = self.plan, self._figures
+        looked_at = {*self._due, *(at for group in self._groups for at in group.at)}
+        if not all(figures.is_readable(self._parameters[at]) for at in looked_at):  # the step has freed the memory of some
+            self._records.step(plan, self.start_ns, end_ns, self.n)
+            plan.n += 1
+            plan.last_ns = self.start_ns
+            return
+        if has_walked:
+            self._gradients = self._read_gradients()
+        sent = []
+        for group, before in zip(self._groups, self._samples, strict=True):
+            after = self._sample(group.at)
+            sent.append(figures.codes(after, before))
+        sent += self._gradients.codes
+        self._places: dict[tuple[str, int], int] = {}
+        for category, at, tensor in (*self._figures_of_due(), *self._first, *self._gradients.figures(), *self._norms_on_devices()):
+            self._places[category, at] = len(sent)
+            sent.append(tensor)
+        found = list(more)
+        self._more = [(category, name) for category, name, _ in found]
+        sent += figures.norms([tensor.detach() for _, _, tensor in found])
+        self._records.step(plan, self.start_ns, end_ns, self.n)
+        plan.n += 1
+        self._later.bring(sent, self._arrived)
+        plan.last_ns = self.start_ns
+
+    def _figures_of_due(self) -> Iterator[tuple[str, int, Any]]:
+        """What is to be known of the data of those whose turn it is."""
+        figures = self._figures
+        self._digests: dict[int, int] = {}
+        self._differences: dict[int, Any] = {}
+        for at, copy, norm in zip(self._due, self._copies, self._norms, strict=True):
+            data = self._parameters[at].detach()
+            if norm is not None:
+                yield "norm", at, norm
+            if data.device.type == "cpu":
+                same = figures.same(copy, data)
+                self._flags[at] = self._flags.get(at, 0) | (SAME if same else CHANGED)
+                self._digests[at] = figures.digest(data)
+            else:
+                yield "changed", at, (figures.bits(copy) != figures.bits(data)).any()
+                yield "codes", at, figures.codes_of_all(data)
+                if data.device.type == "cuda":
+                    yield "digest", at, figures.digest(data)
+            if norm is not None:
+                self._differences[at] = figures.difference(copy, data)
+        norms = figures.norms(list(self._differences.values()))
+        yield from (("update_norm", at, norm) for at, norm in zip(self._differences, norms, strict=True))
+
+    def _norms_on_devices(self) -> Iterator[tuple[str, int, Any]]:
+        """Where a pass over all data costs little: whether it is finite, of all in each step."""
+        which = [at for group in self._groups for at in group.at if self._parameters[at].device.type != "cpu"]
+        norms = self._figures.norms([self._parameters[at].detach() for at in which])
+        yield from (("norm_after", at, norm) for at, norm in zip(which, norms, strict=True) if norm is not None)
+
+    # what has arrived
+
+    def _arrived(self, found: list[Any]) -> None:
+        """Write all that is known of the step; called when the figures are on the host, at a later step perhaps."""
+        plan, states = self.plan, self._flags
+        n = len(self._groups)
+        for (category, name), norm in zip(self._more, found[len(found) - len(self._more) :], strict=True):
+            self._records.other(category, name, self.start_ns, float(norm[0]))
+        self._flags_of_data(found[:n])
+        for at, flags in self._gradients.flags(found[n:]):
+            states[at] = states.get(at, 0) | flags
+        got: dict[int, dict[str, Any]] = {at: {} for at in self._due}
+        for (category, at), place in self._places.items():
+            got.setdefault(at, {})[category] = found[place]
+        for at, arrays in got.items():
+            states[at] = states.get(at, 0) | self._figures_arrived(at, arrays)
+        broken = any(flags & _BROKEN for flags in states.values())
+        if broken and plan.is_finite and any(flags & (NAN | INF) for flags in states.values()):
+            self._alarm(before=False)
+        plan.is_finite = not broken
+        for at, (data, gradient) in self._found_broken.items():
+            held = max(plan.watched[at].state, 0)
+            states[at] = states.get(at, held & ~GRAD_BITS if gradient else held) | data | gradient
+        nones = self._gradients.none
+        if nones != plan.none:  # of those that are not sampled all else is as it was
+            for at, (one, none) in enumerate(zip(plan.watched, nones, strict=True)):
+                if at not in states and one.state >= 0 and none != bool(one.state & GRAD_NONE):
+                    states[at] = one.state & ~GRAD_BITS
+            plan.none = nones
+        for at, state in states.items():
+            self._state(at, state | (GRAD_NONE if nones[at] else 0), self.start_ns)
+        self._parameters = self._copies = []
+        self.due = {}
+        self._differences = {}
+
+    def _state(self, at: int, state: int, at_ns: int) -> None:
+        one = self.plan.watched[at]
+        if state != one.state and not one.why_not:
+            one.state = state
+            self._records.flags(one, "state", at_ns, state)
+
+    def _flags_of_data(self, found: list[Any]) -> None:
+        for group, elements in zip(self._groups, found, strict=True):
+            codes = np.bitwise_or.reduceat(elements.astype(np.uint8, copy=False), group.starts)
+            for at, code in zip(group.at, codes.tolist(), strict=True):
+                changed = CHANGED if code & NOT_SAME else SAME if self.plan.watched[at].is_whole else 0
+                self._flags[at] = self._flags.get(at, 0) | changed | self._figures.data_flags(code)
+
+    def _figures_arrived(self, at: int, arrays: dict[str, Any]) -> int:
+        """Write the figures of a parameter; what flags they add."""
+        one, records, figures = self.plan.watched[at], self._records, self._figures
+        got = {category: float(array[0]) for category, array in arrays.items() if category != "digest"}
+        flags = figures.data_flags(int(got.get("codes", 0)))
+        if "changed" in got:
+            flags |= CHANGED if got["changed"] else SAME
+        norm_after = got.get("norm_after", 0.0)
+        flags |= NAN if math.isnan(norm_after) else INF if math.isinf(norm_after) else 0
+        if "update_norm" in got and at in self._digests:
+            got["update_norm"] = self._exact_update(at, got["update_norm"])
+            if not math.isfinite(got["update_norm"]) and figures.is_readable(self._parameters[at]):
+                flags |= figures.data_flags(int(figures.codes_of_all(self._parameters[at].detach())))
+        gradient_flags, exact = self._gradients.exact(at, got)
+        if exact is not None:
+            got["grad_norm"] = exact
+        for category in ("norm", "grad_norm", "update_norm"):
+            if category in got:
+                records.figure(one, category, self.start_ns, got[category])
+        if at in self._digests:
+            records.digest(one, self.start_ns, self._digests[at], "crc32")
+        elif "digest" in arrays:
+            records.digest(one, self.start_ns, int(arrays["digest"].view(np.int64)[0]), "sum64")
+        return flags | gradient_flags
+
+    def _exact_update(self, at: int, norm: float) -> float:
+        """The norm of an update whose squares are too small or too large for float32."""
+        if (norm == 0 and self._flags.get(at, 0) & CHANGED) or math.isinf(norm):
+            return self._figures.exact_norm(self._differences[at])
+        return norm
+
+    # the first NaN
+
+    def _alarm(self, before: bool) -> None:
+        """Something is not finite for the first time: look at all of everything, once, to know where it began. On the CPU only."""
+        plan, figures = self.plan, self._figures
+        plan.is_finite = False
+        plan.alarms += 1
+        if plan.alarms > MOST_ALARMS:
+            return
+        for at, (one, parameter) in enumerate(zip(plan.watched, self._parameters, strict=True)):
+            if one.why_not or parameter.device.type != "cpu" or not figures.is_readable(parameter):
+                continue
+            flags = figures.data_flags(int(figures.codes_of_all(parameter.detach())))
+            values = self._gradients.of(at) if before else None
+            gradient = figures.gradient_flags(int(figures.codes_of_all(values))) if values is not None else 0
+            if flags and before and one.state >= 0 and not one.state & (NAN | INF):  # the step before did it, unseen
+                self._state(at, one.state | flags, plan.last_ns)
+            if flags or gradient:
+                self._found_broken[at] = flags, gradient
+
+    @staticmethod
+    def last(plan: Plan, figures: Figures, later: Later, records: Records) -> None:
+        """Write the norms and digests of all that are still there, at the end."""
+        at_ns = time.perf_counter_ns()
+        alive = [
+            (one, p.detach())
+            for one in plan.watched
+            if not one.why_not and (p := one.ref()) is not None and p.numel() and figures.is_readable(p)
+        ]
+        norms = figures.norms([data for _, data in alive])
+        known = [(one, norm) for (one, _), norm in zip(alive, norms, strict=True) if norm is not None]
+
+        def arrived(found: list[Any]) -> None:
+            for (one, _), value in zip(known, found, strict=True):
+                records.figure(one, "norm", at_ns, float(value[0]))
+
+        later.bring([norm for _, norm in known], arrived)
+        for one, data in alive:
+            if data.device.type == "cpu":
+                records.digest(one, at_ns, figures.digest(data), "crc32")

@@ -1,0 +1,1 @@
+"""Always on: processor time and memory of the run."""

@@ -1,0 +1,58 @@
+"""``--flame`` and ``--native``: stacks of Python and of C, by phase."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit_instruments import flag_values
+
+# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
+FLAME_HZ = 97
+# Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things repeat with (100, 250, 1000 Hz ticks), so
+# that it does not fall into step with them. docs/native.md says what is seen at it.
+NATIVE_HZ = 499
+FLAME_FOLDER, NATIVE_FOLDER, NATIVE_FILE = "flame", "native", "native.json"  # of a run directory
+
+NATIVE = Instrument(
+    "native",
+    options=(
+        Option(
+            "--native",
+            f"sample the C functions under each loader operation (--loader) and phase with perf, {NATIVE_HZ} times a second or HERTZ",
+            type=flag_values.hertz, const=NATIVE_HZ, metavar="HERTZ",
+        ),
+    ),
+    record="voirkit_instruments.stacks.record_native:record",
+    parts={"native": dict},
+    summarise="voirkit_instruments.stacks.analyse_native:summarise",
+    table="voirkit_instruments.stacks.show_native:table",
+    page="voirkit_instruments.stacks.show_native_page:native",
+    folders=(NATIVE_FOLDER, NATIVE_FILE),
+)  # fmt: skip
+
+FLAME = Instrument(
+    "flame",
+    options=(
+        Option(
+            "--flame",
+            f"take the stacks of all threads and workers with py-spy, {FLAME_HZ} times a second or HERTZ, for a flame graph of each phase; "
+            "with --native those of C too",
+            type=flag_values.stacks, const=FLAME_HZ, metavar="HERTZ",
+        ),
+        Option("--gil", "with --flame: only of threads that hold the GIL"),
+    ),
+    record="voirkit_instruments.stacks.record:record",
+    parts={"flame": dict},
+    summarise="voirkit_instruments.stacks.analyse:summarise",
+    table="voirkit_instruments.stacks.show:table",
+    page="voirkit_instruments.stacks.show_page:flame",
+    folders=(FLAME_FOLDER,),
+    exports={
+        "speedscope": (
+            "voirkit_instruments.stacks.export_speedscope",
+            "stacks by phase, for https://www.speedscope.app (of runs with --flame)",
+        ),
+        "collapsed": ("voirkit_instruments.stacks.export_collapsed", "the same as lines, for flame graph tools (of runs with --flame)"),
+    },
+)  # fmt: skip
+
+__getattr__ = lazy_names(__name__, flame="record", native="record_native")

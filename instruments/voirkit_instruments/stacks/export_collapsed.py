@@ -1,0 +1,27 @@
+"""The stacks of a run as lines of ``phase;process;frames n``, for flamegraph.pl, inferno and speedscope."""
+
+from __future__ import annotations
+
+from voirkit.report.output import text
+from voirkit_instruments.stacks.analysis import figures
+from voirkit_instruments.stacks.export_counts import chosen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+    from voirkit.runs.selection import Selection
+
+NAME, SUFFIX, IS_TEXT = "collapsed", ".collapsed.txt", True
+
+
+def write(run: Run, selection: Selection, target: str) -> list[str]:
+    """Write one file; compressed with gzip if its name ends in ``.gz``.
+
+    Raises:
+        VoirkitError: The run has no stacks, or not of what is chosen.
+    """
+    counts = chosen(run, selection, NAME)
+    with text(target) as put:
+        for line in figures.collapsed(counts):
+            put(line)
+    return [target]

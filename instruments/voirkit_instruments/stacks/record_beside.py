@@ -1,0 +1,195 @@
+"""A program of its own: runs a py-spy on each process of a tree, in chunks, each a file, and notes when it began and threads were there.
+
+    python -I -S record_beside.py PY-SPY PID STEM CHUNK_S MOST_BYTES OPTION...
+
+py-spy keeps all that it sees in memory and writes it when it ends: in chunks what it holds is bounded, and who kills it takes one chunk.
+One for each process, since its ``--subprocesses`` takes a thread of a forked process for that of its parent and writes every stack anew:
+43 MB in 11 s, of a training with two workers. Its times count from its own start, which this notes.
+
+Imports nothing of voirkit. Ends with the process, or when it is interrupted. Checked with py-spy 0.4.3; Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+
+_LOOK_S = 0.1  # how often it is looked which processes and threads there are
+_FAILED = 3  # chunks in a row of one process that came to nothing
+
+
+class Chunk:
+    """One py-spy, on one process.
+
+    Args:
+        command: Its words, without the file and the process.
+        file: What it writes.
+        pid: The process.
+
+    Attributes:
+        ready_ns: When it said that it looks; 0 before.
+        image: What the process executes.
+        until_ns: When that was the same last, if it is another by now: py-spy does not see what an exec puts in its place.
+    """
+
+    def __init__(self, command: list[str], file: str, pid: int) -> None:
+        self.file, self.pid, self.ready_ns = file, pid, 0
+        self.image = _image(pid)
+        self.began_ns = self._same_ns = time.perf_counter_ns()
+        self.until_ns: int | None = None
+        self.spy = subprocess.Popen(
+            [*command, "--output", file, "--pid", str(pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert self.spy.stdout is not None
+        self.said = b""
+        self.out = self.spy.stdout.fileno()
+        os.set_blocking(self.out, False)
+
+    def look(self) -> None:
+        """Have it end if the process executes something else by now."""
+        now, image = time.perf_counter_ns(), _image(self.pid)
+        if image == self.image:
+            self._same_ns = now
+        elif image[0] and self.until_ns is None:
+            self.until_ns = self._same_ns
+            self.spy.send_signal(signal.SIGINT)
+
+    def listen(self) -> None:
+        """Read what it says now."""
+        try:
+            self.said += os.read(self.out, 1 << 16)
+        except BlockingIOError:
+            pass
+        if not self.ready_ns and b"Sampling process" in self.said:
+            self.ready_ns = time.perf_counter_ns()
+
+    def lines(self) -> list[str]:
+        """What it has said."""
+        return [line.strip() for line in self.said.decode(errors="replace").splitlines() if line.strip()]
+
+
+def _image(pid: int) -> tuple[bytes, bytes]:
+    """What a process executes: its words, and where its stack begins, which the kernel chooses anew for each."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/stat", "rb") as stat:
+            return words.read(), stat.read().rpartition(b")")[2].split()[25]
+    except (OSError, IndexError):
+        return b"", b""
+
+
+class Tree:
+    """The chunks of a process and of those below it.
+
+    Args:
+        program: py-spy.
+        pid: The process.
+        stem: The path of the files, without their endings.
+        chunk_s: Seconds of one.
+        most_bytes: What the files may take in all.
+        options: For ``py-spy record``.
+    """
+
+    def __init__(self, program: str, pid: int, stem: str, chunk_s: str, most_bytes: int, options: list[str]) -> None:
+        self._command = [program, "record", *options, "--duration", chunk_s]
+        self._pid, self._stem, self._most_bytes = pid, stem, most_bytes
+        self._running: dict[int, Chunk] = {}
+        self._failed: dict[int, int] = {}
+        self._seen: dict[int, dict[int, int]] = {}  # by process and thread: when it was there last
+        self._number = self._written = 0
+        self._over = self._told = False
+
+    def interrupt(self, *_: object) -> None:
+        """Write what has been seen, and end."""
+        self._over = True
+
+    def run(self) -> None:
+        """Until the process ends, or ``interrupt``."""
+        while not self._over and self._written <= self._most_bytes:
+            there = self._look()
+            if self._pid not in there or self._failed.get(self._pid, 0) >= (_FAILED if self._told else 1):
+                break
+            for pid in there:
+                if pid in self._running:
+                    self._running[pid].look()
+                elif self._failed.get(pid, 0) < _FAILED:
+                    self._begin(pid)
+            self._wait(_LOOK_S)
+        if self._written > self._most_bytes:
+            print("what it writes has reached --trace-limit", flush=True)
+        for chunk in self._running.values():
+            chunk.look()
+            chunk.spy.send_signal(signal.SIGINT)
+        while self._running:
+            self._look()
+            self._wait(_LOOK_S)
+
+    def _begin(self, pid: int) -> None:
+        self._running[pid] = Chunk(self._command, f"{self._stem}.{self._number}.spy", pid)
+        self._number += 1
+
+    def _wait(self, within_s: float) -> None:
+        """Until something is said, or that time is over."""
+        outs = {chunk.out: chunk for chunk in self._running.values()}
+        for out in select.select(list(outs), [], [], within_s)[0]:
+            chunk = outs[out]
+            chunk.listen()
+            if chunk.ready_ns and not self._told:
+                self._told = True
+                print("ready", flush=True)
+        for chunk in [chunk for chunk in self._running.values() if chunk.spy.poll() is not None]:
+            self._end(chunk)
+
+    def _end(self, chunk: Chunk) -> None:
+        chunk.listen()
+        assert chunk.spy.stdout is not None
+        chunk.spy.stdout.close()
+        del self._running[chunk.pid]
+        there = os.path.exists(chunk.file)
+        self._failed[chunk.pid] = 0 if there else self._failed.get(chunk.pid, 0) + 1
+        self._written += os.path.getsize(chunk.file) if there else 0
+        used = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
+        note = {
+            "pid": chunk.pid, "file": os.path.basename(chunk.file) if there else None, "status": chunk.spy.returncode,
+            "began_ns": chunk.began_ns, "ready_ns": chunk.ready_ns, "until_ns": chunk.until_ns, "ended_ns": time.perf_counter_ns(),
+            "seen": self._seen.pop(chunk.pid, {}), "said": chunk.lines()[-4:],
+            "took_s": sum(one.ru_utime + one.ru_stime for one in used),  # of all until now
+        }  # fmt: skip
+        with open(f"{self._stem}.chunks", "a", encoding="utf-8") as notes:
+            notes.write(json.dumps(note) + "\n")
+        if not there and chunk.pid == self._pid:
+            print("\n".join(chunk.lines()), flush=True)
+
+    def _look(self) -> list[int]:
+        """The processes that are there. Notes when each thread was there last."""
+        now, left, found = time.perf_counter_ns(), [self._pid], []
+        while left:
+            pid = left.pop()
+            try:
+                os.readlink(f"/proc/{pid}/exe")  # a process that has ended, and nobody has waited for, has none
+                seen = self._seen.setdefault(pid, {})
+                for tid in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{tid}/children", encoding="ascii") as file:
+                        left += map(int, file.read().split())
+                    seen[int(tid)] = now
+                found.append(pid)
+            except OSError:
+                continue  # it has ended meanwhile
+        return found
+
+
+def main(words: list[str]) -> None:
+    """Run with the words of the command line."""
+    program, pid, stem, chunk_s, most_bytes, *options = words
+    tree = Tree(program, int(pid), stem, chunk_s, int(most_bytes), options)
+    signal.signal(signal.SIGINT, tree.interrupt)
+    tree.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

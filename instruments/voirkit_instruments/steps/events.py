@@ -1,0 +1,137 @@
+"""What else is done where the steps instrument stands around functions of torch: only one can, and tells others.
+
+Who wants to be told says so before torch is imported. What is told must not raise; its time is in no phase.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from voirkit_instruments.steps.record_plain import STEP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Told = Callable[..., None]
+
+STEPPED, ZEROED, CALLED, WALKED, ASKED = "step", "zero_grad", "forward", "backward", "next"
+LOSS, SCALED, ITERATED = "loss", "scale", "iter"
+
+
+class Heard:
+    """Who is told of what in one run.
+
+    Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer), ``forward`` (the
+    outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed), ``loss`` (before a walk
+    through a graph that ``backward`` begins: what it is called on), ``scale`` (after ``GradScaler.scale``: the loss and what it
+    became), ``iter`` (a loader makes an iterator; at last the loader) and
+    ``next`` (a loader is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``).
+
+    Attributes:
+        here: What each thread is inside of, once something is told.
+    """
+
+    def __init__(self) -> None:
+        self.here: Any = None
+        self._is_expected = False
+        self._before: dict[str, list[Told]] = {}
+        self._after: dict[str, list[Told]] = {}
+
+    def __bool__(self) -> bool:
+        return self._is_expected
+
+    def tell(self, event: str, before: Told | None = None, after: Told | None = None) -> None:
+        """Tell somebody, before and after the function's body, with what the event passes; after it even if it has raised.
+
+        With neither, somebody will say what before torch is there.
+        """
+        self._is_expected = True
+        for table, told in ((self._before, before), (self._after, after)):
+            if told is not None:
+                table.setdefault(event, []).append(told)
+
+    def around(self, event: str, here: Any, enter: Any, leave: Any) -> tuple[Any, Any]:
+        """What the steps instrument does before and after a function, with what is told of it."""
+        before, after = tuple(self._before.get(event, ())), tuple(self._after.get(event, ()))
+        if not before and not after:
+            return enter, leave
+        whole = event == STEPPED
+        self.here = here
+
+        def entering(*passed: Any) -> Any:
+            if not (whole and here.inside == STEP):  # the step of the class above is no other
+                for told in before:
+                    told(*_thing(passed))
+            return enter(*passed)
+
+        def leaving(began: int, was: int, *passed: Any) -> None:
+            leave(began, was, *passed)
+            if began:
+                for told in after:
+                    told(*_thing(passed))
+
+        return entering, leaving
+
+    def before_backward(self, here: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
+        """What is called before ``torch.autograd.backward``, and which of its variables that takes."""
+        before = tuple(self._before.get(LOSS, ()))
+        if not before:
+            return enter, ()
+        self.here = here
+
+        def entering(tensors: Any) -> Any:
+            for told in before:
+                told(tensors)
+            return enter()
+
+        return entering, ("tensors",)
+
+    def after_scale(self, here: Any) -> tuple[Any, Any] | None:
+        """What is called before and after ``GradScaler.scale``; None if nobody is told."""
+        after = tuple(self._after.get(SCALED, ()))
+        if not after:
+            return None
+
+        def entering(_: object) -> int:
+            return 1
+
+        def leaving(began: int, was: int, outputs: Any, scaled: Any) -> None:
+            here.inside = was
+            for told in after:
+                told(outputs, scaled)
+
+        return entering, leaving
+
+
+def _thing(passed: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The first argument, where a decorator's function has all of them in a tuple."""
+    return passed[0][:1] if passed and type(passed[0]) is tuple else passed
+
+
+class NoRecorder:
+    """Stands for the recorder where phases are not to be recorded (``--no-steps``), and somebody is told of them all the same."""
+
+    def name(self, *_: object, **__: object) -> int:
+        return 1
+
+    def arguments(self, _: object) -> int:
+        return 0
+
+    def span(self, *_: object) -> None:
+        pass
+
+    timed = span
+
+
+_of_runs: weakref.WeakKeyDictionary[Any, Heard] = weakref.WeakKeyDictionary()
+
+
+def heard_of(run: object) -> Heard:
+    """Who is told in a run.
+
+    Args:
+        run: Its overseer.
+    """
+    return _of_runs.setdefault(run, Heard())

@@ -1,0 +1,258 @@
+"""Loaders, as the steps instrument records them: their iterators being made, each request for a batch, and the request that finds none.
+
+Reads attributes of torch's own loader and iterators only, and never what could be code of the program, but for a dataset's length where
+its ``__len__`` plainly only looks. Checked with torch 2.1 and 2.15.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+
+from voirkit.probes.around import ABSENT
+from voirkit_instruments.steps.record_compute import now
+from voirkit_instruments.steps.record_lengths import batches
+from voirkit_instruments.steps.record_spans import UNKNOWN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit_instruments.steps.record_spans import Recording
+
+
+class Asked:
+    """An iterator over a loader, from its making to its end: an episode.
+
+    Attributes:
+        ref: The iterator.
+        args: Interned arguments of its records.
+        place: What they are.
+        began_ns: When it was made.
+        before: How much had been trained and called by then.
+        over: Whether its end has been recorded.
+        since_ns: When the next loop began, if this one evaluates and was not asked since: it may be held until long after its end.
+    """
+
+    __slots__ = ("args", "before", "began_ns", "over", "pid", "place", "ref", "since_ns")
+
+    def __init__(self, ref: Any, args: int, place: dict[str, Any], began_ns: int, before: tuple[int, int]) -> None:
+        self.ref, self.args, self.place, self.began_ns, self.before = ref, args, place, began_ns, before
+        self.pid = os.getpid()
+        self.over = False
+        self.since_ns: int | None = None
+
+
+class LoaderRecording:
+    """Writes what loaders do into the trace plane.
+
+    A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was trained in it, ``pipeline.evaluate`` if
+    models were only called. It ends with the request that finds nothing, or where its iterator is let go (``break``).
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._here = recording.hot.here
+        self._span = recording.recorder.span
+        self._arguments = recording.recorder.arguments
+        self._iter = recording.phase("dataloader", "iter")
+        self._fetch = recording.phase("dataloader", "fetch", "items")
+        self._end = recording.phase("dataloader", "end")
+        self._epoch = recording.phase("pipeline", "epoch")
+        self._evaluate = recording.phase("pipeline", "evaluate")
+        self._train = recording.phase("pipeline", "train")
+        self._queue = recording.phase("dataloader", "queue")
+        self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
+        self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
+        self._numbers = recording.numbers
+        self._iterators: dict[int, Asked] = {}  # by identity
+
+    def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
+        end = now()
+        self._here.inside = was
+        if not began:
+            return
+        try:
+            which = self._numbers.loader(loader)
+            if iterator is ABSENT:
+                place: dict[str, Any] = {"loader": which, **_error()}
+            else:
+                place = {"loader": which, "episode": self._numbers.settle(iterator)}
+                if threading.current_thread() is not threading.main_thread():
+                    self._elsewhere.add(threading.get_ident())
+                self._recording.hot.forget()  # a persistent worker's iterator begins again
+                self._next_loop(began)
+                self._ask(iterator, place, began)
+            with self._recording.torch._C.DisableTorchFunction():  # a length may be that of a tensor
+                described = _described(loader)
+            self._span(self._iter, began, end, self._arguments({**place, **described}))
+        except Exception as exc:
+            self._recording.failed("a loader's iterator", exc)
+
+    def after_iter(self) -> Any:
+        """Called after ``DataLoader.__iter__``: an iterator was made, or begins again."""
+
+        def leave(began: int, was: int, loader: Any, iterator: Any) -> None:
+            self._leave_iter(began, was, loader, iterator)
+
+        return leave
+
+    def after_init(self) -> Any:
+        """Called after an iterator was made by other means than ``DataLoader.__iter__``: by a loader that keeps it, or is not torch's."""
+
+        def leave(began: int, was: int, iterator: Any, loader: Any) -> None:
+            made = "_base_seed" in getattr(iterator, "__dict__", {})  # the last that torch's 2.1 to 2.15 set before what may fail
+            self._leave_iter(began, was, loader, iterator if made else ABSENT)
+
+        return leave
+
+    def after_next(self) -> Any:
+        """Called after an iterator was asked for a batch."""
+        recording, span, intern = self._recording, self._span, self._arguments
+        fetch, end_of_data = self._fetch, self._end
+
+        def describe(iterator: Any) -> tuple[int, int]:
+            return fetch, self._known(iterator).args
+
+        def other(began: int, end: int, iterator: Any, batch: Any) -> None:
+            try:
+                known = self._known(iterator)
+                if batch is not ABSENT:
+                    name, args, value = fetch, known.args, recording.items(batch)
+                else:
+                    error = sys.exc_info()[0]
+                    if error is not None and issubclass(error, StopIteration):
+                        name, args, value = end_of_data, known.args, 0
+                    else:
+                        name, args, value = fetch, intern({**known.place, **_error()}), UNKNOWN
+            except Exception as exc:
+                recording.failed("a batch", exc)
+            else:
+                span(name, began, end, args, value)
+                if name == end_of_data:
+                    self._over(known, began)
+
+        torch = recording.torch
+        modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+        return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
+
+    def after_get(self) -> Any:
+        """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over a loader and hands its batches over."""
+        here, span, queue, elsewhere, ident = self._here, self._span, self._queue, self._elsewhere, threading.get_ident
+
+        def leave(began: int, was: int, got: Any) -> None:
+            here.inside = was
+            if began and elsewhere and got is not ABSENT and ident() not in elsewhere:
+                span(queue, began, now())
+
+        return leave
+
+    def _known(self, iterator: Any) -> Asked:
+        known = self._iterators.get(id(iterator))
+        if known is None or known.ref() is not iterator:
+            # Made before anybody watched, or in a way of its own: of a loader that is not known.
+            known = self._ask(iterator, {"loader": None, "episode": self._numbers.settle(iterator)}, now())
+        known.since_ns = None
+        return known
+
+    def _ask(self, iterator: Any, place: dict[str, Any], began_ns: int) -> Asked:
+        key = id(iterator)
+        before = self._iterators.get(key)
+        if before is not None:
+            self._over(before, began_ns)
+        asked = Asked(None, self._arguments(place), place, began_ns, self._done())
+        asked.ref = weakref.ref(iterator, self._letting_go(key))
+        self._iterators[key] = asked
+        return asked
+
+    def _letting_go(self, key: int) -> Any:
+        def let_go(gone: Any) -> None:
+            asked = self._iterators.get(key)
+            if asked is not None and asked.ref is gone:
+                del self._iterators[key]
+                self._over(asked, now())
+
+        return let_go
+
+    def _next_loop(self, began_ns: int) -> None:
+        for asked in self._iterators.values():
+            trained, called = self._done(asked.before)
+            if called and not trained and asked.since_ns is None:
+                asked.since_ns = began_ns
+
+    def _done(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+        """How much has been trained and called since."""
+        hot = self._recording.hot
+        return hot.trained - before[0], hot.called - before[1]
+
+    def _over(self, asked: Asked, end_ns: int) -> None:
+        """A loop is over: it is a span of the pipeline, once."""
+        if asked.over or asked.pid != os.getpid():
+            return
+        asked.over = True
+        try:
+            trained, called = self._done(asked.before)
+            if asked.since_ns is not None:
+                self._span(self._evaluate, asked.began_ns, asked.since_ns, asked.args)
+            elif trained:
+                self._span(self._epoch, asked.began_ns, end_ns, asked.args)
+                begin = asked.began_ns if self._trained is None else min(self._trained[0], asked.began_ns)
+                self._trained = begin, now()  # a moment later: the training is around its epochs
+            elif called:
+                self._span(self._evaluate, asked.began_ns, end_ns, asked.args)
+        except Exception as exc:
+            self._recording.failed("an epoch", exc)
+
+    def finish(self, completed: bool) -> None:
+        """The program has ended; what is still held of its loops ends with it, if it came to its own end."""
+        open_ = sorted(self._iterators.values(), key=lambda asked: -asked.began_ns)
+        self._iterators = {}
+        if completed:
+            for asked in open_:
+                self._over(asked, now())
+        if self._trained is not None:
+            self._span(self._train, *self._trained)
+
+
+def _error() -> dict[str, Any]:
+    error = sys.exc_info()[0]  # of the body that this is called after
+    return {"error": error.__name__ if error is not None else None}
+
+
+def _described(loader: Any) -> dict[str, Any]:
+    from torch.utils.data import DataLoader  # it is there: this is about its iterators
+
+    if not isinstance(loader, DataLoader):
+        return _described_by_attributes(loader)
+    return {
+        "workers": loader.num_workers,
+        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "__dict__", {}).get("batch_size"),
+        "length": batches(loader),
+        "dataset": type(loader.dataset).__name__,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent": bool(loader.persistent_workers),
+        "whole_batches": hasattr(type(loader.dataset), "__getitems__"),
+    }
+
+
+def _described_by_attributes(loader: Any) -> dict[str, Any]:
+    """What torch's iterator was made from is no loader of torch: only its plain attributes are looked at.
+
+    fastai (2.8) hands torch a stand-in that is its own dataset; the loader itself is the stand-in's ``d``, and its batch size is ``bs``.
+    """
+    own = getattr(loader, "__dict__", {})
+    behind = getattr(own.get("d"), "__dict__", {}) if own.get("dataset") is loader else {}
+    dataset = behind.get("dataset", own.get("dataset"))
+    sizes = (own.get("batch_size"), behind.get("bs"))
+    return {
+        "workers": own.get("num_workers"),
+        "batch_size": next((size for size in sizes if type(size) is int), None),
+        "length": None,
+        "dataset": type(dataset).__name__,
+        "pin_memory": own.get("pin_memory") is True,
+    }

@@ -1,0 +1,274 @@
+"""What the steps instrument sees of a training, as given values, for scripts that give nothing and have no voirfile.
+
+=============== ============================================================= ====================================================
+given           value                                                         when
+=============== ============================================================= ====================================================
+``loss``        what ``backward`` is called on, if it is one number; before   at each ``backward``
+                a ``GradScaler`` scaled it
+``step``        the number of the step, from 0; with its ``batch``, or        when the next batch is asked for; without a loader
+                ``batch_size=None`` without a loader                          after the optimizer's step
+``loader``      a loader                                                      when it is first iterated
+``model``       the outermost module that is called for training              once
+``optimizer``   an optimizer                                                  at its first step
+``use_cuda``    whether the loss lies on a GPU                                at the first ``backward``
+=============== ============================================================= ====================================================
+
+Names that the program or a voirfile gives itself are left to them. Each of these events has ``$recorder``, and the step's ``$began_ns``.
+Nothing but the loss is looked at where nobody can listen. In forked children nothing is given.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+
+from voirkit.interruptions import is_from_handler
+from voirkit.probes.around import ABSENT
+from voirkit_instruments.steps.events import ASKED, CALLED, ITERATED, LOSS, SCALED, STEPPED, Heard, heard_of
+from voirkit_instruments.steps.record_plain import DEAF
+from voirkit_instruments.steps.tensor_memory import ScalarReader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit_instruments.steps.record_loss import Losses
+
+    Fetched = Callable[[int, int, object], None]
+
+now = time.perf_counter_ns
+
+
+class _Loop(threading.local):
+    """Where a thread's training loop is: a step is open from the arrival of its batch to the next request."""
+
+    iterator: Any = None  # a reference to who made the batch, or None if no step is open
+    batch: Any = None
+    has_trained = False
+    began_ns: int | None = None
+    asked_ns = arrived_ns = 0
+    stepped_ns: int | None = None  # when the last optimizer step without a loader ended
+
+
+_every: weakref.WeakSet[TrainingValues] = weakref.WeakSet()
+
+
+def _off_in_child() -> None:
+    for values in list(_every):
+        values.switch_off()
+
+
+os.register_at_fork(after_in_child=_off_in_child)
+
+
+class TrainingValues:
+    """Gives what the recorder sees, in one run.
+
+    Args:
+        ov: The overseer.
+
+    Attributes:
+        on_fetch: Called with begin, end and batch of each request for a training batch, when its step is over.
+        on_compute: The same for what a step does with its batch.
+    """
+
+    def __init__(self, ov: Overseer) -> None:
+        self._ov = ov
+        self._losses: Losses | None = None
+        self._heard: Heard | None = None
+        self._loop = _Loop()
+        self._steps = 0
+        self._scaled: tuple[Any, Any] | None = None  # a reference to what GradScaler made, and the loss that it was
+        self._given: set[str] = set()  # names that are given once
+        self._seen: dict[int, Any] = {}  # loaders and optimizers: references, by identity (their == may be anything)
+        self.on_fetch: list[Fetched] = []
+        self.on_compute: list[Fetched] = []
+        self._is_off = False  # it has failed, or this is a forked child
+        _every.add(self)
+
+    def begin(self, torch: ModuleType, losses: Losses, listened: bool) -> None:
+        """torch has been imported, and the steps instrument has not changed it yet.
+
+        Args:
+            torch: The module.
+            losses: Takes every loss, for the summary.
+            listened: Whether somebody may listen to given values.
+        """
+        self._losses = losses
+        self._heard = heard = heard_of(self._ov)
+        self._read = ScalarReader(torch).read
+        self._tensor = torch.Tensor
+        self._grad_enabled = torch.is_grad_enabled
+        heard.tell(SCALED, after=self._guarded(self._after_scale))
+        if not listened:
+            heard.tell(LOSS, before=self._guarded(self._keep_loss))
+            return
+        self._criterion = torch.nn.modules.loss._Loss
+        heard.tell(LOSS, before=self._guarded(self._before_backward))
+        heard.tell(STEPPED, after=self._guarded(self._stepped))
+        heard.tell(ITERATED, before=self._guarded(self._iterated))
+        heard.tell(ASKED, before=self._guarded(self._asked), after=self._guarded(self._arrived))
+        heard.tell(CALLED, before=self._guarded(self._called))
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """A function that fails for the run, once, and never for the program. What ends a run on purpose is no failure."""
+
+        def guarded(*passed: Any) -> None:
+            if self._is_off:
+                return
+            try:
+                function(*passed)
+            except Exception as exc:
+                if is_from_handler(exc):
+                    raise
+                self._is_off = True
+                self._ov.warn(f"The script's loss and steps are not given any more ({type(exc).__name__}: {exc}).")
+
+        return guarded
+
+    @property
+    def n_losses(self) -> int:
+        """How many losses were seen."""
+        return 0 if self._losses is None else self._losses.n
+
+    def switch_off(self) -> None:
+        """Give nothing any more."""
+        self._is_off = True
+
+    def _after_scale(self, outputs: Any, scaled: Any) -> None:
+        """``GradScaler.scale`` has scaled a loss."""
+        if isinstance(scaled, self._tensor):
+            self._scaled = weakref.ref(scaled), self._read(outputs)
+
+    # the loss
+
+    def _loss(self, tensors: Any) -> Any:
+        if type(tensors) in (tuple, list):
+            if len(tensors) != 1:
+                return None
+            tensors = tensors[0]
+        if self._scaled is not None:
+            reference, loss = self._scaled
+            self._scaled = None
+            if reference() is tensors:
+                return loss
+        return self._read(tensors)
+
+    def _keep_loss(self, tensors: Any) -> None:
+        # At each step, after which the caches hold nothing of this: each call that is left out saves 1 to 2 us.
+        loss = self._read(tensors) if type(tensors) is self._tensor and self._scaled is None else self._loss(tensors)
+        if loss is not None and self._losses is not None:
+            self._losses.add(loss)
+
+    def _before_backward(self, tensors: Any) -> None:
+        self._loop.has_trained = True
+        loss = self._loss(tensors)
+        if loss is None or self._losses is None:
+            return
+        self._losses.add(loss)
+        if "use_cuda" not in self._given:
+            self._once("use_cuda", getattr(getattr(loss, "device", None), "type", "cpu") == "cuda")
+        self._offer({"loss": loss})
+
+    # steps
+
+    def _iterated(self, *passed: Any) -> None:
+        loader = passed[-1]
+        if self._is_new(loader):
+            self._offer({"loader": loader})
+
+    def _asked(self, iterator: Any) -> None:
+        loop = self._loop
+        loop.asked_ns = now()
+        if loop.iterator is not None and loop.has_trained:
+            self._end_step(loop, loop.asked_ns)
+
+    def _arrived(self, iterator: Any, batch: Any = ABSENT) -> None:
+        loop = self._loop
+        opened = loop.iterator() if loop.iterator is not None else None
+        if batch is ABSENT:
+            if opened is iterator:
+                loop.iterator = loop.batch = None
+        elif opened is None or opened is iterator:  # else another loader's of the same turn (zip)
+            loop.iterator, loop.batch, loop.has_trained = weakref.ref(iterator), batch, False
+            loop.began_ns, loop.arrived_ns = loop.asked_ns, now()
+
+    def _stepped(self, optimizer: Any) -> None:
+        loop = self._loop
+        if self._is_new(optimizer):
+            self._offer({"optimizer": optimizer})
+        if loop.iterator is not None and loop.iterator() is None:  # the loop was left
+            if loop.has_trained:
+                self._end_step(loop, now())
+            loop.iterator = loop.batch = None
+        if loop.iterator is None:
+            began_ns, loop.stepped_ns = loop.stepped_ns, now()
+            self._give_step({"batch_size": None}, began_ns)
+        else:
+            loop.has_trained = True
+
+    def _end_step(self, loop: _Loop, end_ns: int) -> None:
+        batch, loop.batch, loop.iterator, loop.has_trained = loop.batch, None, None, False
+        loop.stepped_ns = None
+        began_ns, arrived_ns = loop.began_ns, loop.arrived_ns
+        for fetched in self.on_fetch:
+            fetched(began_ns or 0, arrived_ns, batch)
+        for computed in self.on_compute:
+            computed(arrived_ns, end_ns, batch)
+        self._give_step({"batch": batch}, began_ns)
+
+    def _give_step(self, batch: dict[str, Any], began_ns: int | None) -> None:
+        number = self._steps
+        self._steps += 1
+        self._offer({"step": number, **batch, **({} if began_ns is None else {"$began_ns": began_ns})})
+
+    # what is given once
+
+    def _is_new(self, thing: Any) -> bool:
+        reference = self._seen.get(id(thing))
+        if reference is not None and reference() is thing:
+            return False
+        self._seen[id(thing)] = weakref.ref(thing)
+        return True
+
+    def _called(self, module: Any) -> None:
+        if "model" in self._given or not module.training or not self._grad_enabled() or issubclass(type(module), self._criterion):
+            return
+        if _has_parameters(module):
+            self._once("model", module)
+
+    def _once(self, name: str, value: Any) -> None:
+        self._given.add(name)
+        self._offer({name: value})
+
+    def _offer(self, values: dict[str, Any]) -> None:
+        """Give values, unless they are the program's to give. What listeners do is in no phase."""
+        assert self._heard is not None
+        here = self._heard.here
+        was, here.inside = here.inside, DEAF
+        try:
+            self._ov.offer({**values, "$recorder": True}, yielding=True)
+        finally:
+            here.inside = was
+
+
+def _has_parameters(module: Any) -> bool:
+    """Whether a module or one below it has parameters. Calls nothing of the program's."""
+    return bool(module._parameters) or any(_has_parameters(below) for below in module._modules.values() if below is not None)
+
+
+_of_runs: weakref.WeakKeyDictionary[Any, TrainingValues] = weakref.WeakKeyDictionary()
+
+
+def values_of(ov: Overseer) -> TrainingValues:
+    """What is given in a run without its script's doing.
+
+    Args:
+        ov: The run's overseer.
+    """
+    return _of_runs.setdefault(ov, TrainingValues(ov))

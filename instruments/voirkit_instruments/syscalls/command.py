@@ -1,0 +1,111 @@
+"""``voirkit syscalls LOG [LOG_B]``: what a log of strace holds, made by voirkit or elsewhere; and what two differ in."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from voirkit.commands.target import read_words
+from voirkit.errors import PLAIN, CommandLineError
+from voirkit.options import ExtendedArgumentParser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MOST = 12
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show a log, or the difference of two.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CommandLineError: The command line is wrong.
+        SyscallLogError: A log can not be read.
+        RunDirectoryError: A folder is no run, or none whose calls were recorded.
+    """
+    options = read_words(_parser(), argv)
+    if not 1 <= len(options.LOG) <= 2:
+        raise CommandLineError(
+            "it takes one log, or two to compare.",
+            where="voirkit syscalls",
+            next="A log is made by: strace -f -ttt -T -o LOG python main.py",
+        )
+    documents = [_document(path) for path in options.LOG]
+    try:
+        _show(documents, options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `voirkit syscalls LOG | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _document(path: str) -> dict[str, Any]:
+    from voirkit_instruments.syscalls.analysis.read import read_strace
+
+    if not os.path.isdir(path):
+        return read_strace(path)[0]
+    from voirkit.analysis.summary import summary_of
+    from voirkit.errors import RunDirectoryError
+    from voirkit.runs.opened import open_run
+
+    with open_run(path) as run:
+        found: dict[str, Any] | None = summary_of(run)["syscalls"]
+    if not found or not found.get("threads"):
+        raise RunDirectoryError("no system calls were recorded in this run.", where=path, next="Record them: voirkit --syscalls SCRIPT")
+    return found
+
+
+def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
+    from voirkit_instruments.syscalls.analysis.read import difference
+    from voirkit_instruments.syscalls.show import differences, doubted, said, whole
+    from voirkit_instruments.syscalls.show_shares import over_time
+
+    rows = difference(*documents) if len(documents) == 2 else []
+    if options.json:
+        print(json.dumps([row._asdict() | {key: getattr(row, key) for key in ("more_calls", "more_errors", "more_seconds")} for row in rows]
+                         if rows else documents[0], indent=1))  # fmt: skip
+        return
+    from rich.console import Console
+
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors=PLAIN)
+    console = Console(file=sys.stdout, highlight=False)
+    if len(documents) == 2:
+        console.print(differences(rows, options.top))
+        if all(row.more_seconds is None for row in rows):
+            console.print("times are not compared: not both logs have them of the same tracer", style="dim")
+        for path, document in zip(options.LOG, documents, strict=True):
+            for line in (*doubted(document), *said(document)):
+                console.print(f"{path}: {line}", markup=False)
+        return
+    for part in whole(documents[0], console.width, options.top):
+        console.print(part)
+    if options.over_time:
+        console.print()
+        console.print(over_time(documents[0], console.width))
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError(f"{text!r} is no number of rows; give a whole number of at least 1.")
+    return int(text)
+
+
+def _parser() -> ExtendedArgumentParser:
+    parser = ExtendedArgumentParser(
+        "voirkit syscalls",
+        "voirkit syscalls [--top N] [--over-time] [--json] LOG [LOG_B]",
+        description="Shows the system calls of a log that strace wrote, or of a run directory, by phase, kind of thread and call: "
+        "how many, errors, time, bytes; of two of them what they differ in, + for what the second has more.",
+    )
+    parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it tell more), or a run directory")
+    parser.add_argument("--top", type=_number, default=_MOST, metavar="N", help=f"rows of each phase, or of differences (default: {_MOST})")
+    parser.add_argument("--over-time", action="store_true", help="show when they were made as well, of one log")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    return parser

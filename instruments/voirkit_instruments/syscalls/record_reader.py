@@ -1,0 +1,234 @@
+"""A program that runs beside a training run as root: has the kernel trace the run's system calls, and copies what it traces into files.
+
+    python -I -S record_reader.py TRACEFS PID STEM MOST_BYTES [NUMBER ...]
+
+It makes a tracing instance of its own, so that no other tracing on the machine is touched, and removes it when it is told to end (SIGINT,
+SIGTERM) or when the process has ended, however that was. It says ``ready`` when it traces. For each processor there is a file
+``STEM.<n>.ring`` with the kernel's pages without what is empty in them, and ``STEM.ring.json`` with their layout. If this program is
+killed, what it has copied can be read, and the instance is removed by the run that it was for, or by the next one on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EVENTS = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "task/task_newtask", "task/task_rename", "sched/sched_process_exit",
+          "sched/sched_switch")  # fmt: skip
+KB_EACH, KB_ALL = 8192, 131072  # of buffer for a processor, 80,000 calls, and for all of them at most
+EVERY_S = 0.02
+MUCH = 1 << 20  # bytes that were there at once: more is coming
+PAGE_HEAD = 16
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def name_of(pid: int) -> str | None:
+    """What the instance of a process is called: by its number and when it began, since numbers are given again; None if it is gone."""
+    try:
+        return f"voirkit-{pid}-{read(f'/proc/{pid}/stat').rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):
+        return None
+
+
+def remove_left(tracefs: str, mine: str | None = None) -> None:
+    """Remove the instances of voirkit's whose readers were killed and whose processes are gone. Nobody else's.
+
+    Args:
+        tracefs: Where the kernel's tracing is.
+        mine: The name of one whose process is there still.
+    """
+    folder = os.path.join(tracefs, "instances")
+    for name in os.listdir(folder):
+        old = re.fullmatch(r"voirkit-(\d+)-\d+", name)
+        if old and (name == mine or name_of(int(old[1])) != name):
+            Instance(os.path.join(folder, name)).remove()
+
+
+class Instance:
+    """The kernel's tracing of one process and all that it starts.
+
+    Args:
+        path: Its folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def at(self, *names: str) -> str:
+        """The path of a file of it."""
+        return os.path.join(self.path, *names)
+
+    def begin(self, pid: int, numbers: tuple[str, ...]) -> None:
+        """Trace a process, all calls or those of some numbers."""
+        write(self.at("tracing_on"), "0")
+        write(self.at("buffer_size_kb"), str(min(KB_EACH, KB_ALL // (os.cpu_count() or 1))))
+        write(self.at("trace_clock"), "mono")  # the clock of the run's own records
+        write(self.at("options", "overwrite"), "0")
+        write(self.at("options", "event-fork"), "1")
+        file = os.open(self.at("set_event_pid"), os.O_WRONLY)  # not truncated: each write adds one
+        for number in dict.fromkeys([str(pid), *threads(pid), *threads(pid)]):
+            os.write(file, f"{number}\n".encode())
+        os.close(file)
+        if numbers:
+            chosen = "||".join(f"id=={number}" for number in numbers)
+            for event in EVENTS[:2]:
+                write(self.at("events", event, "filter"), chosen)
+        for event in EVENTS:
+            write(self.at("events", event, "enable"), "1")
+        write(self.at("tracing_on"), "1")
+
+    def layout(self) -> dict[int, Any]:
+        """By number of the event its name, and of its fields where they are and how long."""
+        found = {}
+        for event in EVENTS:
+            text = read(self.at("events", event, "format"))
+            number = int(re.findall(r"^ID: (\d+)", text, re.M)[0])
+            fields = re.findall(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);", text)
+            found[number] = {"event": event.partition("/")[2], "fields": {name: [int(at), int(size)] for name, at, size in fields}}
+        return found
+
+    def lost(self) -> int:
+        """Events for which there was no room."""
+        n = 0
+        for cpu in os.listdir(self.at("per_cpu")):
+            for name, count in re.findall(r"^(.+): (\d+)$", read(self.at("per_cpu", cpu, "stats")), re.M):
+                n += int(count) if name in ("overrun", "commit overrun", "dropped events") else 0
+        return n
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        try:
+            write(self.at("tracing_on"), "0")
+            for event in EVENTS:
+                write(self.at("events", event, "enable"), "0")
+        except FileNotFoundError:
+            pass  # another run has removed it meanwhile
+        for _ in range(100):
+            try:
+                os.rmdir(self.path)
+                return
+            except FileNotFoundError:
+                return
+            except OSError:  # a file of it is open still
+                time.sleep(0.01)
+
+
+def threads(pid: int) -> list[str]:
+    """The threads of a process."""
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+class Copy:
+    """What one processor's buffer holds, into a file."""
+
+    def __init__(self, source: str, target: str, page: int) -> None:
+        self.source, self.page = os.open(source, os.O_RDONLY | os.O_NONBLOCK), page
+        self.target = open(target, "wb", buffering=1 << 18)  # noqa: SIM115 (open for as long as this is)
+
+    def all(self) -> int:
+        """Copy what is there; how many bytes."""
+        copied = 0
+        while True:
+            try:
+                page = os.read(self.source, self.page)
+            except BlockingIOError:
+                return copied
+            if len(page) < PAGE_HEAD:
+                return copied
+            size = PAGE_HEAD + (int.from_bytes(page[8:12], sys.byteorder) & 0xFFFFF)
+            copied += self.target.write(page[: min(size, len(page))])
+
+    def flush(self) -> None:
+        """What has been copied is in the file."""
+        self.target.flush()
+
+    def close(self) -> None:
+        """No more is copied."""
+        os.close(self.source)
+        self.target.close()
+
+
+def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None:
+    """Copy what is traced until the end, or until it is too much."""
+    sized = instance.at("buffer_subbuf_size_kb")  # since Linux 6.8
+    page = int(read(sized)) * 1024 if os.path.exists(sized) else os.sysconf("SC_PAGE_SIZE")
+    cpus = sorted(int(name[3:]) for name in os.listdir(instance.at("per_cpu")))
+    copies = [Copy(instance.at("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page) for cpu in cpus]
+    copied, full = 0, False
+    known = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": 0, "full": False, "machine": os.uname().machine,
+             "byteorder": sys.byteorder}  # fmt: skip
+    tell(stem, known)
+    print("ready", flush=True)
+    try:
+        new = 0
+        while not ended.poll(0 if new > MUCH else EVERY_S) and not full:
+            new = sum(copy.all() for copy in copies)
+            copied += new
+            full = copied > most
+            for copy in copies:
+                copy.flush()
+    finally:
+        write(instance.at("tracing_on"), "0")
+        for copy in copies:
+            copied += copy.all()
+            copy.close()
+    tell(stem, {**known, "lost": instance.lost(), "full": full})
+    if full:
+        print(f"limit: {copied} bytes", flush=True)
+
+
+def tell(stem: str, known: dict[str, Any]) -> None:
+    """Write down what is known of the files."""
+    write(f"{stem}.ring.json.tmp", json.dumps(known))
+    os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
+
+
+def main(tracefs: str, pid: str, stem: str, most: str, *numbers: str) -> None:
+    """Trace a process until it ends, or this is told to."""
+    told, telling = os.pipe()
+    os.set_blocking(telling, False)
+    signal.set_wakeup_fd(telling)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    process = os.pidfd_open(int(pid))
+    ended = select.epoll()
+    ended.register(told, select.EPOLLIN)
+    ended.register(process, select.EPOLLIN)
+    name = name_of(int(pid)) or ""
+    remove_left(tracefs)
+    instance = Instance(os.path.join(tracefs, "instances", name))
+    os.mkdir(instance.path)
+    try:
+        instance.begin(int(pid), numbers)
+        trace(instance, stem, int(most), ended)
+    finally:
+        instance.remove()
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except OSError as exc:
+        print(f"{exc.strerror}: {exc.filename}", flush=True)
+        sys.exit(1)

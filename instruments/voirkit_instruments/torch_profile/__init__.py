@@ -1,0 +1,29 @@
+"""``--torch-profile``: torch's operators and kernels in a window of steps."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit_instruments import flag_values
+
+FOLDER = "torch_profile"  # of a run directory
+
+INSTRUMENT = Instrument(
+    "torch_profile",
+    options=(
+        Option(
+            "--torch-profile",
+            "record torch's operators and kernels with torch's own profiler in a window of steps, by default 5:0:3: "
+            "5 steps are left out, 3 are recorded",
+            type=flag_values.window, const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
+        ),
+    ),
+    record="voirkit_instruments.torch_profile.record:record",
+    parts={"torch_profile": dict},
+    summarise="voirkit_instruments.torch_profile.analyse:summarise",
+    table="voirkit_instruments.torch_profile.show:table",
+    page="voirkit_instruments.torch_profile.show_page:torch_profile",
+    folders=(FOLDER,),
+    priority=1,  # before the steps instrument, which it sees the steps through
+)  # fmt: skip
+
+__getattr__ = lazy_names(__name__, torch_profile="record")

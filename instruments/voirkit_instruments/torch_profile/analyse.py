@@ -1,0 +1,225 @@
+"""What torch's profiler recorded of a run: counted by phase, and put into its trace, once; also of runs that were killed.
+
+The counts of a process are kept beside what it recorded; torch's own file is kept, compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from voirkit.analysis.document import Rank
+from voirkit.analysis.of_run import records
+from voirkit.analysis.phase_records import Records
+from voirkit.analysis.steps import Table
+from voirkit.runs.alive import is_alive, is_here
+from voirkit.runs.directory import read_json, write_json
+from voirkit.runs.lock import locked
+from voirkit_instruments.torch_profile import FOLDER
+from voirkit_instruments.torch_profile.analyse_attribute import Attributed, Phases
+from voirkit_instruments.torch_profile.analyse_clock import clock
+from voirkit_instruments.torch_profile.analyse_events import MEMORY, Events
+from voirkit_instruments.torch_profile.analyse_figures import figures, merged, shortened
+from voirkit_instruments.torch_profile.analyse_spans import put_into_trace
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+SCHEMA = 1
+_CLOSE_NS = 50_000  # between the end of an optimizer's step, where a step without a loader begins, and voirkit's seeing it
+_FEW = 3  # steps outside of the window that a comparison needs
+MARK = "voirkit.mark"
+_COUNTS, _TRACE = ".counts.json", ".trace.json"
+
+
+def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
+    """What the summary says of it; None if nothing was asked for.
+
+    Args:
+        run: The run, opened.
+        ranks: Its steps.
+    """
+    folder = os.path.join(run.path, FOLDER)
+    found, taken = [], []
+    phases: Records | None = None
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".json") or name.endswith((_COUNTS, _TRACE)):
+            continue
+        one = read_json(os.path.join(folder, name), SCHEMA)
+        if one is None:
+            continue
+        taken.append(one)
+        stem = os.path.join(folder, name.removesuffix(".json"))
+        counts = read_json(stem + _COUNTS, SCHEMA)
+        if counts is None and _has_ended(run, one):
+            phases = phases if phases is not None else records(run)
+            try:
+                with locked(os.path.join(folder, "count.lock")):  # another rank may be about to do the same
+                    counts = read_json(stem + _COUNTS, SCHEMA) or _count(run, stem, one, phases, ranks)
+            except OSError:  # the folder can not be written to
+                counts = _count(run, stem, one, phases, ranks)
+        if counts is not None:
+            found.append(counts)
+    if not taken:
+        return None
+    first, figures_ = taken[0], shortened(merged(found))
+    for phase, row in figures_["phases"].items():
+        row["time_s"] = sum(one["times"].get(phase, 0.0) for one in found)
+    return {
+        "window": first["window"], "memory": first["memory"], "torch": first["torch"],
+        "steps": found[0]["steps"] if found else [], "ranks": [one["rank"] for one in found],
+        **figures_,
+        "file": found[0]["files"][0] if found and found[0]["files"] else None,
+        "files": [file for one in found for file in one["files"]],
+        "clock_error_s": max((one["clock_error_s"] for one in found), default=None),
+        "slower": next((one["slower"] for one in found if one["slower"]), None),
+        "left_out": sum(one["left_out"] for one in found), "why": next(filter(None, map(_why, taken)), None),
+    }  # fmt: skip
+
+
+def _has_ended(run: Run, taken: Mapping[str, Any]) -> bool:
+    """Whether the process records no more."""
+    clocks = run.manifest.get("clocks") or {}
+    return taken["state"] == "ended" or not (
+        is_here(taken["host"]) and is_alive(taken["pid"], clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0))
+    )
+
+
+def _why(taken: Mapping[str, Any]) -> str | None:
+    """Why not all was recorded that was asked for."""
+    killed = "the run was killed in the window, or left python at once: torch keeps in memory what it records, and it is lost"
+    return killed if taken["state"] == "recording" else taken["why"]
+
+
+def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks: Sequence[Rank]) -> dict[str, Any] | None:
+    """Count what one process recorded, put it into the trace, and keep the counts."""
+    rank = next((one for one in ranks if one.rank == taken["rank"]), None)
+    steps: list[int] = []
+    parts, files, errors, left_out, times = [], [], [0], 0, dict[str, float]()
+    for recording in taken["recordings"]:
+        path = os.path.join(os.path.dirname(stem), recording["file"])
+        if not os.path.exists(path) and os.path.exists(path + ".gz"):
+            path += ".gz"
+        try:
+            events = Events(path)
+            counted = _recording(run, taken, recording, events, phases, rank)
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            run.warnings.append(f"--torch-profile: {FOLDER}/{recording['file']} can not be read ({exc}).")
+            continue
+        parts.append(counted.sums)
+        errors.append(counted.error_ns)
+        for phase, spent in counted.times_ns.items():
+            times[phase] = times.get(phase, 0.0) + spent / 1e9
+        steps += range(*recording["steps"])
+        left_out += events.left_out
+        files.append(f"{FOLDER}/{_compressed(path)}")
+    document = {
+        "schema": SCHEMA, "rank": taken["rank"], "steps": steps, **merged(parts), "files": files, "left_out": left_out,
+        "clock_error_s": max(errors) / 1e9, "slower": _slower(rank, taken), "times": times,
+    }  # fmt: skip
+    try:
+        write_json(stem + _COUNTS, document)
+    except OSError:
+        pass  # who opens the run next counts again
+    return document
+
+
+class Counted(NamedTuple):
+    """A recording, counted.
+
+    Attributes:
+        sums: Of its operators and kernels.
+        error_ns: By how much its times may be wrong.
+        times_ns: How long each phase lasted between the first and the last instant that operators are counted of: not that of whole steps,
+            whose edges are others without a loader (profiling begins in the middle of one), so that shares of it are shares.
+    """
+
+    sums: dict[str, Any]
+    error_ns: int
+    times_ns: dict[str, int]
+
+
+def _recording(
+    run: Run, taken: Mapping[str, Any], recording: Mapping[str, Any], events: Events, phases: Records, rank: Rank | None
+) -> Counted:
+    if MARK not in events.names:
+        raise ValueError("it has no marks")
+    is_mark = events.name == events.names.index(MARK)
+    to_run = clock(np.sort(events.start_ns[is_mark]), recording["marks"])
+    start_ns = to_run(events.start_ns)
+    own = _phases_of(phases, taken, recording["tid"])
+    found = Attributed(events, start_ns, own, _evaluation(rank))
+    begin = recording["marks"][0][0]
+    end = recording["edges"][-1] if recording["edges"] else recording["ended_ns"]  # what is cut off in the middle of a step does not count
+    in_steps = (start_ns >= begin) & (start_ns < end) & ~is_mark
+    try:
+        put_into_trace(run, taken, recording, events, found, start_ns, (events.category != MEMORY) & ~is_mark)
+    except OSError as exc:
+        run.warnings.append(f"--torch-profile: operators are not in the trace ({exc}).")
+    return Counted(figures(events, found, in_steps), to_run.error_ns, own.times_ns(begin, end, _evaluation(rank)))
+
+
+def _phases_of(phases: Records, taken: Mapping[str, Any], tid: int) -> Phases:
+    who = taken["rank"], taken["host"], taken["pid"]
+    process = next((i for i, (rank, host, pid) in enumerate(phases.processes) if (rank, host, pid) == who), -1)
+    own = np.flatnonzero((phases.process == process) & (phases.tid == tid))
+    return Phases(phases, own[np.lexsort((-phases.duration_ns[own], phases.start_ns[own]))])
+
+
+def _evaluation(rank: Rank | None) -> list[tuple[int, int]]:
+    """When steps that are no training ran."""
+    if rank is None:
+        return []
+    table = rank.steps.evaluation
+    return list(zip(table.start_ns.tolist(), (table.start_ns + table.time_ns).tolist(), strict=True))
+
+
+def _inside(table: Table, taken: Mapping[str, Any]) -> Any:
+    """Which steps were recorded, as booleans of shape (n,): those that begin in a recording, but for the one that begins at its end."""
+    inside = np.zeros(len(table), dtype=bool)
+    for recording in taken["recordings"]:
+        if recording["edges"]:
+            begin, end = recording["began_ns"] - _CLOSE_NS, recording["edges"][-1] - _CLOSE_NS
+            inside |= (table.start_ns >= begin) & (table.start_ns < end)
+    return inside
+
+
+def _slower(rank: Rank | None, taken: Mapping[str, Any]) -> float | None:
+    """How many times longer forward, backward and optimizer last in the window than outside of it, at the median of the steps."""
+    if rank is None:
+        return None
+    table = rank.steps.train
+    work = table.phase_ns("forward") + table.phase_ns("backward") + table.phase_ns("optimizer")
+    inside = _inside(table, taken)
+    outside = ~inside
+    outside[:2] = False  # the first steps are slow
+    if not inside.any() or outside.sum() < _FEW:
+        return None
+    return float(np.median(work[inside]) / max(np.median(work[outside]), 1))
+
+
+def _compressed(path: str) -> str:
+    """Compress a file in one step; its new name."""
+    if path.endswith(".gz"):
+        return os.path.basename(path)
+    try:
+        with open(path, "rb") as file, gzip.open(path + ".gz.tmp", "wb", compresslevel=3) as into:
+            shutil.copyfileobj(file, into, 1 << 20)
+        os.replace(path + ".gz.tmp", path + ".gz")
+        os.unlink(path)
+    except OSError:
+        return os.path.basename(path)
+    return os.path.basename(path) + ".gz"
+
+
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``torch_profile`` of a summary; see ``voirkit.instrument.Instrument``."""
+    if not os.path.isdir(os.path.join(runs[0].path, FOLDER)):
+        return None
+    part = torch_profile_of(runs[0], ranks)
+    return {"torch_profile": part} if part else None

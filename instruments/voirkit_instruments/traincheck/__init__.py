@@ -1,0 +1,15 @@
+"""TrainCheck's trace, made of what ``--calls --parameters`` recorded."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument
+
+INSTRUMENT = Instrument(
+    "traincheck",
+    exports={
+        "traincheck": (
+            "voirkit_instruments.traincheck.export",
+            "TrainCheck's trace, for traincheck-infer and traincheck-check (of runs with --calls --parameters)",
+        ),
+    },
+)

@@ -1,0 +1,16 @@
+"""``--verify``: whether what a harness needs is given."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option, lazy_names
+
+INSTRUMENT = Instrument(
+    "verify",
+    options=(
+        Option("--verify", "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not"),
+    ),
+    record="voirkit_instruments.verify.record:record",
+)  # fmt: skip
+instrument_verify = INSTRUMENT
+
+__getattr__ = lazy_names(__name__, verify="record")

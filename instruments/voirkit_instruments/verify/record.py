@@ -1,0 +1,141 @@
+"""``--verify``: which readings arrive, from which probe, how often; whether the loss falls and the rates exist.
+
+Beside it, which of them voirkit has without any probe.
+
+Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss
+some hundred detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+
+from voirkit_instruments.steps.record_loss import Losses
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import Phase, PhaseWithPriority
+
+ESSENTIAL = ("loss", "step+batch", "use_cuda")
+READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")
+RATES = ("train_rate", "loading_rate", "compute_rate")
+_KEYS = ("loss", "use_cuda", "options", "model", "loader")
+
+
+class Arrivals:
+    """Counts the readings among all that is given.
+
+    Attributes:
+        counts: How often each reading came.
+        recorded: Those that came from voirkit's recorder, since neither the program nor a voirfile gives them.
+        loss: The losses.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(READINGS, 0)
+        self.recorded: set[str] = set()
+        self.loss = Losses()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take in a given event."""
+        counts = self.counts
+        names = [key for key in _KEYS if key in event]
+        if "loss" in event:
+            self.loss.add(event["loss"])
+        if "step" in event and ("batch" in event or "batch_size" in event):
+            names.append("step+batch")
+        for name in names:
+            counts[name] += 1
+        if "$recorder" in event:
+            self.recorded.update(names)
+        wrap = event.get("$wrap")
+        if wrap is not None and wrap["name"] == "compute_start" and wrap["step"] == "end":
+            counts["compute_start/end"] += 1
+
+    def on_compute(self, *_: object) -> None:
+        """The recorder has seen what a step does with its batch."""
+        if "compute_start/end" in self.recorded or not self.counts["compute_start/end"]:
+            self.counts["compute_start/end"] += 1
+            self.recorded.add("compute_start/end")
+
+
+def sources(reading: str, probes: list[Any]) -> list[Any]:
+    """The probes whose selectors capture what a reading needs."""
+    wanted = {"step+batch": ("step",), "compute_start/end": ("compute_start",)}.get(reading, (reading,))
+    return [p for p in probes if any(_captures(selector, name) for selector in p.selectors for name in wanted)]
+
+
+def _captures(selector: str, name: str) -> bool:
+    return re.search(rf"(?<![\w/.#]){name}(?!\w|\s+as\b|\s*[(>])", selector) is not None
+
+
+def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
+    """Watches the whole run and reports at its end."""
+    from voirkit_instruments.rates.record import compute_rate, loading_rate, train_rate
+    from voirkit_instruments.steps.record_values import values_of
+
+    arrivals = Arrivals()
+    ov.given.subscribe(arrivals.on_event)
+    values_of(ov).on_compute.append(arrivals.on_compute)
+    ov.require(train_rate, loading_rate, compute_rate)
+    yield ov.phases.load_script
+    script = os.path.abspath(ov.script) if ov.script else ""  # the script may change the current folder
+    yield ov.phases.finalize(throw=False)  # after an early stop as well
+    result = _result(ov, arrivals)
+    ov.summary["verify"] = result
+    from voirkit_instruments.verify.show import report
+
+    ov.say(report(result, script, terminal=sys.stderr is not None and sys.stderr.isatty()))
+    missing = [name for name in ESSENTIAL if name in result["missing"]]
+    if missing:
+        ov.fail(f"--verify: nothing was given as {', '.join(missing)}")
+
+
+def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
+    """What the summary says under ``verify``."""
+    readings = {
+        name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)], "recorded": name in arrivals.recorded}
+        for name, count in arrivals.counts.items()
+    }
+    means = arrivals.loss.means()
+    finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
+    return {
+        "readings": readings,
+        "missing": [name for name in READINGS if not arrivals.counts[name]],
+        "loss": {
+            "n": arrivals.loss.n,
+            "first": finite[0] if finite else None,
+            "last": finite[1] if finite else None,
+            "decreases": None if means is None else means[1] < means[0],
+        },
+        "rates": {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES},
+        "without_probes": _without_probes(ov),
+        "passed": all(arrivals.counts[name] for name in ESSENTIAL),
+    }
+
+
+def _without_probes(ov: Overseer) -> dict[str, Any]:
+    from voirkit_instruments.steps.record_values import values_of
+    from voirkit_instruments.verify.record_steps import NAMES, without_probes
+
+    try:
+        return without_probes(ov.run_dir, values_of(ov).n_losses)
+    except Exception as exc:  # the disk, or a trace that something else has written to: no reason to fail the check
+        ov.warn(f"--verify: what is known without probes can not be read ({type(exc).__name__}: {exc}).")
+        return dict.fromkeys(NAMES)
+
+
+def _shown(probe: Any) -> dict[str, Any]:
+    return {"selector": ", ".join(probe.selectors), "where": probe.made_at, "events": probe.events}
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+    """As the option asks."""
+    return verify(ov)

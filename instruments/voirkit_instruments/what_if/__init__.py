@@ -1,0 +1,26 @@
+"""``--what-if``: the script in pairs with and without a change, and what the change wins."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option
+from voirkit_instruments import flag_values
+
+INSTRUMENT = Instrument(
+    "what_if",
+    options=(
+        Option(
+            "--what-if",
+            "run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
+            "(--what-if list names them); with --stop N each run ends after N optimizer steps",
+            type=flag_values.what_if, metavar="NAME[=ARG]", repeatable=True, answers=("list",),
+        ),
+        Option("--pairs", "with --what-if: how many pairs of runs (5)", type=flag_values.pairs, metavar="N"),
+        Option("--what-if-setting", type=str),
+    ),
+    record="voirkit_instruments.what_if.record:record",
+    parts={"what_if": dict},
+    table="voirkit_instruments.what_if.show:table",
+    page="voirkit_instruments.what_if.show_page:what_if",
+    leads=True,
+    priority=-1000,  # after the steps instrument, so that its changes stand around what that has put in place
+)  # fmt: skip

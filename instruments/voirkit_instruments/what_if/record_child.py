@@ -1,0 +1,232 @@
+"""One run of ``--what-if``, plain or with a change: what the driver starts the script with (``--what-if-setting``). Nobody else should.
+
+It makes the change, counts the optimizer's steps (``--stop``), times the script's work, and keeps what is compared afterwards: losses, the
+files that torch.save wrote. All of it is in the run's summary under ``what_if_run``. Plain runs do the same but for the change.
+
+The time of the work begins where the script first asks a loader for batches, or first goes backward: what is imported and set up before
+that takes seconds, differs by as much from run to run, and is none of what a change could touch. It ends when the script has, all that
+the change has put off is done, and the GPU has nothing left to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from voirkit.imports import when_imported
+from voirkit.instrument import instrument_definition
+from voirkit_instruments.steps.tensor_memory import is_readable
+from voirkit_instruments.steps.thread_state import Here
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit.overseer import Overseer
+    from voirkit.phases import PhaseWithPriority
+    from voirkit_instruments.patching import Patches
+
+PLAIN = "plain"
+MOST_LOSSES = 10_000  # that are kept
+
+
+@instrument_definition
+def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | None) -> Iterator[PhaseWithPriority]:
+    """Run with a change, or without.
+
+    Args:
+        ov: The overseer.
+        name: The change's, or ``PLAIN``.
+        argument: The text behind ``=``.
+        steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
+    """
+    from voirkit_instruments.early_stop.record_stopper import Stopper
+    from voirkit_instruments.patching import Patches
+    from voirkit_instruments.what_if.record_changes import made
+
+    _end_with_the_driver()
+    patches, stopper = Patches(), Stopper(ov)
+    change = None if name == PLAIN else made(name, argument)
+    seen = Seen()
+    hooks: list[Any] = []
+    left = -1 if steps is None else steps
+
+    def before_step(*_: object) -> None:
+        nonlocal left
+        if left == 0:
+            seen.told["stopped"] = True
+            stopper.now()
+        left -= 1
+        seen.told["steps"] += 1
+
+    seen.watch(patches)
+    when_imported("torch.optim.optimizer", lambda module: hooks.append(module.register_optimizer_step_pre_hook(before_step)))
+    if change is not None:
+        change.install(patches)
+    yield ov.phases.load_script(priority=-1000)
+    seen.began_ns = time.perf_counter_ns()
+    try:
+        yield ov.phases.run_script(priority=1000)
+    finally:
+        stopper.end()
+        told = seen.told
+        try:
+            if change is not None:
+                change.end()
+        except BaseException as exc:
+            told["failed"] = f"{type(exc).__name__}: {exc}"
+            ov.warn(f"--what-if {name}: {told['failed']}")
+        seen.wait_for_devices()
+        end_ns = time.perf_counter_ns()
+        told["work_s"] = (end_ns - (seen.works_ns or seen.began_ns)) / 1e9
+        told["set_up_s"] = (seen.works_ns - seen.began_ns) / 1e9 if seen.works_ns else 0.0
+        if change is not None:
+            told["facts"] = change.facts()
+        seen.end()
+        patches.remove()
+        for hook in hooks:
+            hook.remove()
+        ov.summary["what_if_run"] = {"change": name, "argument": argument, **told}
+
+
+def _end_with_the_driver() -> None:
+    """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it forks do not."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+
+
+class Seen:
+    """What a run did that is compared with another.
+
+    Attributes:
+        told: The figures.
+        began_ns: When the script began.
+        works_ns: When it first asked for batches or went backward; 0 if it did neither.
+    """
+
+    began_ns = works_ns = 0
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {"steps": 0, "stopped": False, "saves": 0, "saving_s": 0.0, "cuda": False, "threads": None}
+        self._losses: list[Any] = []
+        self._files: dict[str, tuple[int, int] | None] = {}  # path -> device and number of the file, as far as it is there
+        self._torch: ModuleType | None = None
+        self._n = 0
+
+    def watch(self, patches: Patches) -> None:
+        """Begin as soon as torch is there."""
+        from voirkit_instruments.patching import when_there
+
+        def found(torch: ModuleType) -> None:
+            self._torch = torch
+            self._watch_losses(patches, torch.autograd)
+            self._watch_saves(patches, torch.serialization)
+            when_there("torch.utils.data.dataloader", dataloader, lambda _, why: self.told.update(why_not=why))
+
+        def dataloader(module: ModuleType) -> None:
+            self._watch_loaders(patches, module)
+
+        when_there("torch", found, lambda _, why: self.told.update(why_not=why))
+
+    def _begin(self) -> None:
+        self.works_ns = self.works_ns or time.perf_counter_ns()
+
+    def _watch_loaders(self, patches: Patches, module: ModuleType) -> None:
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        def enter() -> int:
+            self._begin()
+            return 1
+
+        around = Around(Here(), 0, enter, lambda *_: None, plain=COMPILING)
+        patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
+
+    def _watch_losses(self, patches: Patches, module: ModuleType) -> None:
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        def enter(tensors: Any) -> int:
+            self._begin()
+            try:
+                self._add(tensors)
+            except Exception:  # not what torch takes either: it says what is wrong
+                pass
+            return 1
+
+        around = Around(Here(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
+        patches.around("torch.autograd.backward", innermost(module.backward), around)
+
+    def _add(self, tensors: Any) -> None:
+        for tensor in (tensors,) if hasattr(tensors, "detach") else tensors:
+            self._n += 1
+            if len(self._losses) < MOST_LOSSES:
+                if not is_readable(sys.modules["torch"], tensor):
+                    continue
+                value = tensor.detach()
+                value = value if value.numel() == 1 else value.float().mean()
+                # Reading it from a device would wait for it; the copy is made there.
+                self._losses.append(value.item() if value.device.type == "cpu" else value.clone())
+
+    def _watch_saves(self, patches: Patches, module: ModuleType) -> None:
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        here, told = Here(), self.told
+
+        def enter(f: Any) -> int:
+            here.inside = 1
+            return time.perf_counter_ns()
+
+        def leave(began: int, was: int, f: Any) -> None:
+            here.inside = was
+            if began:
+                told["saves"] += 1
+                told["saving_s"] += (time.perf_counter_ns() - began) / 1e9
+                self._wrote(f)
+
+        patches.around("torch.serialization.save", innermost(module.save), Around(here, 0, enter, leave, ("f",), plain=COMPILING))
+
+    def _wrote(self, file: Any) -> None:
+        try:
+            named = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+            if isinstance(named, str | os.PathLike):
+                path = os.path.abspath(os.fspath(named))
+                self._files[path] = _identity(path)
+        except (OSError, ValueError, TypeError):  # an object of the program's own
+            pass
+
+    def wait_for_devices(self) -> None:
+        """What has been started on GPUs is a part of the run's work."""
+        if self._torch is not None and self._torch.cuda.is_initialized():
+            try:
+                self._torch.cuda.synchronize()
+            except Exception:  # the program's own failure, which it has heard of
+                pass
+
+    def end(self) -> None:
+        """Put losses and files into ``told``."""
+        if self._torch is not None:
+            self.told.update(cuda=bool(self._torch.cuda.is_available()), threads=self._torch.get_num_threads())
+        losses: list[float | None] = []
+        for loss in self._losses:
+            try:
+                losses.append(float(loss))
+            except Exception:  # complex, or of a device that is gone
+                losses.append(None)
+        self.told["losses"] = {"n": self._n, "kept": losses}
+        self.told["files"] = [{"path": path, "file": _identity(path) or was} for path, was in self._files.items()]
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """What a file is under all its names; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
