@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import CodeType, ModuleType
 
 from voirkit.errors import InstrumentError, VoirfileError, VoirkitError, misspelt
+from voirkit.instrument import Instrument as Declared
 from voirkit.instrument import resolve
 from voirkit.plugins import GROUP, entry_points, flat
 
@@ -139,6 +140,8 @@ def check(value: Any, label: str, path: str) -> Instrument:
     Raises:
         InstrumentError: It is no function, or does not take one argument.
     """
+    if isinstance(value, Declared):
+        return value
     if not callable(value):
         raise InstrumentError(f"{label} is no instrument but {type(value).__name__}.", where=path, next="Write: def instrument_x(ov): ...")
     wrong = _wrong_signature(value)

@@ -141,11 +141,16 @@ def test_a_part_of_a_page_that_fails_is_one_section(run: Path, monkeypatch: pyte
     assert callable(html.page)
 
 
-@pytest.mark.parametrize("name", ["_first", "_figures", "_steps", "_syscalls", "_by_name", "_different"])
+@pytest.mark.parametrize(
+    "name", ["_first", "_figures", "_steps", "_different", *(one.name for one in installed_instruments() if one.compare)]
+)
 def test_a_part_of_a_comparison_page_that_fails_is_one_section(
     name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(html_comparison, name, fails)
+    if name.startswith("_"):
+        monkeypatch.setattr(html_comparison, name, fails)
+    else:
+        monkeypatch.setattr(instrument(name), "compare", f"{__name__}:fails")
     target = tmp_path / "page.html"
     assert compare.main([str(run), str(run), "--html", str(target)]) == 0
     page = target.read_text()
