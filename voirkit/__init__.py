@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from voirkit.ai import ai
     from voirkit.errors import SelectorError, VoirkitError
     from voirkit.helpers import iterate, log
-    from voirkit.instrument import configurable, gated, instrument_definition, parametrized
+    from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
     from voirkit.overseer import Overseer
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Instrument": "voirkit.instrument",
+    "Option": "voirkit.instrument",
     "Overseer": "voirkit.overseer",
     "Probe": "voirkit.probes",
     "SelectorError": "voirkit.errors",
@@ -46,6 +48,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Instrument",
+    "Option",
     "Overseer",
     "Probe",
     "SelectorError",
