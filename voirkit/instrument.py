@@ -100,6 +100,8 @@ class Instrument:
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
+        sections: ``(part, summary) -> Iterable[Section]``: what every report shows of it (``voirkit.report.sections``), where its part is not
+            null; ``part`` is the first of its keys.
         table: ``(summary, width) -> Iterator[(least, renderable)]``: its part of the table in a terminal, and how many lines of it should
             stay where the table is cut.
         page: ``(run, summary) -> str | None``: its section of the HTML page.
@@ -117,13 +119,13 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "", leads: bool = False,
+        sections: str = "", table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "", leads: bool = False,
         folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, priority: int = 0,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self.options, self.record, self.priority = options, record, priority
-        self.parts, self.summarise = dict(parts or {}), summarise
+        self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.table, self.page, self.compare, self.leads = table, page, compare, leads
         self.difference, self.rules = difference, rules
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})

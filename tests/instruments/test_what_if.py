@@ -129,16 +129,15 @@ def test_the_report_and_the_page_show_it(played: Any) -> None:
 
     from rich.console import Console
 
+    from voirkit.report.section_html import section_html
     from voirkit.report.table import draw
-    from voirkit_instruments.what_if.show_page import what_if
+    from voirkit_instruments.what_if.show import sections
 
     _, _, found, _ = played(lambda n, changed: 8.0 if changed else 10.0)
     drawn = StringIO()
     draw({"command": ["main.py"], "what_if": found}, Console(file=drawn, width=100))
     assert "win: with checkpoint-no-crc" in drawn.getvalue()
-    assert "      3        10 s         8 s    0.800     plain" in drawn.getvalue()
-    nothing: Any = None
-    page = what_if(nothing, {"what_if": found})
-    assert page is not None
-    assert next(sentences(found)) in page
-    assert what_if(nothing, {"what_if": None}) is None
+    assert "3 10 s 8 s 0.800 plain" in " ".join(drawn.getvalue().split())
+    (section,) = sections(found, {})
+    assert next(sentences(found)) in section_html(section)
+    assert "3 changed" in section_html(section)

@@ -94,7 +94,10 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         sys.stdout.flush()
         return 0
     failures = PartFailures()
+    from voirkit.report.comparison_table import figures_of_instruments
+
     rows: list[Figure] = failures.attempt("figures", lambda: figures(summaries[0], summaries[1]), [])
+    rows += failures.attempt("figures of instruments", lambda: list(figures_of_instruments(summaries[0], summaries[1])), [])
     different: Pairs = failures.attempt("what else differs", lambda: said(summaries[0], summaries[1]), {})
     environment: Pairs = failures.attempt("environment", lambda: environments(first.manifest, second.manifest), {})
     first.warnings += failures.lines()

@@ -33,8 +33,9 @@ def main(argv: Sequence[str]) -> int:
         RunDirectoryError: There is no run, or it can not be read.
     """
     options = read_words(_parser(), with_file(argv))
-    if options.html is not None and (options.json or options.check):
-        raise CommandLineError(f"--html and {'--json' if options.json else '--check'} are two answers; ask for one of them.")
+    asked = [name for name in ("html", "json", "markdown", "check") if getattr(options, name) not in (None, False)]
+    if len(asked) > 1:
+        raise CommandLineError(f"--{asked[0]} and --{asked[1]} are two answers; ask for one of them.")
     from voirkit.analysis.summary import check_stream, summary_of
     from voirkit.runs.find import LATEST, check_manifest
     from voirkit.runs.opened import open_run
@@ -134,25 +135,32 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         documents = [finite(summary) for _, summary in summaries]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
-    from rich.console import Console
-
-    from voirkit.report.table import draw
     from voirkit.runs.find import LATEST
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors=PLAIN)
-    console = Console(file=sys.stdout, highlight=False)
     typed = options.RUN or [LATEST]
-    for at, (run, summary) in enumerate(summaries):
+    named = [(summary, next((path for path in typed if os.path.realpath(path) == run.path), run.path)) for run, summary in summaries]
+    if options.markdown:
+        from voirkit.report.markdown import markdown
+
+        print("\n".join(markdown(summary, path) for summary, path in named), end="")
+        return
+    from rich.console import Console
+
+    from voirkit.report.table import draw
+
+    console = Console(file=sys.stdout, highlight=False)
+    for at, (summary, path) in enumerate(named):
         if at:
             console.print()
-        draw(summary, console, next((path for path in typed if os.path.realpath(path) == run.path), run.path))
+        draw(summary, console, path)
 
 
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
-        "voirkit report [--html[=FILE]] [--json] [--check] [RUN ...]",
+        "voirkit report [--html[=FILE]] [--json] [--markdown] [--check] [RUN ...]",
         description="Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running and killed runs. "
         "Several directories that hold the ranks of one run are put together; several runs are shown one after the other.",
     )
@@ -164,4 +172,5 @@ def _parser() -> ExtendedArgumentParser:
         "--html", nargs="?", const="", metavar="FILE", help="write all of it as one HTML page (default: report.html in RUN); - is stdout"
     )
     parser.add_argument("--json", action="store_true", help="print the whole summary as JSON; of several runs a list")
+    parser.add_argument("--markdown", action="store_true", help="print it as Markdown, for the summary of a CI job or an issue")
     return parser

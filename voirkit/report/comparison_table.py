@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.analysis.comparison import Figure
-from voirkit.report.figure import duration, figure, size
+from voirkit.plugins import installed_instruments
+from voirkit.report.sections import figures_of, sections_of, written
 
 Pairs = Mapping[str, tuple[Any, Any]]
 
@@ -31,7 +32,7 @@ def comparison_table(names: tuple[str, str], figures: Sequence[Figure], differen
     for one in figures:
         beyond = {True: "beyond", False: "within", None: ""}[one.beyond]
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}x" + ("" if wide or not one.beyond else " !")
-        table.add_row(one.name, *(value_of(value, one.units) for value in (one.first, one.second)), ratio, *([beyond] if wide else []))
+        table.add_row(one.name, *(written(value, one.units) for value in (one.first, one.second)), ratio, *([beyond] if wide else []))
     return Group(*_heads(names), table, *_spread(figures, wide), *_different(different))
 
 
@@ -40,15 +41,12 @@ def _heads(names: tuple[str, str]) -> Iterator[Text]:
         yield Text.assemble((f"{head:8}", "dim"), name, overflow="fold")
 
 
-def value_of(value: float | None, units: str) -> str:
-    """A figure with its units."""
-    if value is None:
-        return "unknown"
-    if units == "s":
-        return duration(value)
-    if units == "share":
-        return f"{value:.1%}"
-    return size(value) if units == "bytes" else f"{figure(value)} {units}".rstrip()
+def figures_of_instruments(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Figure]:
+    """The figures of instruments' sections that both runs have."""
+    for instrument in installed_instruments():
+        if instrument.sections:
+            ones, others = (dict(figures_of(sections_of(instrument, summary))) for summary in (first, second))
+            yield from (Figure(name, one.unit, one.value, others[name].value) for name, one in ones.items() if name in others)
 
 
 def _spread(figures: Sequence[Figure], wide: bool) -> Iterator[Text]:

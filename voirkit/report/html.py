@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import reason
-from voirkit.instrument import resolve
+from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments
 from voirkit.report.html_marks import Html, section, text
+from voirkit.report.section_html import section_html
+from voirkit.report.sections import sections_of
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -30,11 +33,22 @@ FIRST, STEPS, LAST = (
 )
 
 
-def parts() -> list[str]:
-    """The functions of all parts, as ``module:function``."""
-    shown = [instrument for instrument in installed_instruments() if instrument.page]
-    leading, others = ([one.page for one in shown if one.leads is leads] for leads in (True, False))
-    return [*FIRST, *leading, *STEPS, *others, *LAST]
+def _drawing() -> dict[str, Callable[[Run, Summary], Any]]:
+    """What draws each part, by name."""
+    shown = [instrument for instrument in installed_instruments() if instrument.page or instrument.sections]
+    leading, others = ({one.name: partial(_drawn, one) for one in shown if one.leads is leads} for leads in (True, False))
+    first, steps, last = ({part.partition(":")[2]: partial(_resolved, part) for part in parts} for parts in (FIRST, STEPS, LAST))
+    return {**first, **leading, **steps, **others, **last}
+
+
+def _resolved(part: str, run: Run, summary: Summary) -> Any:
+    return resolve(part)(run, summary)
+
+
+def _drawn(instrument: Instrument, run: Run, summary: Summary) -> Any:
+    if instrument.page:
+        return resolve(instrument.page)(run, summary)
+    return "\n".join(section_html(section) for section in sections_of(instrument, summary)) or None
 
 
 _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
@@ -61,11 +75,11 @@ def _contents(parts: Sequence[str]) -> Html:
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
-    for part in parts():
+    for name, draw in _drawing().items():
         try:
-            made = resolve(part)(run, summary)
+            made = draw(run, summary)
         except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
-            made = failed(part.partition(":")[2], exc)
+            made = failed(name, exc)
         if made:
             yield Html(made)
 

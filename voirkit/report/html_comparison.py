@@ -11,13 +11,14 @@ from voirkit.analysis.comparison import environments, figures, said
 from voirkit.analysis.of_run import of_run
 from voirkit.instrument import resolve
 from voirkit.plugins import installed_instruments
-from voirkit.report.comparison_table import in_words, value_of
+from voirkit.report.comparison_table import figures_of_instruments, in_words
 from voirkit.report.figure import duration
 from voirkit.report.html import document, failed
 from voirkit.report.html_differences import signed
 from voirkit.report.html_marks import Html, join, paragraph, section, stacked, strong, table, text
 from voirkit.report.html_plots import lines
 from voirkit.report.html_steps import picture
+from voirkit.report.sections import written
 from voirkit.runs.step_phases import PHASES, shown_phases
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def _first(names: tuple[str, str], summaries: Pair) -> Html:
 
 def _figures(runs: tuple[Run, Run], summaries: Pair) -> Html:
     rows = []
-    found = figures(*summaries)
+    found = [*figures(*summaries), *figures_of_instruments(*summaries)]
     for one in found:
-        more = "" if one.first is None or one.second is None else signed(one.second - one.first, partial(value_of, units=one.units))
+        more = "" if one.first is None or one.second is None else signed(one.second - one.first, partial(written, unit=one.units))
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
         beyond = {True: strong("beyond"), False: "within", None: ""}[one.beyond]
-        rows.append((one.name, value_of(one.first, one.units), value_of(one.second, one.units), more, ratio, beyond))
+        rows.append((one.name, written(one.first, one.units), written(one.second, one.units), more, ratio, beyond))
     note = "+ is what the second has more."
     if any(one.beyond is not None for one in found):
         note += " beyond: each median lies outside of the other run's p10 .. p90. How much runs of one script differ, two runs do not tell."

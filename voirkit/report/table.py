@@ -18,6 +18,8 @@ from voirkit.plugins import installed_instruments
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.labels import name_of_row, rows_of_processes
 from voirkit.report.phrases import exit_words, following, unlike_steps, wall_line
+from voirkit.report.section_terminal import rendered_section
+from voirkit.report.sections import sections_of
 from voirkit.runs.step_phases import PHASES, shown_phases
 from voirkit.runs.summary import throughput
 from voirkit.runs.wall import evaluation_name
@@ -148,19 +150,22 @@ _LAST: dict[str, Part] = {"ranks": _ranks_part, "facts": _facts_part, "warnings"
 
 
 def _all_parts() -> dict[str, Part]:
-    shown = [instrument for instrument in installed_instruments() if instrument.table]
+    shown = [instrument for instrument in installed_instruments() if instrument.table or instrument.sections]
     leading = {one.name.replace("_", " "): partial(_part_of, one) for one in shown if one.leads}
     others = {one.name.replace("_", " "): partial(_part_of, one) for one in shown if not one.leads}
     return {**_FIRST, **leading, **_STEPS, **others, **_LAST}
 
 
 def _part_of(instrument: Instrument, summary: Summary, run_dir: str | None, width: int) -> Parts:
-    yield from resolve(instrument.table)(summary, width)
+    if instrument.table:
+        yield from resolve(instrument.table)(summary, width)
+    for section in sections_of(instrument, summary):
+        yield section.least, rendered_section(section)
 
 
 def shows(summary: Summary) -> bool:
     """Whether any instrument has a part of the table of this summary."""
-    return any(True for one in installed_instruments() if one.table for _ in resolve(one.table)(summary, LINES))
+    return any(True for one in installed_instruments() if one.table or one.sections for _ in _part_of(one, summary, None, LINES))
 
 
 def _title(summary: Summary) -> Text:

@@ -17,7 +17,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.memory.record:record",
     parts={"memory": dict},
-    table="voirkit_instruments.memory.show:table",
+    sections="voirkit_instruments.memory.show:sections",
     priority=1,  # before the steps instrument, which it sees the phases through
 )  # fmt: skip
 

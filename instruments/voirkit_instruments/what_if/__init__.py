@@ -19,8 +19,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.what_if.record:record",
     parts={"what_if": dict},
-    table="voirkit_instruments.what_if.show:table",
-    page="voirkit_instruments.what_if.show_page:what_if",
+    sections="voirkit_instruments.what_if.show:sections",
     leads=True,
     priority=-1000,  # after the steps instrument, so that its changes stand around what that has put in place
 )  # fmt: skip

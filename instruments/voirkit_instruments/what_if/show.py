@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from voirkit.report.figure import duration
+from voirkit.report.sections import Bars, Block, Details, Section, Table, Text
 
 Document = Mapping[str, Any]
 HEAD = f"{'pair':>7}{'plain':>12}{'changed':>12}{'ratio':>9}{'first':>10}"
-_INDENT = (0, 0, 0, 2)
-_MOST = 12  # pairs that are shown
-_STYLES = {"win": "bold green", "loss": "bold red"}
+_MOODS = {"win": "good", "loss": "bad"}
 
 
-def table(summary: Mapping[str, Any], width: int) -> Iterator[tuple[int, RenderableType]]:
-    """The part of the table in a terminal; see ``voirkit.instrument.Instrument``."""
-    if summary.get("what_if"):
-        yield 20, what_if_part(summary["what_if"])
-
-
-def what_if_part(found: Document) -> RenderableType:
-    """All of the key ``what_if`` of a summary."""
-    lines: list[RenderableType] = [Text(f"what if {name_of(found)}", style="bold"), Padding(Text(ceiling(found)), _INDENT)]
+def sections(found: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
+    """The ceiling, the verdict with what belongs to it, and the pairs of runs."""
     pairs = found["pairs"]
+    verdict, *more = sentences(found)
+    blocks: list[Block] = [Text(ceiling(found)), Text(verdict, strong=True, mood=_MOODS.get(str(found.get("verdict")), ""))]
+    blocks += [Text(line) for line in more]
     if pairs:
-        lines += [Text(HEAD, style="dim"), *(Text(row(at, pair)) for at, pair in enumerate(pairs[:_MOST], 1))]
-        if len(pairs) > _MOST:
-            lines.append(Text(f"{len(pairs) - _MOST} more pairs: voirkit report --json", style="dim"))
-    said = list(sentences(found))
-    lines.append(Text(said[0], style=_STYLES.get(str(found.get("verdict")), "bold")))
-    return Group(*lines, *(Padding(Text(line), _INDENT) for line in said[1:]))
+        rows = [
+            (f"{at}", duration(one["plain_s"]), duration(one["changed_s"]), f"{one['ratio']:.3f}", "plain" if at % 2 else "changed")
+            for at, one in enumerate(pairs, 1)
+        ]
+        blocks.append(Table(("pair", "plain", "changed", "ratio", "first"), rows))
+        times = [
+            (f"{at} {what}", pair[key], duration(pair[key]))
+            for at, pair in enumerate(pairs, 1)
+            for what, key in (("plain", "plain_s"), ("changed", "changed_s"))
+        ]
+        blocks.append(Details("Time of the work of each run, in pairs", [Bars(times)]))
+    yield Section("what-if", f"What if: {name_of(found)}", blocks, least=20)
 
 
 def name_of(found: Document) -> str:
@@ -70,7 +67,7 @@ def sentences(found: Document) -> Iterator[str]:
         if found.get("because"):
             yield found["because"]
     if n:
-        chance = " By chance alone so many pairs say such a thing in less than 4 of 100 cases." if verdict in _STYLES else ""
+        chance = " By chance alone so many pairs say such a thing in less than 4 of 100 cases." if verdict in _MOODS else ""
         yield f"Two successive plain runs differ by {_percent(found['spread'])}.{chance}"
     step = found.get("step")
     if step:
