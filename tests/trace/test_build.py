@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -22,7 +23,7 @@ SOURCE = ROOT / "voirkit" / "trace" / "_recorder.c"
 SOURCES = [
     SOURCE,
     ROOT / "voirkit" / "probes" / "_entry.c",
-    *(ROOT / "instruments" / "voirkit_instruments" / f"{name}.c" for name in ("_steps", "_calls")),
+    *(ROOT / "instruments" / "voirkit_instruments" / name / f"_{name}.c" for name in ("steps", "calls")),
 ]
 INCLUDE = sysconfig.get_paths()["include"]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -91,7 +92,12 @@ def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytes
         libraries = [source.parent / (source.stem + ending) for source in (tmp_path / source.relative_to(ROOT) for source in SOURCES)]
     else:
         inside = list(build.data["force_include"].values())
-        folders = ["voirkit/trace/_recorder", "voirkit/probes/_entry", "voirkit_instruments/_steps", "voirkit_instruments/_calls"]
+        folders = [
+            "voirkit/trace/_recorder",
+            "voirkit/probes/_entry",
+            "voirkit_instruments/steps/_steps",
+            "voirkit_instruments/calls/_calls",
+        ]
         assert sorted(inside) == sorted(folder + ending for folder in folders)
         libraries = [Path(built) for built in build.data["force_include"]]
     assert all(library.exists() for library in libraries)
@@ -119,6 +125,13 @@ def test_it_is_not_built_when_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch
     build = Build(monkeypatch, tmp_path)
     build.hook.initialize("standard", build.data)
     assert (build.data, build.warnings) == ({"force_include": {}}, [])
+
+
+@pytest.mark.parametrize(("library", "where"), [("calls._calls", "calls.record_tracing"), ("steps._steps", "steps.record_spans")])
+def test_what_was_built_of_an_instrument_is_what_records(monkeypatch: pytest.MonkeyPatch, library: str, where: str) -> None:
+    monkeypatch.delenv("VOIRKIT_NO_EXTENSION", raising=False)
+    built = pytest.importorskip(f"voirkit_instruments.{library}")
+    assert importlib.import_module(f"voirkit_instruments.{where}").engine() is built
 
 
 def test_the_recorder_in_python_is_used_where_it_is_not_there_or_from_another_voirkit(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def engine() -> Any:
     """The hot path: in C if it was built."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
         try:
-            from voirkit_instruments import _steps  # type: ignore[attr-defined]
+            from voirkit_instruments.steps import _steps  # type: ignore[attr-defined]
 
             if hasattr(_steps.Hot, "collection"):
                 return _steps  # else it was built for another voirkit
