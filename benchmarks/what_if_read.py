@@ -49,7 +49,7 @@ def measure(variant: str, folder: str, workers: int) -> list[float]:
     import torch
     from torch.utils.data import DataLoader
 
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
     from voirkit_instruments.what_if.record_changes import made
 
     torch.manual_seed(0)

@@ -100,8 +100,8 @@ class Instrument:
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
-        sections: ``(part, summary) -> Iterable[Section]``: what every report shows of it (``voirkit.report.sections``), where its part is not
-            null; ``part`` is the first of its keys.
+        sections: ``(part, summary) -> Iterable[Section]``: what every report shows of it (``voirkit.report.sections``), where its part is
+            not null; ``part`` is the first of its keys.
         table: ``(summary, width) -> Iterator[(least, renderable)]``: its part of the table in a terminal, and how many lines of it should
             stay where the table is cut.
         page: ``(run, summary) -> str | None``: its section of the HTML page.

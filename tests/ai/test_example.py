@@ -9,7 +9,7 @@ import pytest
 from annotating import counts, rows
 from recorded import OF_OTHER_RUNS
 
-from voirkit.report.formats import formats
+from voirkit.export.formats import formats
 
 pytest.importorskip("torch")
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from live_training import TRAINING
 
-from voirkit.analysis.live_picture import of_summary
-from voirkit.analysis.live_run import LiveRun
+from voirkit.live.picture import of_summary
+from voirkit.live.run import LiveRun
 from voirkit.trace import recorder
 
 _known: dict[str, Any] = {}
@@ -115,9 +115,9 @@ def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None
 
 
 def test_the_last_picture_has_the_whole_wall_time() -> None:
-    from voirkit.analysis.live_picture import of_summary
+    from voirkit.live.frame import picture_lines
+    from voirkit.live.picture import of_summary
     from voirkit.report.cells import Look
-    from voirkit.report.live_frame import picture_lines
     from voirkit.runs.wall import account
 
     picture = of_summary({"wall": account({"startup": 1.0, "training": 9.0}, 10.0), "steps": None})

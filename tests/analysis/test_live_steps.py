@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from live_training import PHASES, TRAINING
 
-from voirkit.analysis.live_picture import Picture
-from voirkit.analysis.live_steps import LiveSteps
+from voirkit.live.picture import Picture
+from voirkit.live.steps import LiveSteps
 from voirkit.trace import recorder
 
 _known: dict[str, Any] = {}

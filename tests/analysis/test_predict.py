@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from voirkit.analysis import loader_words as words
+from voirkit.analysis.verdict import loader_words as words
 from voirkit_instruments.loader.analysis.advice import first
 from voirkit_instruments.loader.analysis.predict import Cost, best, enough, handing, limits, numbers, rate, recording_s, table
 

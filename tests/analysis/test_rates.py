@@ -9,9 +9,9 @@ import pytest
 
 from voirkit.analysis.comparison import figures as compared
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.live_picture import of_summary
 from voirkit.analysis.steps import REST, WAIT, Steps, Table, steps_of
 from voirkit.commands.run import words
+from voirkit.live.picture import of_summary
 from voirkit.runs.conditions import read
 from voirkit.runs.summary import throughput
 

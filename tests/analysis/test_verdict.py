@@ -5,7 +5,7 @@ import pytest
 
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.steps import steps_of
-from voirkit.analysis.verdict import conclusions, verdict
+from voirkit.analysis.verdict.diagnosis import conclusions, verdict
 
 from .simulated import Script
 

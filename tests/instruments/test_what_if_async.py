@@ -21,7 +21,7 @@ import pytest
 import torch
 from conftest import Place
 
-from voirkit_instruments.patching import Patches
+from voirkit.intercept import Patches
 from voirkit_instruments.what_if import record_async as what_if_async
 from voirkit_instruments.what_if.record_async import CheckpointAsync
 from voirkit_instruments.what_if.record_async_saves import Save, Saves
@@ -407,7 +407,7 @@ def test_what_writing_fails_with_is_raised_at_the_end_at_the_latest(changed: Cha
 
 FULL = """
     import resource, signal, torch
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
     from voirkit_instruments.what_if.record_async import CheckpointAsync
 
     change = CheckpointAsync(None)

@@ -23,7 +23,7 @@ import pytest
 from conftest import Place
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from voirkit_instruments.patching import Patches
+from voirkit.intercept import Patches
 from voirkit_instruments.what_if import record_uring as what_if_uring
 from voirkit_instruments.what_if.record_read_ahead import Queue, ReadAhead
 from voirkit_instruments.what_if.record_ring import Ring

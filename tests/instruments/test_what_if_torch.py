@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from voirkit_instruments.patching import Patches
+from voirkit.intercept import Patches
 from voirkit_instruments.what_if.record_torch import CheckpointNoCrc, NonBlocking, NumThreads, PinMemory
 
 PHASES = {name: {"total_s": 1.0, "share": 0.2} for name in ("wait", "transfer", "forward", "backward", "optimizer", "other")}

@@ -372,7 +372,7 @@ def _around(log: list[Any]) -> Around:
 @pytest.mark.parametrize("first_on", ["entry", "around"])
 @pytest.mark.parametrize("first_off", ["entry", "around"])
 def test_it_goes_together_with_what_stands_around_a_function_in_any_order(first_on: str, first_off: str):
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
 
     own, log, patches = scale.__code__, [], Patches()  # type: ignore[var-annotated]
     found, around = Told(scale), _around(log)

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from recorded import LOOP_EVENTS, record
 
-from voirkit.report import chrome
+from voirkit.export import chrome
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING, selection
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from recorded import record
 
-from voirkit.report import chrome
+from voirkit.export import chrome
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import Ended, Place
 from recorded import OF_OTHER_RUNS, files, record_with_manifest
 
-from voirkit.report.formats import formats
+from voirkit.export.formats import formats
 
 HOST = os.uname().nodename
 BROKEN = "Give another name with -o, or overwrite it with --force."

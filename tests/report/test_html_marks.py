@@ -12,10 +12,10 @@ from page import Page
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
-from voirkit.report.html_file import with_file
-from voirkit.report.html_marks import LONGEST, Html, bars, differences, stacked, table, text
-from voirkit.report.html_plots import columns, heat_map, lines
-from voirkit.report.html_steps import picture
+from voirkit.report.html.components import LONGEST, Html, bars, differences, stacked, table, text
+from voirkit.report.html.file import with_file
+from voirkit.report.html.plots import columns, heat_map, lines
+from voirkit.report.html.steps import picture
 
 HOSTILE = "</td><script>alert('\"&')</script>"
 

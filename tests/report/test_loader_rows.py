@@ -11,7 +11,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from pipelined import Loader, record
 
-from voirkit.report import chrome, perfetto
+from voirkit.export import chrome, perfetto
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
 

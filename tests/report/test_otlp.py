@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from recorded import record_with_manifest
 
 from voirkit.errors import VoirkitError
-from voirkit.report import otlp, otlp_http
+from voirkit.export import otlp, otlp_http
 
 LONG_INT = 2**70
 

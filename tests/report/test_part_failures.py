@@ -22,7 +22,9 @@ from voirkit.commands import compare, report
 from voirkit.errors import RunDirectoryError
 from voirkit.instrument import Instrument
 from voirkit.plugins import installed_instruments
-from voirkit.report import finish, html, html_comparison, table
+from voirkit.report import finish, table
+from voirkit.report.html import comparison as html_comparison
+from voirkit.report.html import document as html
 
 SCRIPT = TRAINING + "Training().epoch()\n"
 
@@ -133,7 +135,7 @@ def test_a_summary_with_a_part_of_another_form_is_drawn(key: str, damage: Any, r
 
 
 def test_a_part_of_a_page_that_fails_is_one_section(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("voirkit.report.html_steps.steps", fails)
+    monkeypatch.setattr("voirkit.report.html.steps.steps", fails)
     shown(capsys, "--html", str(run))
     page = (run / "report.html").read_text()
     assert "This part cannot be drawn (KeyError: &#x27;planted&#x27;)" in page

@@ -11,7 +11,7 @@ import pytest
 from made_run import HOST, PID, START, MadeRun, Process, row
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
-from voirkit.report import perfetto
+from voirkit.export import perfetto
 
 MAIN = (HOST, PID, PID)
 OTHER = (HOST, PID, 101)

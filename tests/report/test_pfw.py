@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recorded import LOOP_EVENTS, files, record
 
-from voirkit.report import pfw
+from voirkit.export import pfw
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING, selection
 

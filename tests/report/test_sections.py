@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from voirkit.report.html.sections import section_html
 from voirkit.report.markdown import _section, markdown
-from voirkit.report.section_html import section_html
 from voirkit.report.section_terminal import rendered_section
 from voirkit.report.sections import Bars, Details, Figure, Figures, Section, Series, Table, Text, figures_of, written
 
@@ -99,6 +99,8 @@ def test_a_summary_as_markdown_has_verdict_steps_and_rates() -> None:
 
 
 def test_a_damaged_part_of_a_summary_costs_that_part() -> None:
-    drawn = markdown({"command": ["main.py"], "steps": {"n": "many"}, "rates": {"train_rate": {"value": 1.0, "median": 1.0, "units": "items/s", "n": 1}}})
+    drawn = markdown(
+        {"command": ["main.py"], "steps": {"n": "many"}, "rates": {"train_rate": {"value": 1.0, "median": 1.0, "units": "items/s", "n": 1}}}
+    )
     assert "left out of the report, since it failed: steps" in drawn
     assert "train" in drawn

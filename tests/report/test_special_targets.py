@@ -14,7 +14,7 @@ import pytest
 from conftest import CLEAN, Place
 from recorded import OF_OTHER_RUNS, files, record, record_with_manifest
 
-from voirkit.report.formats import formats
+from voirkit.export.formats import formats
 
 EXPORT = (sys.executable, "-m", "voirkit", "export")
 MANY = "for i in range({}): span('a', 'b', NOW + i, NOW + i + 1, ('count', i), step=i % 97)"

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from recorded import LOOP_EVENTS, record
 
-from voirkit.report import formats
+from voirkit.export import formats
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING, selection
 

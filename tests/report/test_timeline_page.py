@@ -15,7 +15,7 @@ from perfetto_page import ask, chromium
 from pipelined import Loader
 from pipelined import record as record_loaders
 
-from voirkit.report import chrome, perfetto
+from voirkit.export import chrome, perfetto
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
 

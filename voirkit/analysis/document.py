@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.skew import skews
 from voirkit.analysis.steps import COMMUNICATION, LOSS, PARTS, REST, WAIT, DeviceTable, Steps, Table
-from voirkit.analysis.typical import typical
+from voirkit.analysis.verdict.skew import skews
+from voirkit.analysis.verdict.typical import typical
 from voirkit.runs.step_phases import PHASES
 from voirkit.runs.thresholds import UNLIKE
 

@@ -14,7 +14,6 @@ from voirkit.analysis.handed import handed
 from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.phase_records import Records
-from voirkit.analysis.script_facts import first_batches, in_training_mode, script_facts
 from voirkit.analysis.steps import (
     BACKWARD,
     COMMUNICATION,
@@ -32,6 +31,7 @@ from voirkit.analysis.steps import (
     steps_of,
 )
 from voirkit.analysis.turns import Kind, Request
+from voirkit.analysis.verdict.script_facts import first_batches, in_training_mode, script_facts
 
 _OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
 # The script's own word that it evaluates: its annotations, and steps that it gives with a task.

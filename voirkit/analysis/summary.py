@@ -13,7 +13,7 @@ from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.part_failures import PartFailures
-from voirkit.analysis.verdict import conclusions
+from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.wall import wall_of
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary

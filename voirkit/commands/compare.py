@@ -13,7 +13,7 @@ from voirkit.errors import PLAIN, CommandLineError, tell
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments
-from voirkit.report.html_file import may_write, printable, with_file, write
+from voirkit.report.html.file import may_write, printable, with_file, write
 from voirkit.report.output import STDOUT
 
 TYPE_CHECKING = False
@@ -85,7 +85,7 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
 
     summaries = [summary_of(run) for run in (first, second)]
     if options.html is not None:
-        from voirkit.report.html_comparison import comparison_page
+        from voirkit.report.html.comparison import comparison_page
 
         target = may_write(options.html)
         write(comparison_page((first, second), (options.RUN[0], options.RUN[1]), (summaries[0], summaries[1])), target)

@@ -13,8 +13,8 @@ from voirkit.commands.ends_by_signal import ends_by_signal
 from voirkit.commands.target import read_words
 from voirkit.completion import lost
 from voirkit.errors import CommandLineError, VoirkitError, tell
+from voirkit.export.formats import formats, load
 from voirkit.options import ExtendedArgumentParser
-from voirkit.report.formats import formats, load
 from voirkit.report.output import STDOUT
 from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
@@ -23,7 +23,7 @@ from voirkit.runs.selection import selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from voirkit.report.formats import Format
+    from voirkit.export.formats import Format
     from voirkit.runs.selection import Selection
 
 

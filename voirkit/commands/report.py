@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from voirkit.commands.target import read_words
 from voirkit.errors import PLAIN, CommandLineError, tell
 from voirkit.options import ExtendedArgumentParser
-from voirkit.report.html_file import NAME, may_write, printable, with_file, write
+from voirkit.report.html.file import NAME, may_write, printable, with_file, write
 from voirkit.report.output import STDOUT
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
     """Write a page for each run, and print their names."""
-    from voirkit.report.html import page
+    from voirkit.report.html.document import page
 
     if file and len(summaries) > 1:
         hint = "Leave FILE out, and each run gets its report.html; two beside each other: voirkit compare RUN RUN --html FILE."

@@ -13,11 +13,11 @@ from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from voirkit.analysis.live_picture import Picture
-    from voirkit.analysis.live_run import LiveRun
-    from voirkit.report.bottom_rows import BottomRows
+    from voirkit.live.bottom_rows import BottomRows
+    from voirkit.live.keys import Keys
+    from voirkit.live.picture import Picture
+    from voirkit.live.run import LiveRun
     from voirkit.report.cells import Look
-    from voirkit.report.keys import Keys
 
 PER_S = 2.0
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         RunDirectoryError: There is no run, or it can not be read.
     """
     options = read_words(_parser(), argv)
-    from voirkit.analysis.live_run import LiveRun
+    from voirkit.live.run import LiveRun
     from voirkit.runs.find import LATEST, find
 
     path = find(options.RUN or LATEST)
@@ -58,9 +58,9 @@ def _look(run: LiveRun) -> Picture:
 
 
 def _watch(run: LiveRun) -> None:
-    from voirkit.report.bottom_rows import BottomRows
-    from voirkit.report.keys import Keys
-    from voirkit.report.live_frame import watch_frame
+    from voirkit.live.bottom_rows import BottomRows
+    from voirkit.live.frame import watch_frame
+    from voirkit.live.keys import Keys
 
     rows = BottomRows(sys.stdout.fileno(), sys.stdout.encoding or "ascii")
     look = _look_of(color=True)
@@ -89,13 +89,13 @@ def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
 
 def _leave(rows: BottomRows, picture: Picture, look: Look) -> None:
     """The last picture stays, as ordinary output."""
-    from voirkit.report.live_frame import watch_frame
+    from voirkit.live.frame import watch_frame
 
     rows.leave(watch_frame(picture, (rows.size()[0], 1000), look))
 
 
 def _print(picture: Picture, columns: int, look: Look) -> None:
-    from voirkit.report.live_frame import watch_frame
+    from voirkit.live.frame import watch_frame
 
     for line in watch_frame(picture, (columns + 1, 1000), look):
         print(line)

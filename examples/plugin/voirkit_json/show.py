@@ -8,6 +8,7 @@ from voirkit.report.sections import Bars, Figure, Figures, Section, Table, writt
 def sections(part, summary):
     """How much time, and the slowest calls."""
     slowest = part["slowest"]
+    rows = [(written(one["at_s"], "s"), written(one["took_s"], "s"), f"{one['bytes']:,}") for one in slowest]
     yield Section(
         "json",
         "json.dumps",
@@ -17,7 +18,7 @@ def sections(part, summary):
                 Figure("time", part["total_s"], "s", better="lower"),
                 Figure("written", part["bytes"], "bytes"),
             ]),
-            Table(("at", "took", "bytes"), [(written(one["at_s"], "s"), written(one["took_s"], "s"), f"{one['bytes']:,}") for one in slowest]),
+            Table(("at", "took", "bytes"), rows),
             Bars([(f"at {written(one['at_s'], 's')}", one["took_s"], written(one["took_s"], "s")) for one in slowest], "the slowest calls"),
         ],
         note="Calls below the limit of --json-time are not counted.",

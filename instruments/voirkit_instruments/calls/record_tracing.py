@@ -30,7 +30,7 @@ def engine() -> Any:
     """The hot path: in C if it was built."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
         try:
-            from voirkit_instruments.calls import _calls  # type: ignore[attr-defined]
+            from voirkit_instruments.calls import _calls
 
             return _calls
         except ImportError:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration
-from voirkit.report.html_differences import Pair, compared_by_name
-from voirkit.report.html_marks import Html, folded, said, section, stacked, table
+from voirkit.report.html.components import Html, folded, said, section, stacked, table
+from voirkit.report.html.differences import Pair, compared_by_name
 from voirkit.runs.step_phases import PHASES
 from voirkit_instruments.calls.show import OUTSIDE, facts, short
 

@@ -6,11 +6,11 @@ Nothing here imports torch; a patch that does not fit switches itself off and is
 from __future__ import annotations
 
 from voirkit import inherit
+from voirkit.intercept import when_there
 from voirkit_instruments.checks.record_data_epochs import Epochs
 from voirkit_instruments.checks.record_data_ranks import Ranks
 from voirkit_instruments.checks.record_data_workers import Drawing
 from voirkit_instruments.loader.record_patches import LoaderPatches
-from voirkit_instruments.patching import when_there
 from voirkit_instruments.steps.thread_state import Here
 from voirkit_instruments.steps.torch_functions import as_function
 

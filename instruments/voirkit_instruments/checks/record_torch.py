@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 from types import FunctionType
 
+from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD
 from voirkit_instruments.checks.record_graph import Graphs
 from voirkit_instruments.checks.record_losses import LossFacts
 from voirkit_instruments.checks.record_models import ModelFacts
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
-from voirkit_instruments.patching import Patches
 from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False

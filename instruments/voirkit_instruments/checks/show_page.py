@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from voirkit.report.html_marks import Html, folded, heading, paragraph, section, strong, table, text
+from voirkit.report.html.components import Html, folded, heading, paragraph, section, strong, table, text
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.analysis.live_picture import Picture
+    from voirkit.live.picture import Picture
     from voirkit.overseer import Overseer
 
 EVERY_S = 1.0
@@ -43,8 +43,8 @@ class OwnSteps:
     def _load(self, _: object) -> None:
         if self._ov.run_dir is None:
             return
-        from voirkit.analysis.live_steps import LiveSteps
-        from voirkit.analysis.live_workers import Workers
+        from voirkit.live.steps import LiveSteps
+        from voirkit.live.workers import Workers
 
         self._workers = Workers(os.getpid())
         self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)
@@ -59,8 +59,8 @@ class OwnSteps:
         return self._picture
 
     def _made(self) -> Picture | None:
-        from voirkit.analysis.live_devices import devices
-        from voirkit.analysis.live_picture import Picture
+        from voirkit.live.devices import devices
+        from voirkit.live.picture import Picture
 
         picture = Picture()
         self._steps.fill(picture)

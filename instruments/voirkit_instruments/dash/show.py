@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from voirkit.analysis.live_picture import Picture
+from voirkit.live.frame import header_line, picture_lines
+from voirkit.live.picture import Picture
 from voirkit.report.cells import (
     BOLD,
     CYAN,
@@ -27,7 +28,6 @@ from voirkit.report.cells import (
     styled,
     width,
 )
-from voirkit.report.live_frame import header_line, picture_lines
 from voirkit_instruments.dash.board import Row
 
 KEPT_FOR_OUTPUT = 11  # lines of the terminal that stay the script's: its last ten lines and the one with the cursor

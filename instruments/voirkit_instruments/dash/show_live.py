@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from voirkit.analysis.live_picture import Picture
-from voirkit.report.bottom_rows import BottomRows
+from voirkit.live.bottom_rows import BottomRows
+from voirkit.live.frame import plain_words
+from voirkit.live.keys import Keys
+from voirkit.live.picture import Picture
 from voirkit.report.cells import Bar, Look, can_show
-from voirkit.report.keys import Keys
-from voirkit.report.live_frame import plain_words
 from voirkit_instruments.dash.board import Board
 from voirkit_instruments.dash.show import Header, frame, plain_line
 

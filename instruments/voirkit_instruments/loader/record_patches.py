@@ -8,10 +8,10 @@ from __future__ import annotations
 import weakref
 from types import FunctionType, MethodType
 
+from voirkit.intercept import Patches
 from voirkit.probes import woven
 from voirkit.probes.around import Around
 from voirkit.probes.pickled import watch as watch_picklers
-from voirkit_instruments.patching import Patches
 from voirkit_instruments.steps.torch_functions import COMPILING
 
 TYPE_CHECKING = False

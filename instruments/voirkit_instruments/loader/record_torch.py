@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from types import FunctionType, MethodType
 
+from voirkit.intercept import when_there
 from voirkit_instruments.loader.record_batches import Batches
 from voirkit_instruments.loader.record_datasets import BATCH, SAMPLE, datasets, method, source, unread
 from voirkit_instruments.loader.record_deaths import Deaths
@@ -19,7 +20,6 @@ from voirkit_instruments.loader.record_operations import Operations, called
 from voirkit_instruments.loader.record_patches import LoaderPatches, innermost, parameter
 from voirkit_instruments.loader.record_spans import FETCH, OUTSIDE, PIN, PUTTING, Recording
 from voirkit_instruments.loader.record_workers import Workers
-from voirkit_instruments.patching import when_there
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure
-from voirkit.report.html_differences import Pair, compared_by_name
-from voirkit.report.html_marks import Html, bars, folded, said, section, table
-from voirkit.report.html_plots import heat_map, lines, seconds
-from voirkit.report.html_steps import begin_ns
+from voirkit.report.html.components import Html, bars, folded, said, section, table
+from voirkit.report.html.differences import Pair, compared_by_name
+from voirkit.report.html.plots import heat_map, lines, seconds
+from voirkit.report.html.steps import begin_ns
 from voirkit.report.loader_rows import KIND, workers
 from voirkit_instruments.loader import show as operations
 

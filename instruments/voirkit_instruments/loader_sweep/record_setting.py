@@ -41,8 +41,8 @@ def read(text: str) -> dict[str, int]:
 @instrument_definition
 def loader_setting(ov: Overseer, setting: Mapping[str, int]) -> Iterator[PhaseWithPriority]:
     """Run with this setting."""
+    from voirkit.intercept import Patches
     from voirkit_instruments.early_stop.record_stopper import Stopper
-    from voirkit_instruments.patching import Patches
 
     patches, stopper = Patches(), Stopper(ov)
     hooks: list[Any] = []

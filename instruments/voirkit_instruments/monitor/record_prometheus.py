@@ -27,7 +27,7 @@ import os, sys
 if os.fork():
     os._exit(0)
 sys.path[0] = sys.argv.pop(1)
-from voirkit.report.prometheus import main
+from voirkit.live.prometheus import main
 sys.exit(main(sys.argv[1:]))
 """
 

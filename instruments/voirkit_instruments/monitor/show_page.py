@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import Html, join, section
-from voirkit.report.html_plots import TIME, lines, seconds
-from voirkit.report.html_steps import begin_ns
+from voirkit.report.html.components import Html, join, section
+from voirkit.report.html.plots import TIME, lines, seconds
+from voirkit.report.html.steps import begin_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import math
 import os
 from threading import get_ident
 
-from voirkit_instruments.patching import Patches, without_this_frame
+from voirkit.intercept import Patches, without_this_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from voirkit.report.html_marks import Html, folded, join, said, section, table, text
-from voirkit.report.html_plots import lines
+from voirkit.report.html.components import Html, folded, join, said, section, table, text
+from voirkit.report.html.plots import lines
 from voirkit_instruments.parameters.show import facts, number
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import inspect
 import time
 import weakref
 
-from voirkit_instruments.patching import Patches, without_this_frame
+from voirkit.intercept import Patches, without_this_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit.trace import recorder
-from voirkit_instruments.patching import Patches
 from voirkit_instruments.steps.thread_state import Here
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration
-from voirkit.report.html_marks import Html, join, section, stacked, table, text
+from voirkit.report.html.components import Html, join, section, stacked, table, text
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

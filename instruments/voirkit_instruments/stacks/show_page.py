@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voirkit.report.html_marks import Html, colour, join, legend, section, table, text
+from voirkit.report.html.components import Html, colour, join, legend, section, table, text
 from voirkit_instruments.stacks.show import said
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from types import MethodType
 
+from voirkit.intercept import without_this_frame
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.patching import without_this_frame
 from voirkit_instruments.steps.thread_state import Here
 
 TYPE_CHECKING = False

@@ -11,9 +11,9 @@ from operator import attrgetter
 from types import FunctionType
 
 from voirkit import import_times
+from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit.recording import join_group
-from voirkit_instruments.patching import Patches
 from voirkit_instruments.steps.events import ASKED, CALLED, ITERATED, STEPPED, WALKED, ZEROED, Heard
 from voirkit_instruments.steps.record_compute import (
     after_autocast,

@@ -6,9 +6,9 @@ import os
 from functools import partial
 
 from voirkit import inherit
+from voirkit.intercept import Patches, when_there
 from voirkit.probes.around import Around
 from voirkit.runs.markers import path_and_mode
-from voirkit_instruments.patching import Patches, when_there
 from voirkit_instruments.steps.thread_state import Here
 from voirkit_instruments.syscalls import record_edges as syscalls_edges
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_differences import MOST, ROWS, Pair, signed
-from voirkit.report.html_marks import (
+from voirkit.report.html.components import (
     PALETTE,
     Html,
     bars,
@@ -22,7 +21,8 @@ from voirkit.report.html_marks import (
     strong,
     table,
 )
-from voirkit.report.html_plots import heat_map
+from voirkit.report.html.differences import MOST, ROWS, Pair, signed
+from voirkit.report.html.plots import heat_map
 from voirkit_instruments.syscalls.analysis.figures import divided
 from voirkit_instruments.syscalls.analysis.read import Difference, difference
 from voirkit_instruments.syscalls.show import doubted, said

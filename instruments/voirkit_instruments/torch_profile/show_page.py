@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html_marks import Html, bars, colour, folded, heading, legend, section, table
+from voirkit.report.html.components import Html, bars, colour, folded, heading, legend, section, table
 from voirkit_instruments.memory.show import cells_of
 from voirkit_instruments.torch_profile.show import a_step, said, taken_by
 

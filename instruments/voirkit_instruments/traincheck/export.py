@@ -13,8 +13,8 @@ import numpy as np
 
 from voirkit.analysis.of_run import of_run
 from voirkit.errors import VoirkitError
+from voirkit.export.pfw import stem
 from voirkit.report.output import STDOUT, text
-from voirkit.report.pfw import stem
 from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection
 from voirkit_instruments.calls.analysis.when import unknown, when

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.analysis.live_steps import LiveSteps
+    from voirkit.live.steps import LiveSteps
 
 NAMES = ("train_rate", "loading_rate", "compute_rate", "step+batch", "loader", "compute_start/end", "model", "use_cuda", "loss", "options")
 
@@ -26,8 +26,8 @@ def without_probes(run_dir: str | None, losses: int) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(NAMES)
     if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
         return found
-    from voirkit.analysis.live_picture import Picture
-    from voirkit.analysis.live_steps import LiveSteps
+    from voirkit.live.picture import Picture
+    from voirkit.live.steps import LiveSteps
 
     steps = LiveSteps(run_dir, pid=os.getpid())
     steps.look()

@@ -88,7 +88,7 @@ def _known(name: str, value: Any) -> str:
     if name in ("model", "use_cuda"):
         return f"{name} {value}"
     if name.endswith("_rate"):
-        from voirkit.report.live_frame import amount
+        from voirkit.live.frame import amount
 
         return f"{name} {amount(value, 'items/s')}"
     return f"{name} {value:,}x"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
     from voirkit_instruments.what_if.record_changes import Ceiling
 
 _OPENER = "_open_zipfile_writer_file"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
 
 # Events: which of their arguments are files or folders. Checked with python 3.10 to 3.13.
 _FILES = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
 
 
 class Ceiling(NamedTuple):

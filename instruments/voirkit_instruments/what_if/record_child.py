@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from voirkit.intercept import Patches
     from voirkit.overseer import Overseer
     from voirkit.phases import PhaseWithPriority
-    from voirkit_instruments.patching import Patches
 
 PLAIN = "plain"
 MOST_LOSSES = 10_000  # that are kept
@@ -43,8 +43,8 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
         argument: The text behind ``=``.
         steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
     """
+    from voirkit.intercept import Patches
     from voirkit_instruments.early_stop.record_stopper import Stopper
-    from voirkit_instruments.patching import Patches
     from voirkit_instruments.what_if.record_changes import made
 
     _end_with_the_driver()
@@ -120,7 +120,7 @@ class Seen:
 
     def watch(self, patches: Patches) -> None:
         """Begin as soon as torch is there."""
-        from voirkit_instruments.patching import when_there
+        from voirkit.intercept import when_there
 
         def found(torch: ModuleType) -> None:
             self._torch = torch

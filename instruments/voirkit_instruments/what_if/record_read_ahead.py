@@ -14,7 +14,7 @@ import stat
 from collections import deque
 from functools import wraps
 
-from voirkit_instruments.patching import when_there
+from voirkit.intercept import when_there
 from voirkit_instruments.what_if.record_read_learned import Learned, Watched
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
     from voirkit_instruments.what_if.record_changes import Ceiling
 
 MOST = 16 << 20  # bytes of a file that are asked for: what is larger is no sample

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from voirkit_instruments.patching import Patches
+    from voirkit.intercept import Patches
     from voirkit_instruments.what_if.record_changes import Ceiling
     from voirkit_instruments.what_if.record_ring import Ring
 

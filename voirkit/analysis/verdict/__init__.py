@@ -1,0 +1,1 @@
+"""What a run is bound by, and what to do about it: from its summary alone."""

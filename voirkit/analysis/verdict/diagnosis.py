@@ -1,0 +1,365 @@
+"""What a run is bound by, why that is said, and what to do about it: rules over the figures; the thresholds are in ``runs.thresholds``.
+
+The same figures always give the same verdict. What there is to do, and what it would win, is in ``remedies``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from voirkit.analysis.verdict import loader_words as words
+from voirkit.analysis.verdict.deeper_findings import operator, source_line, system_call
+from voirkit.analysis.verdict.remedies import Remedy, remedies
+from voirkit.analysis.verdict.time_account import COMPUTE, Account, account
+from voirkit.runs.step_phases import OUTSIDE
+from voirkit.runs.summary import NO_STEPS
+from voirkit.runs.thresholds import (
+    BOUND,
+    FEW,
+    FEW_IN_STEP,
+    IDLES,
+    LARGEST,
+    LATE_IN,
+    SECOND,
+    STARTUP_S,
+    STRAGGLES,
+    TRAINS_LEAST,
+)
+
+_ADVICE = 3  # pieces of it
+_EVALUATION = ("evaluation-bound", "inference-bound")
+
+Figures = Mapping[str, Any]
+Facts = Mapping[str, Any]
+Document = dict[str, Any]
+
+
+def verdict(figures: Figures, facts: Facts) -> Document:
+    """The verdict alone: see ``conclusions``."""
+    return conclusions(figures, facts)[0]
+
+
+def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document]]:
+    """``verdict`` and ``advice`` of a summary.
+
+    Args:
+        figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as ``document.figures`` gives them; what else it has (``wall``,
+            ``loader``, ``flame``, ``torch_profile``, ``syscalls``) is used.
+        facts: What is known of the loader, the script and the machine (``document.Rank.facts``); what is missing is not used.
+
+    Returns:
+        ``{"kind", "because", "next", "evidence"}``, and up to three of ``{"do", "because", "win"}``, what wins most first; ``next`` is the
+        first of them.
+    """
+    steps = figures["steps"]
+    if steps["n"] < FEW:
+        return _unknown(steps["n"], figures), []
+    late = straggler(figures["ranks"])
+    if late is not None:
+        return late, [{"do": late["next"], "because": late["because"], "win": late["evidence"]["share"]}]
+    time = account(figures)
+    found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
+    said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
+    found["because"] = " ".join(filter(None, said))
+    advice = [one.document() for one in _ranked(remedies(time, figures, facts), found)[:_ADVICE]]
+    found.setdefault("next", _following(advice, found["kind"] == "balanced"))
+    return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
+
+
+def _ranked(found: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
+    """What wins most first; but the best for each of two parts that are as large, and a look deeper where the verdict has no other remedy.
+
+    Args:
+        found: All remedies, what wins most first; those of which nobody knows what they win last.
+        verdict: What was found.
+    """
+    both = verdict["evidence"].get("largest", {})
+    first = [next((one for one in found if one.kind == kind), None) for kind in both]
+    own = [one for one in found if one.kind == verdict["kind"]]
+    if own and own[0].win is None:
+        first.append(own[0])
+    leading = sorted((one for one in first if one is not None), key=lambda one: -(one.win or 0.0))
+    return [*leading, *(one for one in found if one not in leading)]
+
+
+def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
+    """``next``: the first piece of advice with about what it saves; where two parts are as large, the first two."""
+    if not advice:
+        return "Nothing stands out that could be saved."
+    return " Or: ".join(f"{one['do']}{_saving(one['win'])}" for one in advice[: 2 if both else 1])
+
+
+def _saving(win: float | None) -> str:
+    return "" if win is None else f" Estimated saving: about {_percent(win)} of the run."
+
+
+# straggler, unknown
+
+
+def straggler(ranks: Sequence[Mapping[str, Any]]) -> Document | None:
+    """The rank for which the others wait in most steps, if there is one; by the ranks' ``skew``."""
+    late = max(ranks, key=lambda rank: (rank.get("skew") or {}).get("share", 0.0), default={})
+    skew = late.get("skew") or {"share": 0.0, "late": 0.0}
+    if skew["share"] < STRAGGLES or skew["late"] < LATE_IN or late["steps"] < FEW_IN_STEP:
+        return None
+    share, phase, rank, host = skew["share"], skew["phase"], late["rank"], late["host"]
+    named = _NAMED.get(phase, phase)
+    return {
+        "kind": "straggler",
+        "because": f"Rank {rank} ({host}) is a straggler: it needs {_percent(share)} of a step longer than the others before they meet, in "
+        f"{named}; the others wait for it.",
+        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
+        f" At best, if it kept up, a step would take {_percent(1 - share)} of today's time.",
+        "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "late": skew["late"], "ceiling": 1 - share},
+    }
+
+
+def _unknown(n: int, figures: Figures) -> Document:
+    evaluated = (figures.get("evaluation") or {}).get("n", 0)
+    if n:
+        because = f"Only {n} training step{'s' if n > 1 else ''} came to an end; fewer than {FEW} tell nothing."
+        next_ = "Let it run longer."
+    elif evaluated:
+        because = f"The run trained nothing: {evaluated} batches were evaluated, without a backward pass or an optimizer step."
+        next_ = "The evaluation's own time is in summary.json."
+    elif figures.get("ended") == "exception":
+        because, next_ = "The script failed before its first training step.", "Its error, with the traceback that python prints, says why."
+    else:
+        return dict(NO_STEPS)
+    return {"kind": "unknown", "because": because, "next": next_, "evidence": {"steps": n}}
+
+
+# outside of the steps
+
+
+def _outside(time: Account, figures: Figures) -> Document | None:
+    """A run that spends most of its time elsewhere than in steps of training."""
+    training = time.steps_s - time.seconds("checkpoint-bound") + _checkpoints_outside(time)
+    seconds = {
+        **{kind: time.seconds(kind) for kind in _EVALUATION},
+        "checkpoint-bound": time.seconds("checkpoint-bound"),
+        "host-bound": sum(part.seconds for part in time.of("host-bound") if not part.of_step),
+        "startup-bound": time.startup_s if time.startup_s >= STARTUP_S else 0.0,
+    }
+    work_s = time.work_s + seconds["startup-bound"]
+    kind = max(seconds, key=seconds.__getitem__)
+    share = seconds[kind] / work_s if work_s else 0.0
+    if kind == "checkpoint-bound" and not _checkpoints_outside(time):
+        return None  # all of them lie in the steps
+    if share < BOUND and (training >= TRAINS_LEAST * work_s or share <= SECOND):
+        return None
+    trains = f"{_percent(time.steps_s / work_s)} training steps"
+    evidence: Document = {"share": share, "of": "run", "seconds": seconds[kind], "ceiling": 1 - share}
+    if kind in _EVALUATION:
+        batches = (figures.get("evaluation") or {}).get("n", 0)
+        counted = f" ({batches:,} batches)" if batches else ""
+        because = f"{_percent(share)} of the time after the start is {_KINDS[kind]}{counted}, {trains}."
+        because += " It is a rollout, or an evaluation without eval()." if kind == "inference-bound" else ""
+    elif kind == "checkpoint-bound":
+        between = _checkpoints_outside(time) / work_s
+        because = (
+            f"{_percent(share)} of the time since the first step goes into checkpoints, {_percent(between)} of it all between the steps, "
+            "after the last batch of a loop."
+        )
+        evidence.update({"phase": "other", "part": "checkpoint", "between_steps": between})
+    elif kind == "host-bound":
+        line = source_line(figures, OUTSIDE)
+        where = f" ({_percent(line[1])} of it in {line[0]})" if line else ""
+        because = f"{_percent(share)} of the time after the start is host code outside of the steps{where}, {trains}."
+    else:
+        because = f"{_percent(share)} of the time, imports left out, is the script's own start before its first step, {trains}."
+    return {"kind": kind, "because": because, "evidence": evidence}
+
+
+def _checkpoints_outside(time: Account) -> float:
+    return sum(part.seconds for part in time.of("checkpoint-bound") if not part.of_step)
+
+
+# in the steps
+
+
+def _starved(steps: Mapping[str, Any]) -> Document | None:
+    """Host-bound if a GPU is given too little work while no input is waited for."""
+    device = steps.get("device")
+    if device is None:
+        return None
+    phases = steps["phases"]
+    parts = {name: row["share"] for name, row in phases["other"].get("parts", {}).items()}
+    idle = phases["other"]["share"] - parts.get("checkpoint", 0.0) - parts.get("voirkit", 0.0)
+    compute = sum(phases[phase]["share"] for phase in COMPUTE)
+    others = [*(phases[phase]["share"] for phase in ("wait", "transfer", "communication") if phase in phases), parts.get("checkpoint", 0.0)]
+    launching = device["launching"]["share"]
+    share = idle + launching
+    if share < IDLES or max(others) > max(idle, compute):
+        return None
+    return {
+        "kind": "host-bound",
+        "because": f"The GPU is given too little to do: it is idle for {_percent(idle)} of a step without waiting for input, and in "
+        f"{_percent(launching)} it has finished as soon as the host has started its work.",
+        "next": "Start less and larger work: a larger batch, torch.compile, CUDA graphs, a fused optimizer; look for .item(), .cpu() and "
+        f"print of tensors in every step. At best, if the GPU never waited for the host, a step would take {_percent(1 - share)} of "
+        "today's time.",
+        "evidence": {"phase": "other", "share": share, "idle": idle, "launching": launching, "ceiling": 1 - share},
+    }
+
+
+def _shares(time: Account) -> dict[str, float]:
+    """Share of a typical step by kind of verdict."""
+    kinds = dict.fromkeys(part.kind for part in time.parts if part.kind not in _EVALUATION)
+    return {kind: time.of_step(kind) for kind in kinds}
+
+
+def _inside(time: Account, figures: Figures, facts: Facts) -> Document:
+    shares = _shares(time)
+    kind = max(shares, key=shares.__getitem__)
+    others = {other: share for other, share in shares.items() if other != "compute-bound"}
+    largest = max(others, key=others.__getitem__)
+    # Computing is several phases, and hardly to be saved as a whole: what is larger than each of them, and can be saved, comes before it.
+    if others[largest] >= LARGEST and others[largest] > max(time.rows[phase] for phase in COMPUTE):
+        kind = largest
+    elif shares[kind] < BOUND:
+        return _balanced(shares)
+    share = shares[kind]
+    because, more = _GROUNDS[kind](time, share, figures, facts)
+    return {"kind": kind, "because": because, "evidence": {"phase": _PHASE[kind], "share": share, "ceiling": 1 - share, **more}}
+
+
+def _balanced(shares: Mapping[str, float]) -> Document:
+    first, second = sorted(shares, key=lambda kind: -shares[kind])[:2]
+    both = f"{_KINDS[first]} {_percent(shares[first])}, {_KINDS[second]} {_percent(shares[second])}"
+    return {
+        "kind": "balanced",
+        "because": f"No dominant bottleneck; the largest two parts of a step: {both}.",
+        "evidence": {
+            "share": shares[first], "phase": _PHASE[first], "ceiling": 1 - shares[first],
+            "largest": {kind: shares[kind] for kind in (first, second)},
+        },
+    }  # fmt: skip
+
+
+def _input(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    workers, dataset, loader = facts.get("workers"), facts.get("dataset"), figures.get("loader") or {}
+    because = f"{_percent(share)} of a step is spent waiting for the next batch{f' for {dataset}' if dataset else ''}"
+    because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
+    looked_into = words.because(loader)
+    line = None if looked_into else source_line(figures, "wait")
+    because += f"; {looked_into}" if looked_into else f"; {_percent(line[1])} of it in {line[0]}" if line else ""
+    because += _called(figures, "wait", "fetch")
+    known = {key: value for key, value in (("workers", workers), ("dataset", dataset)) if value is not None}
+    return f"{because}.", {**known, **words.evidence(loader)}
+
+
+def _transfer(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    return f"{_percent(share)} of a step is transfer: copies of tensors from one device or place to another.", {}
+
+
+def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    phases = {phase: time.rows[phase] for phase in COMPUTE}
+    phase = max(phases, key=phases.__getitem__)
+    split = ", ".join(f"{_NAMED[name]} {_percent(part)}" for name, part in phases.items())
+    found = operator(figures, *COMPUTE)
+    slowest = f"; {found[0]} takes {_percent(found[1])} of the time of operators" if found else ""
+    more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found[0]} if found else {})}
+    among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 else ""
+    return f"{_percent(share)} of a step is computing: {split}{among}{slowest}.", more
+
+
+def _communication(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    return f"{_percent(share)} of a step is communication between ranks: collectives that the step waits for.", {}
+
+
+def _checkpoint(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    return f"{_percent(share)} of step time goes into writing checkpoints{_called(figures, 'checkpoint')}.", {"part": "checkpoint"}
+
+
+def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
+    parts = {name: part for name, part in time.other.items() if part >= 0.01 and name not in ("voirkit", "checkpoint")}
+    known = f" ({', '.join(f'{name} {_percent(part)}' for name, part in parts.items())})" if parts else ""
+    because = f"{_percent(share)} of a step is untracked host code, not data wait, transfer or compute{known}"
+    line = source_line(figures, "other")
+    because += f"; {_percent(line[1])} of it in {line[0]}" if line else ""
+    return f"{because}{_called(figures, 'other')}.", {"line": line[0]} if line else {}
+
+
+_GROUNDS = {
+    "input-bound": _input,
+    "transfer-bound": _transfer,
+    "compute-bound": _compute,
+    "communication-bound": _communication,
+    "checkpoint-bound": _checkpoint,
+    "host-bound": _host,
+}
+_PHASE = {
+    "input-bound": "wait",
+    "transfer-bound": "transfer",
+    "compute-bound": "forward",
+    "communication-bound": "communication",
+    "checkpoint-bound": "other",
+    "host-bound": "other",
+}
+_KINDS = {
+    "input-bound": "waiting for input",
+    "transfer-bound": "transfer",
+    "compute-bound": "computing",
+    "communication-bound": "communication between ranks",
+    "checkpoint-bound": "checkpoints",
+    "host-bound": "untracked host code",
+    "evaluation-bound": "evaluation",
+    "inference-bound": "inference between the steps",
+    "startup-bound": "the start",
+}
+_NAMED = {
+    "wait": "waiting for input",
+    "optimizer": "the optimizer's step",
+    "checkpoint": "checkpoints",
+    "other": "untracked host code",
+}
+_NAMED |= {"compile": "compiling", "import": "imports"}
+_NAMED |= {name: name for name in ("transfer", "forward", "backward")}
+
+
+# what else is said
+
+
+def _called(figures: Figures, *phases: str) -> str:
+    found = system_call(figures, *phases)
+    return f"; {_percent(found[1])} of it in {found[0]}" if found else ""
+
+
+def _second(time: Account, found: Mapping[str, Any]) -> str:
+    """What comes next to that which the verdict names."""
+    if found["kind"] == "balanced":
+        return ""
+    seconds = {kind: time.seconds(kind) for kind in dict.fromkeys(part.kind for part in time.parts) if kind != found["kind"]}
+    kind = max(seconds, key=seconds.__getitem__)
+    share = seconds[kind] / time.work_s if time.work_s else 0.0
+    if share < SECOND:
+        return ""
+    if sum(part.seconds for part in time.of(kind) if part.of_step) > seconds[kind] / 2:
+        return f"Second: {_KINDS[kind]}, {_percent(time.of_step(kind))} of a step."
+    return f"Second: {_KINDS[kind]}, {_percent(share)} of the time after the start."
+
+
+def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
+    """The few steps that shares and medians leave out."""
+    found = time.outliers
+    if not found:
+        return ""
+    n, phase = found["n"], _NAMED.get(found["phase"], found["phase"])
+    if not n:
+        return f"Left out: {_percent(found['share'])} of the time of all steps, {phase}."
+    which = "the first step takes" if n == 1 and found["first"] == 0 else f"{n} of {steps['n']:,} steps take{'s' if n == 1 else ''}"
+    return f"Left out: {which} {_percent(found['share'])} of the time of all steps, mostly in {phase}."
+
+
+def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
+    """That gradients are accumulated: a step is no update then."""
+    updates = facts.get("updates") or 0
+    if not 0 < updates <= steps["n"] / 1.5:
+        return ""
+    return f"A step is a micro-batch: {steps['n'] / updates:.3g} steps an update of the parameters."
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"

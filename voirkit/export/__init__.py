@@ -1,0 +1,1 @@
+"""Formats that the trace of any run can be written in."""

@@ -1,0 +1,137 @@
+"""The trace-event format of chrome://tracing, Perfetto, speedscope and others: one strict JSON object with all events, sorted.
+
+Times are microseconds since the first event, with nanoseconds behind the point: the 64-bit floating-point numbers of readers can hold no
+nanoseconds since 1970. ``otherData`` says when the first event was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from voirkit.export.chrome_lanes import draw_beside, with_shown_tid
+from voirkit.export.json_text import ARGUMENTS, dumps
+from voirkit.report import loader_rows
+from voirkit.report.output import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit.runs.opened import Extent, Run
+    from voirkit.runs.selection import Selection
+
+NAME, SUFFIX, IS_TEXT = "chrome", ".json", True
+
+# Microseconds of a number of nanoseconds.
+_US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
+_WHO = f"',\"pid\":', shown_pid, ',\"tid\":', shown_tid, ',\"ts\":', {_US.format('since_ns')}"
+# Readers add floating-point numbers: of start and duration the sum must not lie behind the time with which the next event begins, or
+# speedscope 1.25 takes that one to lie in this one, which it then never closes.
+_START, _END = "(since_ns / 1000)", "((since_ns + duration_ns) / 1000)"
+_DURATION = f"""CASE WHEN {_START} + duration_ns / 1000 = {_END} THEN concat({_US.format("duration_ns")})
+    WHEN {_START} + ({_END} - {_START}) <= {_END} THEN ({_END} - {_START})::VARCHAR
+    ELSE nextafter({_END} - {_START}, 0::DOUBLE)::VARCHAR END"""
+_NAME = "'{\"name\":', to_json(name), ',\"cat\":', to_json(category)"
+_LINES = {
+    "counter": f"""concat({_NAME}, {_WHO}, ',"ph":"C","args":{{', to_json(value_key), ':',
+        CASE WHEN isfinite(number) THEN number::VARCHAR ELSE 'null' END, '}}}}')""",
+    "mark": f"""concat({_NAME}, {_WHO}, ',"ph":"i","s":"t","args":{{', arguments, '}}}}')""",
+    "meta": f"""concat({_NAME}, {_WHO}, ',"ph":"i","s":"t","args":{{', arguments, '}}}}')""",
+}
+_SPAN = f"""concat({_NAME}, {_WHO}, ',"dur":', {_DURATION}, ',"ph":"X","args":{{', arguments, '}}}}')"""
+# Arrows between the spans that have the same argument `flow`, in the order of their starts.
+_ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', arrow, ',"ph":"',
+    CASE WHEN turn = 1 THEN 's' WHEN turn = turns THEN 'f","bp":"e' ELSE 't' END, '"', {_WHO}, '}}')"""
+
+
+def write(run: Run, selection: Selection, target: str) -> list[str]:
+    """Write one file; compressed with gzip if its name ends in ``.gz``."""
+    extents = run.extents(selection)
+    beside = draw_beside(run, selection, run.connection())
+    first_ns = min((one.first_ns for one in extents), default=0)
+    with text(target) as put:
+        put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
+        head = list(_metadata(extents, beside, loader_rows.workers(run)))
+        put(",\n".join(head))
+        between = ",\n" if head else ""
+        for batch in run.fetch(_query(run, selection, extents, first_ns)):
+            put(between)
+            put(",\n".join([line for (line,) in batch]))
+            between = ",\n"
+        put("\n]}\n")
+    return [target]
+
+
+def _about(run: Run, first_ns: int) -> dict[str, Any]:
+    """What the whole trace is: ``first_event_ns`` is where its times begin, in nanoseconds since 1970, as a text."""
+    keys = ("voirkit", "command", "host", "started", "git_revision", "world_size")
+    known = {key: value for key, value in run.manifest.items() if key in keys}
+    return {"run": run.name, **known, "first_event_ns": str(first_ns)}
+
+
+def _shown_pids(extents: list[Extent]) -> list[int]:
+    """The process ids as the format has them: unique, which those of several hosts need not be."""
+    taken: set[int] = set()
+    last = max((one.process.pid for one in extents), default=0)
+    shown = []
+    for one in extents:
+        pid = one.process.pid
+        if pid in taken:
+            pid = last = last + 1
+        taken.add(pid)
+        shown.append(pid)
+    return shown
+
+
+def _metadata(
+    extents: list[Extent], beside: list[tuple[str, int, int, int, str, int]], workers: dict[tuple[str, int, int], str]
+) -> Iterator[str]:
+    ordered = sorted(range(len(extents)), key=lambda i: (extents[i].process.rank, extents[i].first_ns))
+    shown = _shown_pids(extents)
+    for place, i in enumerate(ordered):
+        process = extents[i].process
+        called = workers.get((process.host, process.rank, process.pid), process.name)
+        label = f"{called} (rank {process.rank}, {process.host})"
+        yield _named("process_name", shown[i], 0, name=label)
+        yield _named("process_sort_index", shown[i], 0, sort_index=place)
+        for tid, name in process.threads.items():
+            yield _named("thread_name", shown[i], tid, name=name)
+            yield _named("thread_sort_index", shown[i], tid, sort_index=0 if tid == process.pid else 1)
+        for host, rank, pid, tid, what, made_up in beside:
+            if (host, rank, pid) == (process.host, process.rank, process.pid):
+                yield _named("thread_name", shown[i], made_up, name=f"{process.threads.get(tid, f'thread {tid}')}: {what}")
+                yield _named("thread_sort_index", shown[i], made_up, sort_index=0 if tid == pid else 1)
+
+
+def _named(what: str, pid: int, tid: int, **arguments: object) -> str:
+    return dumps({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": arguments})
+
+
+def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int) -> str:
+    """Lines without the commas between them, sorted by time; of two events that begin at once the longer is first."""
+    connection = run.connection()
+    connection.execute("CREATE OR REPLACE TABLE chrome_pids (host VARCHAR, rank INTEGER, pid BIGINT, shown_pid BIGINT)")
+    if extents:
+        shown = zip(extents, _shown_pids(extents), strict=True)
+        who = [[one.process.host, one.process.rank, one.process.pid, pid] for one, pid in shown]
+        connection.executemany("INSERT INTO chrome_pids VALUES (?, ?, ?, ?)", who)
+    columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments"
+    events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
+    events = with_shown_tid(events)
+    cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
+    line = f"CASE WHEN {loader_rows.IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
+    flow = "json_extract_string(args, '$.flow')"
+    flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"
+    at = f"* REPLACE ({loader_rows.ARROW_AT} AS since_ns), {loader_rows.ARROW} AS flow"
+    flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {loader_rows.ARROWS}"
+    counted = "row_number() OVER w AS turn, count(*) OVER (PARTITION BY flow) AS turns, "
+    counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere, "
+    counted += "dense_rank() OVER (ORDER BY flow) AS arrow"  # of an id that is no number Perfetto draws no arrow
+    turns = f"SELECT *, {counted} FROM ({flows}) WINDOW w AS (PARTITION BY flow ORDER BY since_ns)"
+    order = "since_ns, duration_ns, shown_pid, shown_tid, kind"
+    return (
+        f"SELECT line FROM (SELECT {line} AS line, 0 AS place, {order} FROM ({events}) "
+        f"UNION ALL SELECT {_ARROW}, 1, {order} FROM ({turns}) "
+        f"WHERE turns > 1 AND (kind <> '{loader_rows.KIND}' OR leads_elsewhere)) "
+        "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
+    )

@@ -1,0 +1,251 @@
+"""``--format perfetto``: Perfetto's own binary trace, for https://ui.perfetto.dev and the trace processor.
+
+Written with the classes of the package ``perfetto`` (checked with 0.59.1 and protobuf 7.36), in the extra ``voirkit[export]``. Packets are
+written as the rows come: memory does not grow with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from voirkit.errors import VoirkitError
+from voirkit.export.nesting import Nesting
+from voirkit.export.values import FLOW, INT64, unicode_text
+from voirkit.report import loader_rows
+from voirkit.report.labels import Labels
+from voirkit.report.output import complete
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
+
+    from voirkit.report.labels import Key
+    from voirkit.runs.opened import Run
+    from voirkit.runs.selection import Selection
+
+NAME, SUFFIX, IS_TEXT = "perfetto", ".pftrace", False
+
+_PACKETS_AT_ONCE = 2000  # some 150 KB
+_SEQUENCE = 1
+_OF_A_THREAD = ("span", "phase", "loader", "mark", "meta")  # other kinds ("device") run beside their thread and are drawn so
+
+
+def write(run: Run, selection: Selection, target: str) -> list[str]:
+    """Write a ``.pftrace`` file; see ``voirkit.export.formats.Format``.
+
+    Raises:
+        VoirkitError: The package ``perfetto`` is not installed.
+    """
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+    except ImportError:
+        raise VoirkitError(
+            "this needs the package 'perfetto', which is not installed.", where="--format perfetto", next="pip install 'voirkit[export]'"
+        ) from None
+    with complete(target) as temporary, open(temporary, "wb") as file:
+        writer = _Writer(file, protos, run)
+        for batch in run.rows(selection):
+            for kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments in batch:
+                if kind == "counter":
+                    writer.counter((host, rank, pid), name, start_ns, arguments)
+                else:
+                    writer.event((host, rank, pid), tid, kind, category, name, start_ns, duration_ns, arguments)
+        writer.end()
+    return [target]
+
+
+def _number_of(*what: object) -> int:
+    """A number of 64 bits for anything."""
+    return int.from_bytes(blake2b(repr(what).encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little")
+
+
+class _Stack:
+    """The events that are drawn as one stack, in as many lanes as overlapping spans need; each lane is a track."""
+
+    def __init__(self, lane: int, name: str) -> None:
+        self.name = name
+        self.nesting: Nesting[None] = Nesting()
+        self.lanes = [lane]
+        self.packets: dict[Any, Any] = {}  # what is always the same of an event, by (lane, category, name); of an end by its lane
+
+
+class _Writer:
+    """Turns rows into packets. All are of one sequence: a name is written once, and then referred to by its number."""
+
+    def __init__(self, file: IO[bytes], protos: Any, run: Run) -> None:
+        self._file, self._protos, self._labels = file, protos, Labels(run)
+        self._trace = protos.Trace()
+        self._packets = self._trace.packet
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._pids: dict[Key, int] = {}
+        self._stacks: dict[tuple[Key, int, str], _Stack] = {}
+        self._tracks: set[int] = set()
+        self._begin()
+
+    def event(
+        self, process: Key, tid: int, kind: str, category: str, name: str, start_ns: int, duration_ns: int, arguments: Mapping[str, Any]
+    ) -> None:
+        """A span, or a moment (a mark). Spans come by their start; of those with the same start the longer first."""
+        stack = self._stack(process, tid, "" if kind in _OF_A_THREAD else kind)
+        self._close(stack, start_ns)
+        lane = -1 if kind in ("mark", "meta") else stack.nesting.add(start_ns, start_ns + duration_ns, None)
+        if lane == len(stack.lanes):
+            stack.lanes.append(self._child(stack.lanes[0], f"{stack.name}: overlapping {lane}"))
+        packet = stack.packets.get((lane, category, name))
+        if packet is None:
+            types = self._protos.TrackEvent
+            packet = self._new_event(stack.lanes[max(lane, 0)], types.TYPE_INSTANT if lane < 0 else types.TYPE_SLICE_BEGIN)
+            packet.track_event.name_iid = self._number("event_names", name)
+            packet.track_event.category_iids.append(self._number("event_categories", category))
+            stack.packets[lane, category, name] = packet
+        packet.timestamp = start_ns
+        annotations = packet.track_event.debug_annotations
+        del annotations[:], packet.track_event.flow_ids[:]
+        if FLOW in arguments and lane >= 0:
+            packet.track_event.flow_ids.append(_number_of("flow", arguments[FLOW]))
+        arrow = loader_rows.arrow(process[1], category, name, arguments) if kind == loader_rows.KIND else None
+        if arrow is not None:
+            packet.track_event.flow_ids.append(_number_of(*arrow))
+        for key, value in arguments.items():
+            self._annotate(annotations.add(), key, value)
+        self._packets.append(packet)
+        self._flush_if_full()
+
+    def counter(self, process: Key, name: str, at_ns: int, arguments: Mapping[str, Any]) -> None:
+        """Values of a counter: a track for each."""
+        for key, value in arguments.items():
+            if isinstance(value, (int, float)):
+                packet = self._new_event(
+                    self._counter_track(process, name if key == "value" else f"{name} {key}"), self._protos.TrackEvent.TYPE_COUNTER
+                )
+                packet.timestamp, packet.track_event.double_counter_value = at_ns, float(value)
+                self._packets.append(packet)
+        self._flush_if_full()
+
+    def end(self) -> None:
+        """Close what is open, and write what is left."""
+        for stack in self._stacks.values():
+            self._close(stack, None)
+        self._flush()
+
+    def _begin(self) -> None:
+        """Say that times are wall-clock times, and, of one host, how they relate to the clock of system traces."""
+        protos = self._protos
+        first = self._packets.add(trusted_packet_sequence_id=_SEQUENCE, sequence_flags=protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
+        first.trace_packet_defaults.timestamp_clock_id = protos.BUILTIN_CLOCK_REALTIME
+        processes = list(self._labels.processes.values())
+        began_ns = processes[0].began_ns if processes else 0
+        snapshot = self._packets.add(trusted_packet_sequence_id=_SEQUENCE).clock_snapshot
+        snapshot.primary_trace_clock = protos.BUILTIN_CLOCK_REALTIME
+        snapshot.clocks.add(clock_id=protos.BUILTIN_CLOCK_REALTIME, timestamp=began_ns)
+        if len({process.host for process in processes}) == 1:  # each host has a monotonic clock of its own
+            snapshot.clocks.add(clock_id=protos.BUILTIN_CLOCK_MONOTONIC, timestamp=began_ns - processes[0].offset_ns)
+
+    def _close(self, stack: _Stack, now_ns: int | None) -> None:
+        for end_ns, lane, _ in stack.nesting.ended(now_ns):
+            packet = stack.packets.get(lane)
+            if packet is None:
+                packet = stack.packets[lane] = self._new_event(stack.lanes[lane], self._protos.TrackEvent.TYPE_SLICE_END)
+            packet.timestamp = end_ns
+            self._packets.append(packet)
+
+    def _new_event(self, track: int, type: int) -> Any:
+        packet = self._protos.TracePacket(
+            trusted_packet_sequence_id=_SEQUENCE, sequence_flags=self._protos.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+        )
+        packet.track_event.type, packet.track_event.track_uuid = type, track
+        return packet
+
+    def _annotate(self, annotation: Any, key: str, value: Any) -> None:
+        annotation.name_iid = self._number("debug_annotation_names", key)
+        if isinstance(value, bool):
+            annotation.bool_value = value
+        elif isinstance(value, int) and value in INT64:
+            annotation.int_value = value
+        elif isinstance(value, float):
+            annotation.double_value = value
+        else:
+            annotation.string_value = unicode_text(str(value))
+
+    def _number(self, table: str, text: str) -> int:
+        """The number of a name; the name itself is written before its first use."""
+        number = self._numbers.get((table, text))
+        if number is None:
+            number = self._numbers[table, text] = len(self._numbers) + 1
+            packet = self._packets.add(
+                trusted_packet_sequence_id=_SEQUENCE, sequence_flags=self._protos.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+            )
+            getattr(packet.interned_data, table).add(iid=number, name=unicode_text(text))
+        return number
+
+    def _stack(self, process: Key, tid: int, kind: str) -> _Stack:
+        stack = self._stacks.get((process, tid, kind))
+        if stack is None:
+            track, name = self._thread(process, tid), self._labels.thread(process, tid)
+            if kind:
+                name = f"{name}: {kind}"
+                track = self._child(track, name)
+            stack = self._stacks[process, tid, kind] = _Stack(track, name)
+        return stack
+
+    def _thread(self, process: Key, tid: int) -> int:
+        """The track of a thread, described before its first use."""
+        number, new = self._track("thread", process, tid)
+        if new:
+            parent, shown = self._process(process)
+            thread = self._descriptor(number, parent).thread
+            thread.pid, thread.tid = shown, shown if tid == process[2] else tid
+            thread.thread_name = unicode_text(self._labels.thread(process, tid))
+        return number
+
+    def _process(self, process: Key) -> tuple[int, int]:
+        """(the track of a process, its number in the trace): hosts may have processes of the same number, and Perfetto knows no hosts."""
+        number, new = self._track("process", process)
+        if new:
+            shown = process[2]
+            while shown in self._pids.values():
+                shown += 10_000_000  # above the 2**22 of Linux
+            self._pids[process] = shown
+            described = self._descriptor(number).process
+            described.pid, described.process_name = shown, unicode_text(self._labels.process(process))
+        return number, self._pids[process]
+
+    def _counter_track(self, process: Key, name: str) -> int:
+        number, new = self._track("counter", process, name)
+        if new:
+            descriptor = self._descriptor(number, self._process(process)[0])
+            descriptor.name = unicode_text(name)
+            descriptor.counter.SetInParent()
+        return number
+
+    def _child(self, parent: int, name: str) -> int:
+        number, new = self._track("child", parent, name)
+        if new:
+            self._descriptor(number, parent).name = unicode_text(name)
+        return number
+
+    def _track(self, *what: object) -> tuple[int, bool]:
+        """(the number of a track, whether it is new): the same in every export, so that traces can be joined."""
+        number = _number_of(*what)
+        new = number not in self._tracks
+        self._tracks.add(number)
+        return number, new
+
+    def _descriptor(self, track: int, parent: int | None = None) -> Any:
+        descriptor = self._packets.add(trusted_packet_sequence_id=_SEQUENCE).track_descriptor
+        descriptor.uuid = track
+        if parent is not None:
+            descriptor.parent_uuid = parent
+        return descriptor
+
+    def _flush_if_full(self) -> None:
+        if len(self._packets) >= _PACKETS_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(self._trace.SerializeToString())
+        self._trace = self._protos.Trace()  # a new one: protobuf frees what a message held only with the message
+        self._packets = self._trace.packet
+        for stack in self._stacks.values():
+            stack.packets.clear()

@@ -1,0 +1,145 @@
+"""A run as seen from outside while it goes on: its directory is read, nothing in it is written, and no clock of another host is trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from voirkit.live.devices import devices
+from voirkit.live.log import Log
+from voirkit.live.picture import Number, Picture, ended, of_summary, title_of
+from voirkit.live.steps import LiveSteps
+from voirkit.live.workers import Workers
+from voirkit.runs import directory
+from voirkit.runs.alive import goes_on, is_alive, is_here
+from voirkit.runs.wall import Moments
+
+SILENT_S = 30.0  # after which it is said that nothing has been recorded for so long
+COMPLETED_WITHIN_S = 60.0  # how long the end of a run may take to write its summary
+
+
+class LiveRun:
+    """Follows a run.
+
+    Args:
+        path: The run directory.
+        now: Seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, path: str, now: Any = time.monotonic) -> None:
+        self.path, self._now = path, now
+        self._begin({})
+
+    def _begin(self, manifest: dict[str, Any]) -> None:
+        """Nothing has been seen of the run."""
+        self._manifest = manifest
+        self._steps, self._log = LiveSteps(self.path), Log(self.path)
+        self._workers: Workers | None = None
+        self._seen_s = self._now()  # when something new was seen last
+        self._over_s: float | None = None
+
+    def look(self) -> Picture:
+        """Take in what has come since the last look; the run at this moment.
+
+        Raises:
+            OSError: The directory is gone, or can not be read.
+        """
+        os.stat(self.path)
+        manifest = _document(os.path.join(self.path, directory.MANIFEST))
+        if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):
+            self._begin(manifest)  # another run has taken its place (--force)
+        self._manifest = manifest or self._manifest
+        if self._is_complete():
+            return of_summary(_document(os.path.join(self.path, directory.SUMMARY)) or {})
+        here = is_here(self._manifest.get("host"))
+        if self._steps.look(os.cpu_count() if here else None):
+            self._seen_s = self._now()
+        self._log.look()
+        return self._picture(here)
+
+    def _is_complete(self) -> bool:
+        """Whether the summary is there, with the steps that the end of a run adds to it."""
+        if self._manifest.get("ended", "running") == "running":
+            self._over_s = None
+            return False
+        summary = _document(os.path.join(self.path, directory.SUMMARY))
+        if summary is None:
+            return False
+        if summary.get("steps") is not None:
+            return True
+        # The run has ended, and another process computes its steps, or there are none.
+        self._over_s = self._over_s if self._over_s is not None else self._now()
+        manifest = {**self._manifest, "ended": "running"}
+        is_at_it = goes_on(manifest) if is_here(manifest.get("host")) else True
+        return not is_at_it or self._now() - self._over_s > COMPLETED_WITHIN_S
+
+    def _picture(self, here: bool) -> Picture:
+        manifest = self._manifest
+        picture = Picture(title=title_of(manifest.get("command") or []))
+        is_running = self._goes_on()
+        self._steps.fill(picture)
+        picture.elapsed_s = self._elapsed_s(here and is_running)
+        picture.numbers = [
+            Number(" ".join(word for word in (row.task, row.key) if word), row.values[-1], row.units, list(row.values))
+            for row in self._log.rows.values()
+            if row.key not in {one.name for one in picture.rates}
+        ]
+        picture.progress = [*picture.progress, *self._log.bars()]
+        picture.devices = list(devices(self._steps.window.counters))
+        if is_running and here and picture.workers:
+            self._workers = self._workers or Workers(int(manifest["pid"]))
+            picture.worker_shares = self._workers.look()
+        picture.state, picture.is_over = self._state(is_running)
+        picture.warnings = list(self._warnings(picture, is_running))
+        return picture
+
+    def _goes_on(self) -> bool:
+        """Whether it still runs; of a script that records without voirkit's runner, whether one of its processes does."""
+        if self._manifest:
+            return goes_on(self._manifest)
+        known = self._steps.processes()
+        return not known or any(
+            not is_here(process.host) or is_alive(process.pid, process.perf_counter_ns, process.time_ns) for process in known
+        )
+
+    def _state(self, is_running: bool) -> tuple[str, bool]:
+        how = self._manifest.get("ended", "running")
+        if how != "running":
+            return f"{ended(how, self._manifest.get('exit_code'))}; its summary is being made", False
+        return ("running", False) if is_running else (ended("killed", None), True)
+
+    def _elapsed_s(self, is_here: bool) -> float | None:
+        """Since the run began: by this host's clock if it is the run's, else by the last record and the time since it was seen."""
+        begun = Moments(self._manifest).begun
+        if not isinstance(begun, int):
+            return None
+        if is_here:
+            return max((time.perf_counter_ns() - begun) * 1e-9, 0.0)
+        last = self._steps.last_ns(str(self._manifest.get("host")))
+        since = self._now() - self._seen_s if self._goes_on() else 0.0
+        return None if last is None else max((last - begun) * 1e-9 + since, 0.0)
+
+    def _warnings(self, picture: Picture, is_running: bool) -> list[str]:
+        said = []
+        silent = self._now() - self._seen_s
+        if is_running and silent > SILENT_S:
+            doubt = "" if is_here(self._manifest.get("host")) else "; whether it still runs is not known here"
+            said.append(f"nothing has been recorded for {silent:.0f} s{doubt}")
+        for logged in self._log.rows.values():
+            if logged.key == "loss" and logged.values and logged.values[-1] != logged.values[-1]:
+                said.append("the loss is nan")
+        if self._steps.has_dropped():
+            said.append("records were dropped: the trace is at its limit (--trace-limit), or can not be written")
+        return said
+
+
+def _document(path: str) -> dict[str, Any] | None:
+    """A JSON file; None if it is not there, or is being replaced."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,1 @@
+"""A run, or two, as one HTML page that asks nothing of anybody."""
