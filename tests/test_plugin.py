@@ -77,7 +77,7 @@ def test_its_part_is_in_the_summary_of_a_run(installed: Path) -> None:
 def test_its_section_is_in_every_report(installed: Path, words: tuple[str, ...]) -> None:
     shown = voirkit(installed, *words)
     assert shown.returncode == 0, shown.stderr
-    for text in ("json.dumps", "calls", "written", "24 B", "Calls below the limit of --json-time are not counted."):
+    for text in ("json.dumps", "calls", "written", "24 bytes", "Calls below the limit of --json-time are not counted."):
         assert text in shown.stdout, text
 
 

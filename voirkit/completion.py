@@ -62,7 +62,7 @@ def finish(
 
 def settle(path: str, rank: int) -> None:
     """Have what this process has recorded after the run put to rest as well; if that fails, whoever opens the run does it."""
-    _run("voirkit.runs.at_rest", path, "--rank", str(rank), "--ended", str(os.getpid()))
+    _run("voirkit.runs.tables.compaction", path, "--rank", str(rank), "--ended", str(os.getpid()))
 
 
 def export(path: str, target: str) -> str:

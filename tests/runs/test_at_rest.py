@@ -18,9 +18,10 @@ import pytest
 from conftest import CLEAN
 from recorded import LOOP_EVENTS, files, record, rows, start
 
-from voirkit.runs import at_rest, trace_tables
 from voirkit.runs.opened import open_run
-from voirkit.runs.spans import connect
+from voirkit.runs.tables import compaction as at_rest
+from voirkit.runs.tables import trace_tables
+from voirkit.runs.tables.spans import connect
 
 HOST = os.uname().nodename
 NUMBERED = "for i in range({n}): span('a', f'name {{i % 7}}', NOW + i, NOW + i + 5, step=i)"
@@ -46,7 +47,7 @@ def settle(run: Path, *, crash_at: int = -1) -> int:
     """Settle in a process of its own, which ends without a word before it changes the folder for the n-th time; its exit code."""
     code = f"""
 import os, sys
-from voirkit.runs.at_rest import settle
+from voirkit.runs.tables.compaction import settle
 left = {crash_at}
 def count(original):
     def counted(*args, **kwargs):
@@ -134,7 +135,7 @@ def test_whoever_settles_may_die_at_any_point(tmp_path: Path, crash_at: int) -> 
 @pytest.mark.slow
 def test_whoever_settles_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     kept = record(tmp_path / "kept", NUMBERED.format(n=100_000))
-    command = [sys.executable, "-m", "voirkit.runs.at_rest"]
+    command = [sys.executable, "-m", "voirkit.runs.tables.compaction"]
     shutil.copytree(kept, tmp_path / "timed")
     began = time.perf_counter()
     subprocess.run([*command, str(tmp_path / "timed")], env=CLEAN, check=True)
@@ -156,7 +157,7 @@ def test_whoever_settles_may_be_killed_at_any_moment(tmp_path: Path) -> None:
 
 def test_several_may_settle_at_once(tmp_path: Path) -> None:
     run = record(tmp_path / "run", NUMBERED.format(n=20_000))
-    command = [sys.executable, "-m", "voirkit.runs.at_rest", str(run)]
+    command = [sys.executable, "-m", "voirkit.runs.tables.compaction", str(run)]
     several = [subprocess.Popen(command, env=CLEAN) for _ in range(4)]
     assert [process.wait(60) for process in several] == [0, 0, 0, 0]
     assert steps(run) == Counter(range(20_000))

@@ -14,8 +14,8 @@ from voirkit.analysis.joined import joined
 from voirkit.analysis.phase_records import DEVICE, KIND, Records
 from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
-from voirkit.runs.parquet import file, quoted
 from voirkit.runs.step_phases import PHASES
+from voirkit.runs.tables.parquet import file, quoted
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from voirkit.export.columns import table
 from voirkit.report.output import copy
-from voirkit.runs.parquet import OPTIONS
+from voirkit.runs.tables.parquet import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

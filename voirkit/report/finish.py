@@ -17,9 +17,9 @@ from voirkit.analysis.document import Rank
 from voirkit.analysis.of_run import of_run, roll_up
 from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.summary import summary_of
-from voirkit.runs import at_rest
 from voirkit.runs.directory import SUMMARY, write_json
 from voirkit.runs.opened import Run
+from voirkit.runs.tables import compaction as at_rest
 from voirkit.trace.pieces import of_stem
 
 

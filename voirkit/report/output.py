@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from voirkit.runs.no_room import no_room, of_the_system
+from voirkit.runs.tables.no_room import no_room, of_the_system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def copy(run: Run, query: str, path: str, options: str) -> None:
     """
     import duckdb
 
-    from voirkit.runs.parquet import file
+    from voirkit.runs.tables.parquet import file
 
     with complete(path) as temporary:
         try:

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import duckdb
 
 from voirkit.errors import RunDirectoryError, VoirkitError
-from voirkit.runs import at_rest, directory
+from voirkit.runs import directory
 from voirkit.runs.alive import goes_on
 from voirkit.runs.chosen import chosen_events
 from voirkit.runs.find import LATEST, find
-from voirkit.runs.no_room import no_room, of_the_system
 from voirkit.runs.selection import EVERYTHING, Selection
-from voirkit.runs.spans import connect
-from voirkit.runs.trace_tables import Process, open_trace
+from voirkit.runs.tables import compaction as at_rest
+from voirkit.runs.tables.no_room import no_room, of_the_system
+from voirkit.runs.tables.spans import connect
+from voirkit.runs.tables.trace_tables import Process, open_trace
 
 BATCH = 10_000  # rows that are python objects at a time
 
@@ -125,7 +126,7 @@ class Run:
     # the trace
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB with the table ``spans`` (the columns of ``voirkit.runs.spans``) and ``events``, the same with ``wall_ns``: a cursor.
+        """DuckDB with the table ``spans`` (columns: ``voirkit.runs.tables.spans``) and ``events``, the same with ``wall_ns``: a cursor.
 
         Raises:
             ValueError: The run has been closed.
@@ -164,7 +165,7 @@ class Run:
             pass  # the folder can not be written to, the disk is full: it is read as it is
 
     def trace(self) -> duckdb.DuckDBPyRelation:
-        """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.spans``."""
+        """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.tables.spans``."""
         self._kept.append(self.connection())  # duckdb 1.4 closes a cursor that nobody holds, with the relations made from it
         return self._kept[-1].table("spans")
 

@@ -10,6 +10,7 @@ import os
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.monitor.record_extra import needed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,23 +19,6 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase
-
-EXTRA = "voirkit[monitor]"
-
-
-def needed(module: str, option: str) -> Any:
-    """A module of the extra.
-
-    Raises:
-        CommandLineError: It is not installed.
-    """
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as exc:
-        what = f"it needs {exc.name or module}, which is not installed."
-        raise CommandLineError(what, where=option, next=f"Install it with: pip install '{EXTRA}'") from None
 
 
 def _nvml(ov: Overseer) -> Any:

@@ -10,7 +10,7 @@ import sys
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.monitor.record import needed
+from voirkit_instruments.monitor.record_extra import needed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
 KIND = "parameter"
@@ -191,14 +188,3 @@ def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, s
         return None
     n, _, _, parameter, word = min(seen, key=lambda one: one[:3])
     return n, parameter, word
-
-
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``parameters`` of a summary; see ``voirkit.instrument.Instrument``."""
-    run, own = runs[0], summary.get("parameters")
-    kinds = run.connection().execute(f"SELECT 1 FROM spans WHERE kind = '{KIND}' LIMIT 1").fetchone()
-    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
-        return None  # a run of one rank has worked it out at its end
-    from voirkit_instruments.parameters.analyse_summary import parameters_summary
-
-    return {"parameters": parameters_summary(run)}

@@ -22,6 +22,7 @@ from voirkit_instruments.parameters.analyse import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
 _POINTS = 24  # of a curve
@@ -147,3 +148,12 @@ def _peaks(points: Sequence[tuple[int, float]], most: int) -> list[list[float | 
 
 def _json(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``parameters`` of a summary; see ``voirkit.instrument.Instrument``."""
+    run, own = runs[0], summary.get("parameters")
+    kinds = run.connection().execute(f"SELECT 1 FROM spans WHERE kind = '{KIND}' LIMIT 1").fetchone()
+    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
+        return None  # a run of one rank has worked it out at its end
+    return {"parameters": parameters_summary(run)}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.parquet import quoted
 from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.stacks import FLAME_FOLDER
 from voirkit_instruments.stacks.analysis import chrome, figures, sampled
 from voirkit_instruments.stacks.analysis.joined import Joined

@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from voirkit.runs import counted
-from voirkit.runs.markers import OTHER, OWN
+from voirkit_instruments.syscalls import record_counted as counted
 from voirkit_instruments.syscalls import record_edges as syscalls_edges
+from voirkit_instruments.syscalls.record_markers import OTHER, OWN
 
 _IO = "/proc/self/task/{}/io"
 _LOOKS = 50

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from voirkit.runs.markers import OWN, PHASES, path_and_mode
+from voirkit_instruments.syscalls.record_markers import OWN, PHASES, path_and_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

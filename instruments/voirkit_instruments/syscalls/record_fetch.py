@@ -8,9 +8,9 @@ from functools import partial
 from voirkit import inherit
 from voirkit.intercept import Patches, when_there
 from voirkit.probes.around import Around
-from voirkit.runs.markers import path_and_mode
 from voirkit_instruments.steps.thread_state import Here
 from voirkit_instruments.syscalls import record_edges as syscalls_edges
+from voirkit_instruments.syscalls.record_markers import path_and_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from voirkit.runs.directory import write_json
-from voirkit.runs.markers import OTHER, OWN
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.stacks.record_profiler import refusal
@@ -19,6 +18,7 @@ from voirkit_instruments.syscalls import record_edges as syscalls_edges
 from voirkit_instruments.syscalls import record_kernel as syscalls_kernel
 from voirkit_instruments.syscalls import record_strace as syscalls_strace
 from voirkit_instruments.syscalls.record_fetch import Fetches
+from voirkit_instruments.syscalls.record_markers import OTHER, OWN
 from voirkit_instruments.syscalls.record_tool import CanNotTrace, TracedAlready, Tracing, a_call_takes_s, has_proc
 
 _ENDED_S = 120.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.runs.parquet import OPTIONS, file
-from voirkit.runs.spans import COLUMNS, clean
+from voirkit.runs.tables.parquet import OPTIONS, file
+from voirkit.runs.tables.spans import COLUMNS, clean
 from voirkit.trace.layout import folder_of
 from voirkit_instruments.torch_profile.analyse_attribute import Attributed
 from voirkit_instruments.torch_profile.analyse_events import CATEGORIES, KERNEL, Events

@@ -15,8 +15,8 @@ from voirkit.analysis.of_run import of_run
 from voirkit.errors import VoirkitError
 from voirkit.export.pfw import stem
 from voirkit.report.output import STDOUT, text
-from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection
+from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.calls.analysis.when import unknown, when
 from voirkit_instruments.traincheck.export_moments import KIND, Coming, moments
 from voirkit_instruments.traincheck.export_optimizers import held
@@ -27,7 +27,7 @@ from voirkit_instruments.traincheck.export_variables import Variables
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
-    from voirkit.runs.trace_tables import Process
+    from voirkit.runs.tables.trace_tables import Process
 
 NAME, SUFFIX, IS_TEXT = "traincheck", "", True
 PREFIX = "trace_"

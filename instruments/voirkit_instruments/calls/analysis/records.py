@@ -10,8 +10,8 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.of_run import numbered
-from voirkit.runs.parquet import quoted
 from voirkit.runs.step_phases import PHASES
+from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.calls.analysis.nested import Calls, joined, nested
 from voirkit_instruments.calls.analysis.when import TASKS, When
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.runs.parquet import quoted
+from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.calls.analysis.nested import Calls, joined
 from voirkit_instruments.calls.analysis.records import KIND, Recorded
 from voirkit_instruments.calls.analysis.when import TASKS, When

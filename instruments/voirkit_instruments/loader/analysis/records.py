@@ -11,7 +11,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.of_run import numbered
-from voirkit.runs.parquet import quoted
+from voirkit.runs.tables.parquet import quoted
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -13,8 +13,8 @@ import numpy as np
 from voirkit.analysis.innermost import NONE, innermost
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS
-from voirkit.runs.parquet import quoted
 from voirkit.runs.step_phases import PHASES
+from voirkit.runs.tables.parquet import quoted
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from voirkit.runs.markers import OWN, said_by_text
 from voirkit_instruments.syscalls.analysis.calls import ACCESSES, FORKS, OPENS, TRANSFERS, URING, Begun, Call, Ended, Event, Named
 from voirkit_instruments.syscalls.analysis.files import USED, Files, follow
 from voirkit_instruments.syscalls.analysis.over_time import OverTime
 from voirkit_instruments.syscalls.analysis.tasks import BEFORE, Task, Tasks, Thread
+from voirkit_instruments.syscalls.record_markers import OWN, said_by_text
 
 _HELD = 20_000  # calls of threads that wait until it is known who has made them
 _CALLS, _ERRORS, _SECONDS, _BYTES, _WAITED = range(5)

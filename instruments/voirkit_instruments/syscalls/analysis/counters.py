@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from voirkit.runs import counted
-from voirkit.runs.markers import OTHER, OWN
+from voirkit_instruments.syscalls import record_counted as counted
+from voirkit_instruments.syscalls.record_markers import OTHER, OWN
 
 
 def document(folder: str, stem: str) -> dict[str, Any]:

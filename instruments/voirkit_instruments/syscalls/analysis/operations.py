@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from voirkit.runs.parquet import quoted
+from voirkit.runs.tables.parquet import quoted
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

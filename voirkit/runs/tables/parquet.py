@@ -8,9 +8,9 @@ from collections.abc import Callable
 import duckdb
 import numpy as np
 
-from voirkit.runs.no_room import of_the_system
-from voirkit.runs.spans import COLUMNS, register
-from voirkit.runs.utf8_paths import reachable
+from voirkit.runs.tables.no_room import of_the_system
+from voirkit.runs.tables.spans import COLUMNS, register
+from voirkit.runs.tables.utf8_paths import reachable
 from voirkit.trace.pieces import Pieces
 
 # v2 keeps whole numbers as differences: 6 bytes an event instead of 9.

@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 
-from voirkit.runs.markers import PHASES
+from voirkit_instruments.syscalls.record_markers import PHASES
 
 # Of /proc/self/io: calls that read and write (of any kind), their bytes, and bytes that storage had to move. Of getrusage, in microseconds
 # and times.

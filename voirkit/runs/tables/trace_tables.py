@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from voirkit.runs import parquet
-from voirkit.runs.spans import COLUMNS
-from voirkit.runs.trace_files import Layout, layout
+from voirkit.runs.tables import parquet
+from voirkit.runs.tables.spans import COLUMNS
+from voirkit.runs.tables.trace_files import Layout, layout
 from voirkit.trace.layout import folder_of
 from voirkit.trace.pieces import Pieces, Source, of_stem, records_in
 from voirkit.trace.reader import Files

@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from voirkit.runs.utf8_paths import reachable
+from voirkit.runs.tables.utf8_paths import reachable
 from voirkit.trace.pieces import Piece, Source
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
