@@ -110,12 +110,12 @@ def call(rounds: int) -> None:
     import torch
 
     from voirkit.trace import recorder
-    from voirkit_instruments.calls.record_tracing import Tracing
+    from voirkit_instruments.calls.record_tracing import Tracing, engine
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         recorder.begin(place, limit=1 << 40)
-        tracing = Tracing(recorder, sys.exit, ["torch"])
+        tracing = Tracing(engine(), recorder, sys.exit, ["torch"])
         tracing.begin()
         figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in kinds()}
         for _ in range(rounds):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from calling import FUNCTIONS, MAIN, NET, TRAINING, calls, named, place, traced
-from conftest import Place
 
 LOOK = "def look(x=None): return x\n"
 USER = "import mine\nmine.look(1)\nprint('ran')\n"
@@ -93,7 +91,7 @@ def test_the_summary_says_how_many_calls_and_what_was_asked_for(tmp_path: Path) 
 
 
 def test_without_the_flag_nothing_is_loaded_for_it(tmp_path: Path) -> None:
-    text = "import sys\nprint(sorted(name for name in sys.modules if 'calls' in name and name.startswith('voirkit_')))\n"
+    text = "import sys\nprint(sorted(name for name in sys.modules if name.startswith('voirkit_instruments.calls.')))\n"
     ended = place(tmp_path, text).voirkit("--quiet", "main.py")
     assert ended.out == "[]\n"
     assert ended.summary["calls"] is None
@@ -212,12 +210,10 @@ def test_operators_of_tensors_are_recorded_where_tensor_is_asked_for(tmp_path: P
     assert [call.name.removeprefix("torch.Tensor.") for call in calls(where)] == ["__add__", "__matmul__", "__rmul__", "__sub__", "add_"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no C there")
-def test_without_a_compiler_calls_are_recorded_by_python(tmp_path: Path) -> None:
-    text = "import mine\nmine.look([1, 'two words'])\ntry:\n    mine.fail()\nexcept KeyError:\n    pass\n"
-    where = Place(tmp_path).write(main=text, mine=LOOK + "def fail(): raise KeyError(1)\n")
-    traced(where, "--calls=mine", env={"VOIRKIT_NO_EXTENSION": "1"})
-    look, fail = calls(where)
-    said = {"type": "list", "n": 2, "items": [1, {"type": "str", "n": 9}]}
-    assert look.arguments == {"args": [said], "returns": said}
-    assert fail.arguments == {"error": "KeyError"}
+@pytest.mark.parametrize(("words", "out"), [((), "ran\n"), (("--calls-list",), "")])
+def test_without_the_part_in_c_it_is_said_how_to_get_it_and_the_run_goes_on(tmp_path: Path, words: tuple[str, ...], out: str) -> None:
+    ended = place(tmp_path, USER, mine=LOOK).voirkit("--quiet", "--calls=mine", *words, "main.py", env={"VOIRKIT_NO_EXTENSION": "1"})
+    assert (ended.code, ended.out) == (0, out)
+    assert "--calls: no call can be recorded: that needs voirkit's part in C" in ended.err
+    assert "pip install" in ended.err
+    assert words or ended.summary["calls"] is None

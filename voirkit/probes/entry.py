@@ -35,6 +35,7 @@ def _extension() -> Any:
 
 
 _entry = _extension()
+IS_BUILT = _entry is not None  # else there can be no Entry
 
 REWRITES = sys.version_info[:2] == (3, 11)
 if REWRITES:
@@ -42,7 +43,6 @@ if REWRITES:
 _BOUND = (MethodType, classmethod, staticmethod)
 ASKS_NOT = sys.version_info >= (3, 13)  # for ``__init__``, where one line makes many objects
 _TOO_DEEP = "calls itself too deeply, and is left alone since it was seen to"
-_NO_EXTENSION = "can not be entered: voirkit was installed without a C compiler"
 
 
 ALL = "the ways into functions"  # who stands over code, for weave.py
@@ -59,7 +59,7 @@ class Entry:
     def __init__(self, hooks: Any) -> None:
         self._skipped: dict[int, str] = {}
         self._made_by: list[weakref.ref[type]] = []
-        self._ways = None if _entry is None else _entry.Entries(*(hooks if isinstance(hooks, tuple) else (hooks,)))
+        self._ways = _entry.Entries(*(hooks if isinstance(hooks, tuple) else (hooks,)))
         self._layers: list[Layer] = []
         self._by_number: dict[int, Layer] = {}
         self._is_on = False
@@ -82,7 +82,7 @@ class Entry:
     @property
     def skipped(self) -> dict[int, str]:
         """By number, why a function is not told (or no more): the end of a sentence."""
-        deep: list[int] = [] if self._ways is None else self._ways.deep()
+        deep: list[int] = self._ways.deep()
         return self._skipped | dict.fromkeys([number for number in deep if number >= 0], _TOO_DEEP)
 
     def deaf(self, functions: Iterable[object]) -> None:
@@ -92,8 +92,6 @@ class Entry:
 
     def on(self, numbers: Iterable[int] | None = None) -> None:
         """Put the ways in place: all, or of some functions, by their numbers."""
-        if self._ways is None:
-            return
         numbers = None if numbers is None else list(numbers)
         if numbers is None:
             self._is_on = True
@@ -105,8 +103,6 @@ class Entry:
 
     def off(self, numbers: Iterable[int] | None = None) -> None:
         """Put the functions back as they were, all or some; a call that is open is told to its end."""
-        if self._ways is None:
-            return
         numbers = None if numbers is None else list(numbers)
         if numbers is None:
             self._is_on = False
@@ -133,12 +129,9 @@ class Entry:
             made = kind()
             if made is not None:
                 _entry.making(made, False)
-        if self._ways is not None:
-            self._ways.remove()
+        self._ways.remove()
 
     def _put(self, number: int, function: Any, deaf: bool) -> str:
-        if self._ways is None:
-            return _NO_EXTENSION
         function = getattr(function, "__func__", function) if type(function) in _BOUND else function
         rewritten = REWRITES and type(function) is FunctionType
         layer = weave.over.get(id(function)) if rewritten else None

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #ifdef Py_GIL_DISABLED
-#error "This relies on the GIL; a free-threaded Python uses record_plain.py."
+#error "This relies on the GIL; a free-threaded Python records no calls."
 #endif
 
 #include "_calls_tensor.h"

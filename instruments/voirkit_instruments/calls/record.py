@@ -42,6 +42,8 @@ def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int =
     from voirkit_instruments.calls.record_modules import DEFAULT
 
     tracing = calls_children.watched(recorder, ov.warn, list(asked or DEFAULT), every, warmup)
+    if tracing is None:
+        return
     inherit.watch(calls_children.BEGIN, calls_children.offered)
     if ov.program is not None and any(name.partition(".")[0] == "__main__" for name in tracing.asked):
         ov.program.defines = lambda: tracing.ran(sys.modules["__main__"])

@@ -1,7 +1,7 @@
 """What the calls instrument writes: the names of functions, what their arguments were, and where the tensors among them stood.
 
-The engine (``_calls.c``, or ``record_plain.py`` where it was not built) asks here when it meets a function, a type, a word or a set of
-arguments for the first time. Whatever fails is told once, and leaves a record without arguments.
+The engine (``_calls.c``) asks here when it meets a function, a type, a word or a set of arguments for the first time. Whatever
+fails is told once, and leaves a record without arguments.
 """
 
 from __future__ import annotations

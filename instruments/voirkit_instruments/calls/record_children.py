@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit_instruments.calls.record_tracing import Tracing
+from voirkit_instruments.calls.record_tracing import NOT_BUILT, Tracing, engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,10 +14,14 @@ BEGIN = "voirkit_instruments.calls.record_children:begin"
 _here: Tracing | None = None
 
 
-def watched(recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int, warmup: int) -> Tracing:
-    """Begin in this process."""
+def watched(recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int, warmup: int) -> Tracing | None:
+    """Begin in this process; None, and a warning, where the engine was not built."""
     global _here
-    _here = Tracing(recorder, warn, asked, every, warmup)
+    in_c = engine()
+    if in_c is None:
+        warn(f"{NOT_BUILT}\n  The run goes on without it.")
+        return None
+    _here = Tracing(in_c, recorder, warn, asked, every, warmup)
     _here.begin()
     return _here
 

@@ -23,18 +23,22 @@ def print_list(parser: Any, options: Any) -> NoReturn:
     given, folder = getattr(options, "--calls", None), folder_of(parser.guess_script(sys.argv[1:])[0])
     from voirkit.probes.entry import Entry
     from voirkit_instruments.calls.record_modules import check, names
-    from voirkit_instruments.calls.record_tracing import engine
+    from voirkit_instruments.calls.record_tracing import NOT_BUILT, engine
     from voirkit_instruments.calls.record_walk import found
 
     asked = names(given)
     check(asked, folder)
+    in_c = engine()
+    if in_c is None:
+        say_as_it_is(f"{NOT_BUILT}\n")
+        raise SystemExit(0)
     sys.path.insert(0, folder)
     functions: dict[int, Found] = {}
     for name in asked:
         _import(name)
         for one in found(name):
             functions.setdefault(id(one.function), one)
-    entry = Entry(engine().hooks())
+    entry = Entry(in_c.hooks())
     listed = list(functions.values())
     entry.put({number: one.function for number, one in enumerate(listed)})
     skipped = dict(entry.skipped)

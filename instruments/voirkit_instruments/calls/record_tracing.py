@@ -11,7 +11,7 @@ import sys
 import weakref
 
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
-from voirkit.probes.entry import Entry
+from voirkit.probes.entry import IS_BUILT, Entry
 from voirkit_instruments.calls import record_quiet as calls_quiet
 from voirkit_instruments.calls.record_calls import CallRecords
 from voirkit_instruments.calls.record_ignored_scopes import DEAF
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     from voirkit_instruments.calls.record_walk import Found
 
 
+NOT_BUILT = """--calls: no call can be recorded: that needs voirkit's part in C, which is not there, or $VOIRKIT_NO_EXTENSION is 1.
+  Where there is a C compiler it comes with: pip install --force-reinstall --no-deps --no-cache-dir --no-binary voirkit voirkit"""
+
+
 def engine() -> Any:
-    """The hot path: in C if it was built."""
-    if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
-        try:
-            from voirkit_instruments.calls import _calls
-
-            return _calls
-        except ImportError:
-            pass
-    from voirkit_instruments.calls import record_plain as calls_plain
-
-    return calls_plain
+    """The hot path, which is in C; None where it was not built: only C sees a call without changing its function."""
+    if os.environ.get("VOIRKIT_NO_EXTENSION") == "1" or not IS_BUILT:
+        return None
+    try:
+        from voirkit_instruments.calls import _calls  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    return _calls
 
 
 class Totals:
@@ -53,6 +54,7 @@ class Tracing(Watcher):
     """Calls in this process.
 
     Args:
+        engine: What ``engine()`` returns.
         recorder: ``voirkit.trace.recorder``.
         warn: Told, once, of what failed.
         asked: Full names.
@@ -63,13 +65,15 @@ class Tracing(Watcher):
         totals: What was, when it is over.
     """
 
-    def __init__(self, recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int = 1, warmup: int = 0) -> None:
+    def __init__(
+        self, engine: Any, recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int = 1, warmup: int = 0
+    ) -> None:
         self.asked, self.every, self.warmup = list(asked), every, warmup
         self.over = False
         self.totals = Totals(0, 0, 0, 0)
         self.records = CallRecords(recorder, warn)
         self._warn = warn
-        self._engine = engine()
+        self._engine = engine
         self._entry: Any = None
         self._ticking: Any = None
         self._known: dict[int, Callable[[], Any]] = {}  # functions, by address
