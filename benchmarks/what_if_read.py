@@ -1,6 +1,6 @@
-"""What ``--what-if read-ahead`` and ``io-uring-read`` do to a loader that reads a file a sample: cold (dropped from memory) and warm.
+"""What ``--what-if read-ahead`` does to a loader that reads a file a sample: cold (dropped from memory) and warm.
 
-Each setting runs in processes of its own, the three variants in turn, five times; epochs to learn in, then one of each kind that is timed.
+Each setting runs in processes of its own, the two variants in turn, five times; epochs to learn in, then one of each kind that is timed.
 The files are made below the current folder, or the one given, which must be on a disk.
 
     python benchmarks/what_if_read.py [FOLDER]
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TURNS = 5
-VARIANTS = ("plain", "read-ahead", "io-uring-read")
+VARIANTS = ("plain", "read-ahead")
 SIZES = {2 << 10: 2000, 64 << 10: 1000, 512 << 10: 200}
 BATCH = 50
 

@@ -1,10 +1,9 @@
-"""``--what-if read-ahead`` and ``io-uring-read``: files are asked for before they are read, once it is known which; what is read is the same."""
+"""``--what-if read-ahead``: files are asked for before they are read, once it is known which; what is read is the same."""
 
 from __future__ import annotations
 
 import copy
 import ctypes
-import errno
 import fcntl
 import mmap
 import multiprocessing
@@ -24,13 +23,9 @@ from conftest import Place
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from voirkit.intercept import Patches
-from voirkit_instruments.what_if import record_uring as what_if_uring
 from voirkit_instruments.what_if.record_read_ahead import Queue, ReadAhead
-from voirkit_instruments.what_if.record_ring import Ring
-from voirkit_instruments.what_if.record_uring import IoUringRead
 
 pytestmark = pytest.mark.torch
-KINDS = [ReadAhead, pytest.param(IoUringRead, marks=pytest.mark.skipif(bool(what_if_uring.refused()), reason=what_if_uring.refused()))]
 
 
 class Files(Dataset):  # type: ignore[misc, type-arg]
@@ -53,8 +48,8 @@ class Files(Dataset):  # type: ignore[misc, type-arg]
 class Changed:
     """A change made in this process."""
 
-    def __init__(self, kind: type[ReadAhead]) -> None:
-        self.change, self._patches = kind(None), Patches()
+    def __init__(self) -> None:
+        self.change, self._patches = ReadAhead(None), Patches()
         self.change.install(self._patches)
 
     def end(self) -> dict[str, Any]:
@@ -63,9 +58,9 @@ class Changed:
         return self.change.facts()
 
 
-@pytest.fixture(params=KINDS)
-def changed(request: pytest.FixtureRequest) -> Iterator[Changed]:
-    made = Changed(request.param)
+@pytest.fixture
+def changed() -> Iterator[Changed]:
+    made = Changed()
     yield made
     made._patches.remove()
 
@@ -231,43 +226,9 @@ def test_files_that_are_asked_for_come_into_memory(changed: Changed, tmp_path: P
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(bool(what_if_uring.refused()), reason=what_if_uring.refused())
-def test_a_ring_reads_more_files_than_it_has_room_for(tmp_path: Path) -> None:
-    sizes = [0, 1, 5000, 300_000, *[100] * 40]
-    files = []
-    for i, size in enumerate(sizes):
-        (tmp_path / str(i)).write_bytes(b"x" * size)
-        files.append(os.open(tmp_path / str(i), os.O_RDONLY))
-    ring = Ring(4)
-    assert ring.read([*zip(files, sizes, strict=True), (-1, 10)]) == sum(sizes)
-    ring.close()
-    for file in files:
-        os.close(file)
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [(errno.ENOSYS, "Function not implemented"), (errno.EPERM, "Containers often forbid it"), (errno.ENOMEM, "memory")]
-)
-def test_a_kernel_that_refuses_is_told_and_nothing_is_run(monkeypatch: pytest.MonkeyPatch, number: int, said: str) -> None:
-    def refuse(*_: Any) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Ring, "_asked", refuse)
-    change = IoUringRead(None)
-    share, because = change.ceiling({})
-    assert share == 0
-    assert said in because
-    patches = Patches()
-    change.install(patches)
-    assert patches.names == []
-    change.end()
-    assert change.facts() == {"touched": 0, "because": because}
-
-
-@pytest.mark.parametrize("kind", [ReadAhead, IoUringRead])
-def test_an_argument_is_refused(kind: type[ReadAhead]) -> None:
+def test_an_argument_is_refused() -> None:
     with pytest.raises(ValueError, match="takes no argument"):
-        kind("3")
+        ReadAhead("3")
 
 
 def test_nothing_but_regular_files_is_ever_opened(changed: Changed, tmp_path: Path) -> None:
@@ -302,18 +263,6 @@ def test_a_batch_of_many_files_stays_below_the_limit_of_descriptors(changed: Cha
         assert changed.change.bring(map(str, files.paths)) == 400
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.skipif(bool(what_if_uring.refused()), reason=what_if_uring.refused())
-def test_a_ring_that_fails_or_is_in_use_is_no_failure_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Ring, files: Any) -> int:
-        assert change.bring(paths) == 4  # as from another thread
-        raise OSError(errno.EAGAIN, "no room")
-
-    change, paths = IoUringRead(None), [str(path) for path in Files(tmp_path, 4).paths]
-    monkeypatch.setattr(Ring, "read", fails)
-    assert change.bring(paths) == 4
-    change.end()
 
 
 def test_a_sample_that_is_made_by_a_loader_of_its_own_is_read(changed: Changed, tmp_path: Path) -> None:

@@ -38,12 +38,10 @@ class ReadAhead:
     """
 
     exact = True
-    name = "read-ahead"
-    far = True  # also for batches that wait in a worker's queue
 
     def __init__(self, argument: str | None) -> None:
         if argument is not None:
-            raise ValueError(f"{self.name} takes no argument.")
+            raise ValueError("read-ahead takes no argument.")
         self._learned: Learned | None = None
         self._told: set[tuple[int, int | str]] = set()  # announced before their turn
         self._facts: dict[str, Any] = {"touched": 0}
@@ -82,8 +80,7 @@ class ReadAhead:
             self._put_worker(patches, module, learned)
 
         when_there("torch.utils.data._utils.fetch", fetch, self._unlike)
-        if self.far:
-            when_there("torch.utils.data._utils.worker", worker, self._unlike)
+        when_there("torch.utils.data._utils.worker", worker, self._unlike)
 
     def _unlike(self, module: str, why: str) -> None:
         self._off = f"{module} is not like any known one ({why})."
