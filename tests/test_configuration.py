@@ -85,6 +85,7 @@ def parsed(text: str, line: str = "", with_training: bool = False) -> argparse.N
     parser.add_argument("--pair", nargs=2, type=int)
     parser.add_argument("--calls", nargs="+")
     parser.add_argument("--probe", action="append", default=[])
+    parser.add_argument("--also", nargs="*", action="extend", default=argparse.SUPPRESS)
     parser.add_argument("--method", choices=["delta", "wrap"])
     parser.add_argument("-v", action="count", default=0)
     if with_training:
@@ -321,6 +322,11 @@ def test_a_single_value_will_do_for_an_option_that_takes_several() -> None:
 
 
 @pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(("value", "given"), [("[]", []), ("'a'", ["a"]), ("['a', 'b']", ["a", "b"])])
+def test_an_option_that_extends_takes_a_list_even_an_empty_one(value: str, given: list[str]) -> None:
+    assert parsed(f"also = {value}").also == given
+
+
 def test_true_gives_an_option_with_an_optional_value_and_false_does_not() -> None:
     assert parsed("monitor = true").monitor == 1.0
     assert parsed("monitor = false").monitor is None

@@ -240,7 +240,7 @@ def _give(parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: A
     if isinstance(action, argparse._CountAction) and isinstance(value, int):
         setattr(scratch, action.dest, int(value))
         return
-    if isinstance(action, argparse._AppendAction) and action.nargs != 0:
+    if isinstance(action, argparse._AppendAction) and not isinstance(action, argparse._ExtendAction) and action.nargs != 0:
         for item in value if isinstance(value, list) else [value]:
             action(parser, scratch, convert(parser, action, key, item, setting.where), name)
         return

@@ -154,7 +154,7 @@ class _Option:
         common["help"] = f"{escaped} {shown}".strip()
         common["metavar"] = getattr(self.reader, "metavar", None) or self.path[-1].upper()
         if self.many:
-            common.update(nargs="*", action=_Collect)
+            common.update(nargs="*", action="extend")  # of what is given: the default is not in the namespace
         self.group.add_argument(dashed, type=self.reader, **common)
 
     def from_configuration(self, value: Any, where: str) -> Any:
@@ -178,13 +178,6 @@ class _Option:
         if isinstance(default, (list, tuple)):
             return " ".join(map(self._words_of, default)) or "none"
         return default.name if isinstance(default, Enum) else str(default)
-
-
-class _Collect(argparse.Action):
-    """``--x a b`` and ``--x=a --x=b`` say the same; neither adds to the default."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
-        setattr(namespace, self.dest, [*getattr(namespace, self.dest, []), *values])
 
 
 def _without_none(annotation: Any) -> tuple[bool, Any]:
