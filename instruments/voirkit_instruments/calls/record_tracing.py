@@ -35,7 +35,7 @@ def engine() -> Any:
     if os.environ.get("VOIRKIT_NO_EXTENSION") == "1" or not IS_BUILT:
         return None
     try:
-        from voirkit_instruments.calls import _calls  # type: ignore[attr-defined]
+        from voirkit_instruments.calls import _calls
     except ImportError:
         return None
     return _calls
