@@ -1,4 +1,5 @@
-"""Builds what is written in C with the compiler that is there; without one voirkit is installed all the same, and does it in Python.
+"""Builds what is written in C with the compiler that is there; without one voirkit is installed all the same,
+and does it in Python, but for ``--calls``, which it then refuses.
 
 An editable install gets it beside its source, a wheel inside. ``VOIRKIT_NO_EXTENSION=1`` leaves it out.
 """
@@ -22,6 +23,7 @@ SOURCES = {
     "instruments/voirkit_instruments/calls/_calls.c": "voirkit_instruments/calls",
     "instruments/voirkit_instruments/steps/_steps.c": "voirkit_instruments/steps",
 }
+ONLY_IN_C = ("voirkit/probes/_entry.c", "instruments/voirkit_instruments/calls/_calls.c")
 
 
 class Libraries(BuildHookInterface):  # type: ignore[type-arg]
@@ -41,7 +43,8 @@ class Libraries(BuildHookInterface):  # type: ignore[type-arg]
         try:
             built = _build(Path(self.root) / source, place)
         except (Exception, SystemExit) as exc:  # whatever a compiler driver may raise
-            self.app.display_warning(f"{source} could not be built ({exc}); voirkit does in Python what it is for.")
+            without = "--calls will record nothing" if source in ONLY_IN_C else "voirkit does in Python what it is for"
+            self.app.display_warning(f"{source} could not be built ({exc}); {without}.")
             return
         if editable:
             # A new file each time: the old one may be mapped by a program that runs.

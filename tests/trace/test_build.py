@@ -117,7 +117,8 @@ def test_a_missing_compiler_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPa
     build.hook.initialize("standard", build.data)
     assert build.data == {"force_include": {}}
     assert len(build.warnings) == len(SOURCES)
-    assert all("voirkit does in Python what it is for" in warning for warning in build.warnings)
+    assert [warning.partition(".c ")[0].rpartition("/_")[2] for warning in build.warnings if "--calls" in warning] == ["entry", "calls"]
+    assert sum("voirkit does in Python what it is for" in warning for warning in build.warnings) == 2
 
 
 def test_it_is_not_built_when_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
