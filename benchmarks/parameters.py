@@ -4,7 +4,7 @@
 
 Steps: blocks of EVERY optimizer steps, a whole round of looks in each, without and with the watch by turns in one process, one thread;
 CPU time of the thread. What is printed of each round is the ratio of the two blocks after it. TrainCheck's figure is its own sweep over the
-same tensors, 290 ms (package traincheck 0.2.0, torch 2.13, reference/calls.md section 7); it is not run here.
+same tensors, 290 ms (package traincheck 0.2.0, torch 2.13); it is not run here.
 Ways: CPU time of one pass over all 62 tensors, behind an Adam.step, whose data is in the caches (the median of several).
 Bytes: the trace of the blocks with the watch, in segments and at rest.
 """

@@ -1,1 +1,1 @@
-"""The instruments that come with voirkit, each in a module of its own, written only against voirkit's public API."""
+"""The instruments that come with voirkit, each in a folder of its own; voirkit finds them by this package's entry points."""

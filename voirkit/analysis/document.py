@@ -1,4 +1,4 @@
-"""The figures of ``summary.json`` that come from steps: steps, phases, rates, evaluation, ranks (DESIGN 3.8)."""
+"""The figures of ``summary.json`` that come from steps: steps, phases, rates, evaluation, ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a run directory: from its trace, or from the rollup that its end left in ``steps/`` (DESIGN 3.7)."""
+"""The steps of a run directory: from its trace, or from the rollup that its end left in ``steps/``."""
 
 from __future__ import annotations
 

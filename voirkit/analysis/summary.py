@@ -1,4 +1,4 @@
-"""The summary of a run (DESIGN 3.8) from all that its directory holds; also of runs that could not write one."""
+"""The summary of a run (``summary.json``) from all that its directory holds; also of runs that could not write one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run is turned into for people and other tools: exports, and later text and HTML. Reads runs, never changes them."""
+"""What a run is turned into for people and other tools: table, HTML page, live view, exports. Reads runs, never changes them."""

@@ -39,7 +39,7 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
     """Draw a summary on a console.
 
     Args:
-        summary: A document of DESIGN 3.8; what it lacks is left out.
+        summary: What ``summary.json`` holds; what it lacks is left out.
         console: Where to.
         run_dir: Where the run is recorded, as the user may type it.
         lines: The most lines; the parts that are too long for it are cut, and it is said how to see the rest. No bound if left out.

@@ -1,1 +1,1 @@
-"""The run directory: where what is known of a run is kept, and how it is laid out (DESIGN 3.7)."""
+"""The run directory: where what is known of a run is kept, and how it is laid out."""

@@ -1,4 +1,4 @@
-"""``summary["checks"]`` of a run (DESIGN 3.8)."""
+"""``checks`` of a summary: what each detector says of a run (docs/checks.md)."""
 
 from __future__ import annotations
 

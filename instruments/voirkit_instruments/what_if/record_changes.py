@@ -51,9 +51,9 @@ class Change(Protocol):
         """What could be won at most.
 
         Args:
-            summary: Of a plain run (DESIGN 3.8), and under ``what_if_run`` what ``what_if_child`` has seen of it: ``work_s`` (seconds from
-                the first request for a batch to the script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in them, also
-                outside of steps), ``cuda``, ``threads``.
+            summary: Of a plain run (``summary.json``), and under ``what_if_run`` what ``record_child`` has seen of it: ``work_s`` (seconds
+                from the first request for a batch to the script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in them,
+                also outside of steps), ``cuda``, ``threads``.
         """
 
     def install(self, patches: Patches) -> None:

@@ -36,7 +36,7 @@ def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pa
     Args:
         runs: The opened runs.
         names: Of the runs, as the user typed them.
-        summaries: Of DESIGN 3.8.
+        summaries: Of the two runs, as ``voirkit.analysis.summary.summary_of`` gives them.
     """
     parts: dict[str, Callable[[], Html | None]] = {
         "first": partial(_first, names, summaries),

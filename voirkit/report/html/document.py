@@ -61,7 +61,7 @@ def page(run: Run, summary: Summary) -> str:
 
     Args:
         run: The opened run; what of it can not be read is said on the page.
-        summary: Of DESIGN 3.8, as ``voirkit.analysis.summary.summary_of`` gives it.
+        summary: Of a run, as ``voirkit.analysis.summary.summary_of`` gives it.
     """
     words = summary.get("command")
     command = " ".join(map(str, words)) if isinstance(words, list) else ""

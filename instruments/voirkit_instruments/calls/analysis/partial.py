@@ -1,4 +1,4 @@
-"""What one rank's calls come to by function, in a form that adds up over ranks: counts, sums, maxima (DESIGN 3.10)."""
+"""What one rank's calls come to by function, in a form that adds up over ranks: counts, sums, maxima."""
 
 from __future__ import annotations
 

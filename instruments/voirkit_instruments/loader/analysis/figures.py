@@ -1,4 +1,4 @@
-"""``loader`` of a summary, from what all ranks know of the loaders of a run (DESIGN 3.8, docs/pipeline.md)."""
+"""``loader`` of a summary, from what all ranks know of the loaders of a run (docs/pipeline.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one rank knows of one of its loaders, in a form that adds up over ranks: counts, sums, histograms (DESIGN 3.10)."""
+"""What one rank knows of one of its loaders, in a form that adds up over ranks: counts, sums, histograms."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _TOP = 20
 
 
 def figures(found: Attribution, timed: bool) -> dict[str, Any]:
-    """A document of DESIGN 3.8, ``syscalls``.
+    """``syscalls`` of a summary (docs/syscalls.md).
 
     Args:
         found: The sums.

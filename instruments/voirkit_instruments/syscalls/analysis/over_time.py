@@ -124,7 +124,7 @@ class OverTime:
     # the document
 
     def document(self, timed: bool) -> dict[str, Any] | None:
-        """``over_time`` of DESIGN 3.8, ``syscalls``; None if the log has no times.
+        """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no times.
 
         Args:
             timed: Whether the log has durations; without, ``seconds`` is None.
