@@ -54,6 +54,7 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	$(PY) docs/make_architecture.py
 
 types: $(STAMP)
 	$(VENV)/bin/mypy
