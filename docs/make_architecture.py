@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 FRAMEWORK = ROOT / "voirkit"
 INSTRUMENTS = ROOT / "instruments" / "voirkit_instruments"
-_WIDTH = 118  # of a line of a picture: a page of the documentation shows it without scrolling at most widths
+_WIDTH = 110  # of a line of a picture: the page of the documentation shows it without scrolling
 
 
 def layers() -> list[list[str]]:
