@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from voirkit.errors import InstrumentError, VoirkitError
-from voirkit.instrument import configurable, gated, instrument_definition, parametrized
+from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import BaseOverseer
 from voirkit.voirfile import check, place_of
@@ -314,3 +315,41 @@ def test_a_definition_that_is_required_as_an_instrument_is_told(seen: list[str])
 def test_an_option_that_comes_too_late_is_told(seen: list[str]) -> None:
     said = refusal(lambda: run(gated("--note", parametrized("--n", seen_after_load(seen))), "--note"))
     assert "the option --n comes after the command line has been read" in said
+
+
+# what is declared
+
+
+def heard(line: str, *options: Option) -> list[Any]:
+    """The options that an instrument's recording gets from a command line; nothing if it does not run."""
+    ov, seen = SmallOverseer(), list[Any]()
+    ov.summary = {}  # type: ignore[attr-defined]
+    planted = ModuleType("planted_instrument")
+    planted.watch = lambda ov, options: seen.append(options)  # type: ignore[attr-defined]
+    sys.modules["planted_instrument"] = planted
+    try:
+        ov.require(Instrument("planted", options=options, record="planted_instrument:watch", parts={"planted": dict}))
+        ov(line)
+    finally:
+        del sys.modules["planted_instrument"]
+    assert ov.summary == {"planted": None}  # type: ignore[attr-defined]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("", []),
+        ("--look", [{"look": True, "every": None, "of": []}]),
+        ("--every", [{"look": False, "every": 0, "of": []}]),
+        ("--every=3", [{"look": False, "every": 3, "of": []}]),
+        ("--of a --of b", [{"look": False, "every": None, "of": ["a", "b"]}]),
+    ],
+)
+def test_an_instrument_records_if_one_of_its_options_is_given(line: str, options: list[Any]) -> None:
+    every = Option("--every", "often", type=int, const=0, metavar="N")
+    assert heard(line, Option("--look", "look"), every, Option("--of", "what", metavar="NAME", repeatable=True, default=[])) == options
+
+
+def test_an_instrument_without_options_always_records() -> None:
+    assert heard("") == [{}]

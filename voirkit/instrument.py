@@ -139,7 +139,7 @@ class Instrument:
             option.add(ov.argparser)
         yield ov.phases.parse_args(priority=self.priority)
         values = {option.name: ov.argparser.value(ov.options, option.flag) for option in self.options}
-        is_on = any(values[option.name] not in (None, False, []) for option in self.options)
+        is_on = any(not (value is None or value is False or value == []) for value in values.values())  # 0 is a value
         if self.record and (is_on or not self.options):
             record = resolve(self.record)
 

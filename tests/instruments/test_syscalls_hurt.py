@@ -153,7 +153,7 @@ def test_a_refused_attach_leaves_the_counters(place: Place) -> None:
         main=PLANTED,
         refuse=textwrap.dedent("""
         import os
-        from voirkit_instruments import syscalls_strace
+        from voirkit_instruments.syscalls import record_strace as syscalls_strace
         syscalls_strace._let_trace = lambda pid: None
         import ctypes, runpy, sys
         sys.argv[:] = ["voirkit", *sys.argv[1:]]
