@@ -70,7 +70,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 @pytest.mark.parametrize(
     "heavy",
-    ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect", "ast", "locale", "shutil", "threading",
+    ["giving", "reactivex", "ptera", "rich", "numpy", "duckdb", "torch", "yaml", "wrapt", "asyncio", "inspect", "ast", "locale", "shutil", "threading", "typing",
      "voirkit_instruments.dash.record", "voirkit_instruments.monitor.record"],
 )  # fmt: skip
 def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) -> None:
