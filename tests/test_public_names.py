@@ -79,4 +79,6 @@ def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) 
         f"code = voirkit.cli.main(['--run-dir', {str(tmp_path)!r} + '/run', '-m', 'this'])\n"
         f"sys.exit(5 if {heavy!r} in sys.modules else code)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    # In a folder without a pyproject.toml, which would be read as configuration.
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=str(tmp_path))
+    assert ended.returncode == 0

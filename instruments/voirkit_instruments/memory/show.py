@@ -15,14 +15,14 @@ def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[
     """By how much what is held grew in each phase in all, and the most that was held; of each kind of memory that was read."""
     if not memory.get("phases"):
         return
-    heads, rows = cells_of(memory["phases"])
+    heads, rows = _cells(memory["phases"])
     blocks: list[Table | Text] = [Table(heads, rows, most=len(rows))]
     if memory.get("snapshot"):
         blocks.append(Text(f"every allocation on the device: {memory['snapshot']} (https://pytorch.org/memory_viz draws it)"))
     yield Section("memory", "Memory by phase", blocks, least=7)
 
 
-def cells_of(phases: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _cells(phases: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """The heads and the cells of a table of ``memory.phases``."""
     kinds = [kind for kind in _HEADS if any(kind in row for row in phases.values())]
     rows = []

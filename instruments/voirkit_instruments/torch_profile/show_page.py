@@ -1,4 +1,4 @@
-"""torch's operators by phase, its kernels, and memory by phase, on the HTML page."""
+"""torch's operators by phase, and its kernels, on the HTML page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.html.components import Html, bars, colour, folded, heading, legend, section, table
-from voirkit_instruments.memory.show import cells_of
+from voirkit.report.html.components import Html, bars, colour, folded, legend, section, table
 from voirkit_instruments.torch_profile.show import a_step, said, taken_by
 
 if TYPE_CHECKING:
@@ -18,13 +17,12 @@ _HEADS = ("operator", "calls", "self", "in all", "own kernels", "takes", "gives 
 
 
 def torch_profile(run: Run, summary: Mapping[str, Any]) -> str | None:
-    """A bar of operators for each phase, and below it all of them; what each phase did to the memory."""
+    """A bar of operators for each phase, and below it all of them."""
     found = summary.get("torch_profile")
-    memory = (summary.get("memory") or {}).get("phases")
-    parts = [*(_profile(found) if found and found["phases"] else ()), *(_memory(memory) if memory else ())]
-    if not parts and not (found and found.get("why")):
+    parts = [*_profile(found)] if found and found["phases"] else []
+    if not found or not (parts or found.get("why")):
         return None
-    return section("torch-profile", "Operators and memory", *parts, note=". ".join(said(found)) if found else "")
+    return section("torch-profile", "Operators", *parts, note=". ".join(said(found)))
 
 
 def _profile(found: Mapping[str, Any]) -> Iterator[Html]:
@@ -54,8 +52,3 @@ def _cells(name: str, row: Mapping[str, Any], each: float) -> tuple[str, ...]:
     taken, freed = (size(row[key] * each) if row[key] else "" for key in ("bytes", "freed"))
     device = duration(row["self_device_s"] * each) if row["self_device_s"] else ""
     return (name, figure(row["calls"] * each), duration(row["self_cpu_s"] * each), duration(row["cpu_s"] * each), device, taken, freed)
-
-
-def _memory(phases: Mapping[str, Any]) -> Iterator[Html]:
-    yield heading("Memory by phase")
-    yield table(*cells_of(phases))
