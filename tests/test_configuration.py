@@ -327,6 +327,7 @@ def test_an_option_that_extends_takes_a_list_even_an_empty_one(value: str, given
     assert parsed(f"also = {value}").also == given
 
 
+@pytest.mark.usefixtures("place")
 def test_true_gives_an_option_with_an_optional_value_and_false_does_not() -> None:
     assert parsed("monitor = true").monitor == 1.0
     assert parsed("monitor = false").monitor is None
