@@ -30,7 +30,7 @@ print(time.process_time() - began, time.perf_counter() - wall)
 VOIRKIT = [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run"]
 SAMPLER = """
 import sys
-import voirkit_instruments.stacks.record_spy as spy
+import voirkit_instruments.stacks.record_py_spy as spy
 spy.program = lambda: None
 from voirkit.cli import main
 sys.exit(main(sys.argv[1:]))

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voirkit_instruments.stacks.analysis import aligned, chrome, figures, sampled
-from voirkit_instruments.stacks.analysis.native_spans import PHASE, Spans
-from voirkit_instruments.stacks.analysis.stacks import (
+from voirkit_instruments.stacks import analyse_chrome as chrome
+from voirkit_instruments.stacks import analyse_clock as aligned
+from voirkit_instruments.stacks import analyse_figures as figures
+from voirkit_instruments.stacks import analyse_sampled as sampled
+from voirkit_instruments.stacks.analyse_frames import (
     ATTACHING,
     BETWEEN,
     FETCH,
@@ -24,6 +26,7 @@ from voirkit_instruments.stacks.analysis.stacks import (
     of_worker,
     phase_by_frames,
 )
+from voirkit_instruments.stacks.analyse_spans import PHASE, Spans
 
 MAIN = Frame("<module>", "/home/me/main.py")
 SCRIPT = Frame("run", "/lib/voirkit/script.py")

@@ -13,7 +13,7 @@ from recorded import record_with_manifest
 
 from voirkit.runs.opened import open_run
 from voirkit_instruments.stacks.analyse_native import native_of
-from voirkit_instruments.stacks.analysis.perf_samples import Reading
+from voirkit_instruments.stacks.analyse_perf_samples import Reading
 
 # One thread of 1000 us: two operations in an item, one of them with another inside; the same thread then computes.
 BODY = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit_instruments.stacks.analysis.perf_lines import Sample, lost, parse
+from voirkit_instruments.stacks.analyse_perf import Sample, lost, parse
 
 RECORDED = {
     # with a period and an event, as voirkit asks for

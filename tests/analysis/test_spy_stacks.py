@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voirkit_instruments.stacks.analysis.native_figures import figures
-from voirkit_instruments.stacks.analysis.spy_stacks import EVENT, Frame, counted, owners, stack
+from voirkit_instruments.stacks.analyse_native_figures import figures
+from voirkit_instruments.stacks.analyse_py_spy import EVENT, Frame, counted, owners, stack
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 START = f'process 7:"python main.py";0x7fdffde4524a (/usr/lib/libc.so.6);<module> (/srv/main.py:4);fetch ({SITE}/torch/utils/data/_utils/fetch.py:52)'

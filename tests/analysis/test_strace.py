@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analysis.calls import Begun, Call, Ended, Signal
-from voirkit_instruments.syscalls.analysis.strace import StraceLog
+from voirkit_instruments.syscalls.analyse_events import Begun, Call, Ended, Signal
+from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = math.nan
 # line: (thread, began, name, arguments, result, error, seconds)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
-from voirkit_instruments.syscalls.analysis.figures import figures, merged
-from voirkit_instruments.syscalls.analysis.read import difference
-from voirkit_instruments.syscalls.analysis.strace import StraceLog
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_figures import figures, merged
+from voirkit_instruments.syscalls.analyse_read import difference
+from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 ENOENT = "-1 ENOENT (No such file or directory)"
 

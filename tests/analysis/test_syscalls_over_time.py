@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
-from voirkit_instruments.syscalls.analysis.figures import figures
-from voirkit_instruments.syscalls.analysis.over_time import MOST_BINS, MOST_NAMES, OverTime, merged
-from voirkit_instruments.syscalls.analysis.strace import StraceLog
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_figures import figures
+from voirkit_instruments.syscalls.analyse_over_time import MOST_BINS, MOST_NAMES, OverTime, merged
+from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = float("nan")
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
-from voirkit_instruments.syscalls.analysis.calls import Call
-from voirkit_instruments.syscalls.analysis.figures import figures
-from voirkit_instruments.syscalls.analysis.numbers import names
-from voirkit_instruments.syscalls.analysis.ring import RingError, RingLog
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_events import Call
+from voirkit_instruments.syscalls.analyse_figures import figures
+from voirkit_instruments.syscalls.analyse_kernel import RingError, RingLog
+from voirkit_instruments.syscalls.analyse_numbers import names
 from voirkit_instruments.syscalls.record_markers import PHASES, path_and_mode, said_by_mode, said_by_text
 
 ENTER, EXIT, NEWTASK, RENAME, ENDED, SWITCH = 443, 442, 205, 204, 301, 372

@@ -34,7 +34,7 @@ LOOP = "for _ in range(5):\n    planted('forward', alpha)\n    planted('backward
 # A run in which py-spy is not there.
 WITHOUT = """
 import sys
-import voirkit_instruments.stacks.record_spy as spy
+import voirkit_instruments.stacks.record_py_spy as spy
 spy.program = lambda: None
 from voirkit.cli import main
 sys.exit(main(sys.argv[1:]))

@@ -163,7 +163,7 @@ class LoaderTorch:
         self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ())
         self._put(module, "_IterableDatasetFetcher.__init__", _begin, iterating, OUTSIDE, ("self",), ("self",))
         by_index, by_turn = workers.around_fetch(), items.around_fetch()
-        edges = sys.modules.get("voirkit_instruments.syscalls.record_edges")  # loaded by --syscalls
+        edges = sys.modules.get("voirkit_instruments.syscalls.record_phase_edges")  # loaded by --syscalls
         if edges is not None:
             by_index, by_turn = edges.around_fetch(*by_index), edges.around_fetch(*by_turn)
         self._put(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)

@@ -15,10 +15,12 @@ from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.stacks import FLAME_FOLDER
-from voirkit_instruments.stacks.analysis import chrome, figures, sampled
-from voirkit_instruments.stacks.analysis.joined import Joined
-from voirkit_instruments.stacks.analysis.native_spans import Recorded
-from voirkit_instruments.stacks.analysis.stacks import Frame, Stacks, place
+from voirkit_instruments.stacks import analyse_chrome as chrome
+from voirkit_instruments.stacks import analyse_figures as figures
+from voirkit_instruments.stacks import analyse_sampled as sampled
+from voirkit_instruments.stacks.analyse_frames import Frame, Stacks, place
+from voirkit_instruments.stacks.analyse_join import Joined
+from voirkit_instruments.stacks.analyse_spans import Recorded
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank

@@ -13,11 +13,11 @@ from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit_instruments.stacks import NATIVE_FILE, NATIVE_FOLDER
-from voirkit_instruments.stacks.analysis.native_figures import SCHEMA, figures, short
-from voirkit_instruments.stacks.analysis.native_join import Joined
-from voirkit_instruments.stacks.analysis.native_spans import OPERATION, Recorded
-from voirkit_instruments.stacks.analysis.perf_samples import Reading, printed
-from voirkit_instruments.stacks.analysis.spy_stacks import EVENT, counted
+from voirkit_instruments.stacks.analyse_native_figures import SCHEMA, figures, short
+from voirkit_instruments.stacks.analyse_native_join import Joined
+from voirkit_instruments.stacks.analyse_perf_samples import Reading, printed
+from voirkit_instruments.stacks.analyse_py_spy import EVENT, counted
+from voirkit_instruments.stacks.analyse_spans import OPERATION, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

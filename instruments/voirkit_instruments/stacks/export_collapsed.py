@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.report.output import text
-from voirkit_instruments.stacks.analysis import figures
+from voirkit_instruments.stacks import analyse_figures as figures
 from voirkit_instruments.stacks.export_counts import chosen
 
 TYPE_CHECKING = False

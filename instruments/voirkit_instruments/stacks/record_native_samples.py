@@ -11,9 +11,9 @@ from typing import Any
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
+from voirkit_instruments.detached import CanNotSample, Sampling, refusal
 from voirkit_instruments.stacks import NATIVE_FOLDER
 from voirkit_instruments.stacks import record_perf as native_perf
-from voirkit_instruments.stacks.record_profiler import CanNotSample, Sampling, refusal
 
 _ENDED_S = 60.0
 

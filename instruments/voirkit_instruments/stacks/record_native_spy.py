@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from voirkit_instruments.stacks.record_profiler import Beside, CanNotSample, Sampling, run_beside, without_handler
+from voirkit_instruments.detached import Beside, CanNotSample, Sampling, run_beside, without_handler
 
 _MOST_HZ = 100  # a stack of C takes it some milliseconds
 _READY_S = 20.0

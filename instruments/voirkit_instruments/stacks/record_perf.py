@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-from voirkit_instruments.stacks.record_profiler import Beside, CanNotSample, Sampling, run_beside, without_handler
+from voirkit_instruments.detached import Beside, CanNotSample, Sampling, run_beside, without_handler
 
 TIME = "cpu-clock"  # always counted: its numbers are nanoseconds on a processor
 _COUNTERS = ("cycles", "instructions", "cache-misses")

@@ -12,8 +12,8 @@ from typing import Any
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
+from voirkit_instruments.detached import Beside, CanNotSample, refusal
 from voirkit_instruments.stacks import FLAME_FOLDER
-from voirkit_instruments.stacks.record_profiler import Beside, CanNotSample, refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Taker:
         if strace_comes:
             raise CanNotSample("strace, which --syscalls uses, traces this process, and there can be one tracer only.")
         from voirkit_instruments.stacks import record_native_spy as native_spy
-        from voirkit_instruments.stacks import record_spy as flame_spy
+        from voirkit_instruments.stacks import record_py_spy as flame_spy
 
         if self._pid in native_spy.attached:
             raise CanNotSample("py-spy samples for --native, as perf cannot, and there can be one tracer only.\nLeave --native out.")

@@ -100,8 +100,8 @@ def _named(shares: Mapping[str, float]) -> str:
 
 
 def _groups(counts: Sequence[Mapping[str, Any]], names: Names) -> Iterator[Group]:
-    from voirkit_instruments.stacks.analysis.figures import process_of
-    from voirkit_instruments.stacks.analysis.stacks import Frame, label
+    from voirkit_instruments.stacks.analyse_figures import process_of
+    from voirkit_instruments.stacks.analyse_frames import Frame, label
 
     found: dict[tuple[str, str], Group] = {}
     for one in counts:
@@ -120,7 +120,7 @@ def _groups(counts: Sequence[Mapping[str, Any]], names: Names) -> Iterator[Group
 
 def kind_of(file: str) -> str:
     """Whose a function is, as a class of colours."""
-    from voirkit_instruments.stacks.analysis.stacks import is_program
+    from voirkit_instruments.stacks.analyse_frames import is_program
 
     if is_program(file):
         return _KINDS["the program"]

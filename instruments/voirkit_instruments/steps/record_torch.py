@@ -116,7 +116,7 @@ class TorchPatches:
         self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False, phase: str = "",
         left: tuple[str, ...] | None = None,
     ) -> Around:  # fmt: skip
-        edges = sys.modules.get("voirkit_instruments.syscalls.record_edges")  # loaded by --syscalls: else nothing is done for it
+        edges = sys.modules.get("voirkit_instruments.syscalls.record_phase_edges")  # loaded by --syscalls: else nothing is done for it
         if phase and edges is not None:
             enter, leave = edges.around(phase, enter, leave)
         return Around(self.recording.hot.here, most, enter, leave, passed, value, COMPILING, left)

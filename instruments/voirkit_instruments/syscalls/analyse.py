@@ -13,12 +13,12 @@ from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.lock import locked
 from voirkit_instruments.syscalls import FOLDER
-from voirkit_instruments.syscalls.analysis import counters
-from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
-from voirkit_instruments.syscalls.analysis.figures import figures, merged
-from voirkit_instruments.syscalls.analysis.operations import operations_of
-from voirkit_instruments.syscalls.analysis.read import SyscallLogError, read_strace
-from voirkit_instruments.syscalls.analysis.ring import RingError, RingLog
+from voirkit_instruments.syscalls import analyse_counters as counters
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_figures import figures, merged
+from voirkit_instruments.syscalls.analyse_kernel import RingError, RingLog
+from voirkit_instruments.syscalls.analyse_operations import operations_of
+from voirkit_instruments.syscalls.analyse_read import SyscallLogError, read_strace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

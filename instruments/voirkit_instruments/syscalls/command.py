@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _document(path: str) -> dict[str, Any]:
-    from voirkit_instruments.syscalls.analysis.read import read_strace
+    from voirkit_instruments.syscalls.analyse_read import read_strace
 
     if not os.path.isdir(path):
         return read_strace(path)[0]
@@ -62,7 +62,7 @@ def _document(path: str) -> dict[str, Any]:
 
 
 def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
-    from voirkit_instruments.syscalls.analysis.read import difference
+    from voirkit_instruments.syscalls.analyse_read import difference
     from voirkit_instruments.syscalls.show import differences, doubted, said, whole
     from voirkit_instruments.syscalls.show_shares import over_time
 

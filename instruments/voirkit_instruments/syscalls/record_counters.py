@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from voirkit_instruments.syscalls import record_counted as counted
-from voirkit_instruments.syscalls import record_edges as syscalls_edges
+from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
 from voirkit_instruments.syscalls.record_markers import OTHER, OWN
 
 _IO = "/proc/self/task/{}/io"

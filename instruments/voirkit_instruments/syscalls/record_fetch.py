@@ -9,7 +9,7 @@ from voirkit import inherit
 from voirkit.intercept import Patches, when_there
 from voirkit.probes.around import Around
 from voirkit_instruments.steps.thread_state import Here
-from voirkit_instruments.syscalls import record_edges as syscalls_edges
+from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
 from voirkit_instruments.syscalls.record_markers import path_and_mode
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from voirkit_instruments.stacks.record_profiler import Beside, run_beside
+from voirkit_instruments.detached import Beside, run_beside
 from voirkit_instruments.syscalls.record_tool import NO_PROC, CanNotTrace, Tracing, has_proc
 
 _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record_reader.py")

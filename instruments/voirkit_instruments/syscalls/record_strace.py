@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping
 
-from voirkit_instruments.stacks.record_profiler import Beside, run_beside
+from voirkit_instruments.detached import Beside, run_beside
 from voirkit_instruments.syscalls.record_tool import CanNotTrace, TracedAlready, Tracing, has_proc
 
 _READY_S = 30.0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from voirkit_instruments.stacks.record_profiler import Beside
+from voirkit_instruments.detached import Beside
 
 _CALLS = 300
 NO_PROC = "there is no /proc here, which tells of processes.\nMount it: mount -t proc none /proc"

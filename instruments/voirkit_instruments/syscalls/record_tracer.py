@@ -11,11 +11,11 @@ from typing import Any
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.stacks.record_profiler import refusal
+from voirkit_instruments.detached import refusal
 from voirkit_instruments.syscalls import FOLDER
 from voirkit_instruments.syscalls import record_counters as syscalls_counters
-from voirkit_instruments.syscalls import record_edges as syscalls_edges
 from voirkit_instruments.syscalls import record_kernel as syscalls_kernel
+from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
 from voirkit_instruments.syscalls import record_strace as syscalls_strace
 from voirkit_instruments.syscalls.record_fetch import Fetches
 from voirkit_instruments.syscalls.record_markers import OTHER, OWN

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from voirkit.report.cells import printable
 from voirkit.report.figure import duration, figure, size
-from voirkit_instruments.syscalls.analysis.figures import divided
+from voirkit_instruments.syscalls.analyse_figures import divided
 from voirkit_instruments.syscalls.show_shares import top_calls
 
 _MOST = 16  # rows of the short table
@@ -237,7 +237,7 @@ def differences(rows: Sequence[Any], most: int) -> RenderableType:
     """What two logs differ in: ``+`` is more in the second, ``-`` less.
 
     Args:
-        rows: Of ``voirkit_instruments.syscalls.analysis.read.difference``.
+        rows: Of ``voirkit_instruments.syscalls.analyse_read.difference``.
         most: Rows that are shown.
     """
     table = Table(box=None, padding=(0, 1), header_style="dim")

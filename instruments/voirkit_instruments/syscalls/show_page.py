@@ -23,8 +23,8 @@ from voirkit.report.html.components import (
 )
 from voirkit.report.html.differences import MOST, ROWS, Pair, signed
 from voirkit.report.html.plots import heat_map
-from voirkit_instruments.syscalls.analysis.figures import divided
-from voirkit_instruments.syscalls.analysis.read import Difference, difference
+from voirkit_instruments.syscalls.analyse_figures import divided
+from voirkit_instruments.syscalls.analyse_read import Difference, difference
 from voirkit_instruments.syscalls.show import doubted, said
 from voirkit_instruments.syscalls.show_shares import sums
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.report.figure import duration
-from voirkit_instruments.syscalls.analysis.figures import divided
+from voirkit_instruments.syscalls.analyse_figures import divided
 
 _TOP = 10
 _SHADES = " ░▒▓█"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit_instruments.stacks.analysis.perf_lines import split
-from voirkit_instruments.stacks.analysis.stacks import Frame, Stacks
+from voirkit_instruments.stacks.analyse_frames import Frame, Stacks
+from voirkit_instruments.stacks.analyse_perf import split
 
 _LINE = re.compile(r"(.*):(\d+)")
 THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")

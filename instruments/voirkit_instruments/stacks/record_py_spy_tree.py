@@ -1,6 +1,6 @@
 """A program of its own: runs a py-spy on each process of a tree, in chunks, each a file, and notes when it began and threads were there.
 
-    python -I -S record_beside.py PY-SPY PID STEM CHUNK_S MOST_BYTES OPTION...
+    python -I -S record_py_spy_tree.py PY-SPY PID STEM CHUNK_S MOST_BYTES OPTION...
 
 py-spy keeps all that it sees in memory and writes it when it ends: in chunks what it holds is bounded, and who kills it takes one chunk.
 One for each process, since its ``--subprocesses`` takes a thread of a forked process for that of its parent and writes every stack anew:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from voirkit_instruments.syscalls.analysis.calls import ACCESSES, FORKS, OPENS, TRANSFERS, URING, Begun, Call, Ended, Event, Named
-from voirkit_instruments.syscalls.analysis.files import USED, Files, follow
-from voirkit_instruments.syscalls.analysis.over_time import OverTime
-from voirkit_instruments.syscalls.analysis.tasks import BEFORE, Task, Tasks, Thread
+from voirkit_instruments.syscalls.analyse_events import ACCESSES, FORKS, OPENS, TRANSFERS, URING, Begun, Call, Ended, Event, Named
+from voirkit_instruments.syscalls.analyse_files import USED, Files, follow
+from voirkit_instruments.syscalls.analyse_over_time import OverTime
+from voirkit_instruments.syscalls.analyse_threads import BEFORE, Task, Tasks, Thread
 from voirkit_instruments.syscalls.record_markers import OWN, said_by_text
 
 _HELD = 20_000  # calls of threads that wait until it is known who has made them

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from voirkit_instruments.syscalls.analysis import over_time
-from voirkit_instruments.syscalls.analysis.attribute import NOTHING, Attribution, Rows
-from voirkit_instruments.syscalls.analysis.calls import WAITS
+from voirkit_instruments.syscalls import analyse_over_time as over_time
+from voirkit_instruments.syscalls.analyse_attribution import NOTHING, Attribution, Rows
+from voirkit_instruments.syscalls.analyse_events import WAITS
 
 _TOP = 20
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import voirkit
-from voirkit_instruments.stacks.analysis import spy_stacks
-from voirkit_instruments.stacks.analysis.native_spans import PHASE
+from voirkit_instruments.stacks import analyse_py_spy as spy_stacks
+from voirkit_instruments.stacks.analyse_spans import PHASE
 
 # Numbers of what is voirkit's own, and of that as py-spy is waited for, and as the run has just ended: when these were is known exactly.
 OWN, ATTACHING, STOPPING = -1, -2, -3

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from voirkit_instruments.stacks import NATIVE_FILE
-from voirkit_instruments.stacks.analysis.native_join import ELSEWHERE, OTHERS
-from voirkit_instruments.stacks.analysis.native_spans import OPERATION, PHASE
-from voirkit_instruments.stacks.analysis.spy_stacks import EVENT
+from voirkit_instruments.stacks.analyse_native_join import ELSEWHERE, OTHERS
+from voirkit_instruments.stacks.analyse_py_spy import EVENT
+from voirkit_instruments.stacks.analyse_spans import OPERATION, PHASE
 
 SCHEMA = 1
 TIME = "cpu-clock"  # the event whose numbers are nanoseconds

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
-from voirkit_instruments.syscalls.analysis.calls import ACCESSES, FORKS, NAN, TRANSFERS, Begun, Call, Ended, Event, Named
-from voirkit_instruments.syscalls.analysis.numbers import names
+from voirkit_instruments.syscalls.analyse_events import ACCESSES, FORKS, NAN, TRANSFERS, Begun, Call, Ended, Event, Named
+from voirkit_instruments.syscalls.analyse_numbers import names
 from voirkit_instruments.syscalls.record_markers import said_by_mode
 
 _HEAD = 16

@@ -12,8 +12,8 @@ import numpy as np
 
 from voirkit.analysis.innermost import NONE
 from voirkit.analysis.nesting import Array
-from voirkit_instruments.stacks.analysis.native_spans import OPERATION, PHASE, Recorded
-from voirkit_instruments.stacks.analysis.perf_samples import Batch, Reading
+from voirkit_instruments.stacks.analyse_perf_samples import Batch, Reading
+from voirkit_instruments.stacks.analyse_spans import OPERATION, PHASE, Recorded
 
 ELSEWHERE, OTHERS = "elsewhere", "other processes"
 _OWN, _OTHER_THREADS = 0, 1

@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from voirkit_instruments.syscalls.analysis.calls import NAN, Begun, Call, Ended, Event, Signal
-from voirkit_instruments.syscalls.analysis.lines import SHOWN
+from voirkit_instruments.syscalls.analyse_events import NAN, Begun, Call, Ended, Event, Signal
+from voirkit_instruments.syscalls.analyse_lines import SHOWN
 
 # How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no thread while there is one only.
 _THREADS = (r"(\d+)(?:<[^\n]*?>)? +", r"(?:\[pid +(\d+)(?:<[^\n]*?>)?\] +)?")  # with the program's name behind it: -Y

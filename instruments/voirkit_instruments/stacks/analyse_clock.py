@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from voirkit.analysis.innermost import NONE
-from voirkit_instruments.stacks.analysis.native_spans import Name, Spans
-from voirkit_instruments.stacks.analysis.stacks import ATTACHING, OWN, STOPPING, Stacks, phase_by_frames
+from voirkit_instruments.stacks.analyse_frames import ATTACHING, OWN, STOPPING, Stacks, phase_by_frames
+from voirkit_instruments.stacks.analyse_spans import Name, Spans
 
 KNOWN = ("wait", "forward", "backward", "optimizer")  # phases that both tell
 _STEP_NS = 250_000

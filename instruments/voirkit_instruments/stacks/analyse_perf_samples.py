@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit_instruments.stacks.analysis.perf_lines import lost, parse
+from voirkit_instruments.stacks.analyse_perf import lost, parse
 
 BATCH = 100_000  # samples; some 3 MB
 _FIELDS = "pid,tid,time,event,period,ip,sym,dso"

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from voirkit_instruments.stacks.analysis.aligned import Clock
-from voirkit_instruments.stacks.analysis.stacks import MAIN, Frame, label, place
+from voirkit_instruments.stacks.analyse_clock import Clock
+from voirkit_instruments.stacks.analyse_frames import MAIN, Frame, label, place
 
 SPEEDSCOPE, COLLAPSED = "speedscope.json", "collapsed.txt"
 _MOST = 8  # functions, and lines, of a phase in a summary

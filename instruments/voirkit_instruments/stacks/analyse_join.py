@@ -14,10 +14,10 @@ import numpy as np
 from voirkit.analysis.innermost import NONE
 from voirkit.analysis.nesting import Array
 from voirkit.runs.step_phases import OUTSIDE
-from voirkit_instruments.stacks.analysis import aligned
-from voirkit_instruments.stacks.analysis.chrome import Thread
-from voirkit_instruments.stacks.analysis.native_spans import PHASE, Recorded, Spans
-from voirkit_instruments.stacks.analysis.stacks import BETWEEN, CHILD, MAIN, OTHER, OWN, Stacks, of_worker, phase_by_frames
+from voirkit_instruments.stacks import analyse_clock as aligned
+from voirkit_instruments.stacks.analyse_chrome import Thread
+from voirkit_instruments.stacks.analyse_frames import BETWEEN, CHILD, MAIN, OTHER, OWN, Stacks, of_worker, phase_by_frames
+from voirkit_instruments.stacks.analyse_spans import PHASE, Recorded, Spans
 
 _OWN = "voirkit-"
 By = Mapping[tuple[int, int], Spans]

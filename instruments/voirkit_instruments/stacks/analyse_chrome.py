@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from voirkit_instruments.stacks.analysis.sampled import THREAD
-from voirkit_instruments.stacks.analysis.stacks import Frame, Stacks
+from voirkit_instruments.stacks.analyse_frames import Frame, Stacks
+from voirkit_instruments.stacks.analyse_sampled import THREAD
 
 
 @dataclass

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from voirkit_instruments.stacks.analysis.native_join import ELSEWHERE
-from voirkit_instruments.stacks.analysis.native_spans import COLLATE, ITEM, OPERATION, PHASE, Name
-from voirkit_instruments.stacks.analysis.perf_lines import UNKNOWN, split
+from voirkit_instruments.stacks.analyse_native_join import ELSEWHERE
+from voirkit_instruments.stacks.analyse_perf import UNKNOWN, split
+from voirkit_instruments.stacks.analyse_spans import COLLATE, ITEM, OPERATION, PHASE, Name
 
 EVENT = "stacks"
 _LINE = re.compile(r"(.*):(\d+)")

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from voirkit_instruments.syscalls.analysis.calls import COPIES, OPENS, READS, TRANSFERS, WRITES
+from voirkit_instruments.syscalls.analyse_events import COPIES, OPENS, READS, TRANSFERS, WRITES
 
 _MOST = 20_000  # files, or folders, that are kept apart; those with the least are then put together
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\.\.\.)?')

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import NamedTuple
 
-from voirkit_instruments.stacks import record_beside as flame_beside
-from voirkit_instruments.stacks.record_profiler import Beside, CanNotSample, run_beside, without_handler
+from voirkit_instruments.detached import Beside, CanNotSample, run_beside, without_handler
+from voirkit_instruments.stacks import record_py_spy_tree as py_spy_tree
 from voirkit_instruments.syscalls.record_strace import let_trace, status
 
 CHUNK_S = 60
@@ -63,7 +63,7 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
     options = [*_OPTIONS, "--rate", str(rate_hz), "--format", "raw" if gil else "chrometrace", "--gil" if gil else "--idle"]
     options += ["--native"] if native else []
     chunk_s = str(CHUNK_S)
-    words = [sys.executable, "-I", "-S", flame_beside.__file__, spy, str(pid), stem, chunk_s, str(most_bytes), *options]
+    words = [sys.executable, "-I", "-S", py_spy_tree.__file__, spy, str(pid), stem, chunk_s, str(most_bytes), *options]
     let_trace(_ANYBODY)  # it is no ancestor of this process; yama asks for that, as long as it runs
     try:
         version = without_handler(lambda: subprocess.run([spy, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False))

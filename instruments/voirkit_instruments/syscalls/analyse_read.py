@@ -7,10 +7,10 @@ from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 from voirkit.errors import VoirkitError
-from voirkit_instruments.syscalls.analysis.attribute import Attribution, Known
-from voirkit_instruments.syscalls.analysis.figures import figures
-from voirkit_instruments.syscalls.analysis.lines import bounded
-from voirkit_instruments.syscalls.analysis.strace import StraceLog
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_figures import figures
+from voirkit_instruments.syscalls.analyse_lines import bounded
+from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 
 class SyscallLogError(VoirkitError):
