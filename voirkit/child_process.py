@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from voirkit.errors import tell
+from voirkit.phases import SharedState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class ChildProcess:
+class ChildProcess(SharedState):
     """This process's part in the run.
 
     Attributes:

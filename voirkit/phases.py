@@ -14,8 +14,9 @@ from itertools import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeAlias
+    from typing import Any, Literal, TypeAlias, TypeVar
 
+    T = TypeVar("T")
     Instrument: TypeAlias = Callable[..., Any]
     Waiting: TypeAlias = Generator[Any, Any, Any]
     Status: TypeAlias = Literal["pending", "running", "done"]
@@ -110,7 +111,18 @@ class NotAPhase(TypeError):
 _order = count()  # ties in priority are broken by the order of require()
 
 
-class BaseOverseer:
+class SharedState:
+    """What instruments of one run share: one object of each type, kept as long as the run is."""
+
+    def shared(self, kind: type[T], *args: Any) -> T:
+        """The run's one object of a type; made, with these arguments, when it is first asked for."""
+        objects: dict[type, Any] = self.__dict__.setdefault("_shared", {})
+        if kind not in objects:
+            objects[kind] = kind(*args)
+        return objects[kind]  # type: ignore[no-any-return]  # it is of that type
+
+
+class BaseOverseer(SharedState):
     """Goes through phases, and resumes instruments when the phase they wait for has ended.
 
     A subclass writes ``_run`` (with ``with self.run_phase(...)`` around each phase) and is called like a function.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from voirkit.phases import SharedState
+
 
 class Ordinals:
     """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing them."""
@@ -84,13 +86,10 @@ def is_starting_worker() -> bool:
     return False
 
 
-_of_runs: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictionary()
-
-
-def numbers_of(run: object) -> Numbers:
+def numbers_of(run: SharedState) -> Numbers:
     """The numbers of a run.
 
     Args:
         run: Its overseer.
     """
-    return _of_runs.setdefault(run, Numbers())
+    return run.shared(Numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from functools import wraps
 from reprlib import repr
 
@@ -15,7 +14,9 @@ if TYPE_CHECKING:
 
     Instrument = Callable[..., Any]
 
-_taken: weakref.WeakKeyDictionary[Overseer, dict[str, str]] = weakref.WeakKeyDictionary()
+
+class _Started(dict[str, str]):
+    """The instruments that a run has started: the flag, and how it was asked for."""
 
 
 def once(flag: str) -> Callable[[Instrument], Instrument]:
@@ -30,7 +31,7 @@ def once(flag: str) -> Callable[[Instrument], Instrument]:
     def decorate(instrument: Instrument) -> Instrument:
         @wraps(instrument)
         def start(ov: Overseer, *args: Any, **kwargs: Any) -> Any:
-            taken, asked = _taken.setdefault(ov, {}), _as_called(instrument.__name__, args, kwargs)
+            taken, asked = ov.shared(_Started), _as_called(instrument.__name__, args, kwargs)
             if flag in taken:
                 ov.warn(
                     f"{flag}: it is started twice, by the flag and a voirfile, or by voirfiles.\n"
@@ -47,7 +48,7 @@ def once(flag: str) -> Callable[[Instrument], Instrument]:
 
 def started(ov: Overseer, flag: str) -> bool:
     """Whether an instrument has been started in a run, by its flag or a voirfile."""
-    return flag in _taken.get(ov, ())
+    return flag in ov.shared(_Started)
 
 
 def _as_called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -5,14 +5,14 @@ Who wants to be told says so before torch is imported. What is told must not rai
 
 from __future__ import annotations
 
-import weakref
-
 from voirkit_instruments.steps.record_plain import STEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from voirkit.phases import SharedState
 
     Told = Callable[..., None]
 
@@ -125,13 +125,10 @@ class NoRecorder:
     timed = span
 
 
-_of_runs: weakref.WeakKeyDictionary[Any, Heard] = weakref.WeakKeyDictionary()
-
-
-def heard_of(run: object) -> Heard:
+def heard_of(run: SharedState) -> Heard:
     """Who is told in a run.
 
     Args:
         run: Its overseer.
     """
-    return _of_runs.setdefault(run, Heard())
+    return run.shared(Heard)

@@ -262,13 +262,10 @@ def _has_parameters(module: Any) -> bool:
     return bool(module._parameters) or any(_has_parameters(below) for below in module._modules.values() if below is not None)
 
 
-_of_runs: weakref.WeakKeyDictionary[Any, TrainingValues] = weakref.WeakKeyDictionary()
-
-
 def values_of(ov: Overseer) -> TrainingValues:
     """What is given in a run without its script's doing.
 
     Args:
         ov: The run's overseer.
     """
-    return _of_runs.setdefault(ov, TrainingValues(ov))
+    return ov.shared(TrainingValues, ov)

@@ -6,8 +6,6 @@ tracing as root, else strace, else this process's counters.
 
 from __future__ import annotations
 
-import weakref
-
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.once import once
@@ -21,12 +19,15 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
 
 
-_with_strace: weakref.WeakSet[Overseer] = weakref.WeakSet()
+class _Strace:
+    """Whether strace is to trace a run."""
+
+    is_chosen = False
 
 
 def strace_comes(ov: Overseer) -> bool:
     """Whether strace is to trace a run, as long as it can: no other program can then attach to it."""
-    return ov in _with_strace
+    return ov.shared(_Strace).is_chosen
 
 
 def _kernel_traces() -> bool:
@@ -60,7 +61,7 @@ def syscalls(
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
         return
     if tool == "strace" or (tool is None and (mode in ("full", "files") or (mode == "counts" and not _kernel_traces()))):
-        _with_strace.add(ov)
+        ov.shared(_Strace).is_chosen = True
         if is_with_loader:
             ov.warn("--syscalls by strace stretches the times of --loader: each system call stops for it. Record one of them at a time.")
     yield ov.phases.parse_args(priority=-100)  # after --loader, which tells of fetches itself
