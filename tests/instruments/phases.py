@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from voirkit.phases import SharedState
 from voirkit_instruments.steps.record import Steps
 
 # What a step of ``train`` is.
@@ -97,7 +98,7 @@ class Kept:
         return [(begin, end) for (_, begin, end, _, _), kind in zip(self.spans, self.kinds(), strict=True) if kind == what]
 
 
-class _Overseer:
+class _Overseer(SharedState):
     def __init__(self) -> None:
         self.summary: dict[str, Any] = {"dropped": {}}
         self.warned: list[str] = []
