@@ -6,14 +6,33 @@ An instrument that has sections is written by them; of others the terminal's tab
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import left_out, reason
 from voirkit.plugins import installed_instruments
 from voirkit.report.figure import duration
 from voirkit.report.phrases import exit_words, following, wall_line
-from voirkit.report.sections import Bars, Block, Details, Figures, Section, Series, Table, Text, sections_of, written
+from voirkit.report.sections import (
+    Bars,
+    Block,
+    Details,
+    Figures,
+    Grid,
+    Group,
+    InText,
+    Section,
+    Series,
+    Stacked,
+    Table,
+    Text,
+    Timeline,
+    cell_text,
+    columns_of,
+    sections_of,
+    sparkline,
+    written,
+)
 from voirkit.runs.step_phases import shown_phases
 from voirkit.runs.summary import throughput
 
@@ -22,6 +41,7 @@ if TYPE_CHECKING:
 
 Summary = Mapping[str, Any]
 _WIDTH = 100  # columns of a quoted table
+_POINTS = 48  # of a curve
 
 
 def markdown(summary: Summary, run_dir: str | None = None) -> str:
@@ -126,34 +146,56 @@ def _quoted(instrument: Instrument, summary: Summary) -> str:
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f"## {_escaped(section.title)}"
-    yield ""
-    for block in section.blocks:
-        yield from _block(block)
-        yield ""
-    if section.note:
-        yield f"*{_escaped(section.note)}*"
+    parts = _blocks(section.blocks)
+    if parts:
+        yield f"## {_escaped(section.title)}\n\n{parts}"
+        if section.note:
+            yield f"\n*{_escaped(section.note)}*"
+
+
+def _blocks(blocks: Iterable[Block]) -> str:
+    return "\n\n".join(filter(None, ("\n".join(_block(block)) for block in blocks)))
 
 
 def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Text):
-        yield f"**{_escaped(block.text)}**" if block.strong else _escaped(block.text)
+        text = f"[{_escaped(block.text)}]({block.link})" if block.link else _escaped(block.text)
+        yield f"**{_escaped(block.label)}** {text}" if block.label else f"**{text}**" if block.strong else text
     elif isinstance(block, Figures):
         yield from _table(("", "value"), [(one.name, written(one.value, one.unit)) for one in block.figures])
-    elif isinstance(block, Table):
-        yield from _table(block.heads, block.rows[: block.most], block.left)
-    elif isinstance(block, Bars):
+    elif isinstance(block, Table) and block.rows:
+        columns = [(at, one) for at, one in columns_of(block) if not at or any(cell_text(row[at]) for row in block.rows)]
+        rows: list[Sequence[str]] = [[cell_text(row[at]) for at, _ in columns] for row in block.rows[: block.most]]
+        yield from [_escaped(block.caption), ""] if block.caption else []
+        yield from _table([one.head for _, one in columns], rows, [at for at, (_, one) in enumerate(columns) if one.left])
+        more = max(len(block.rows), block.total) - len(rows)
+        yield from ["", f"{more:,} more rows"] if more else []
+    elif isinstance(block, Bars) and block.rows:
         yield from _table((block.caption, ""), [(label, end) for label, _, end in block.rows])
+    elif isinstance(block, Stacked) and block.rows:
+        parts = list(dict.fromkeys([*block.order, *(part for _, values, _ in block.rows for part in values)]))
+        rows = [
+            (label, end, *(written(values[part], block.unit) if values.get(part) else "" for part in parts))
+            for label, values, end in block.rows
+        ]
+        yield from _table((block.caption, "", *parts), rows)
     elif isinstance(block, Series):
-        ends = [(name, *(written(points[at][1], block.unit) for at in (0, -1))) for name, points in block.curves.items() if points]
-        yield from _table((block.caption, "first", "last"), ends)
-    elif isinstance(block, Details):
-        yield f"<details><summary>{_escaped(block.title)}</summary>"
-        yield ""
-        for inner in block.blocks:
-            yield from _block(inner)
-        yield ""
-        yield "</details>"
+        curves = [(name, [y for _, y in points]) for name, points in block.curves.items() if points]
+        rows = [(name, *(written(values[at], block.unit) for at in (0, -1)), sparkline(values, _POINTS)) for name, values in curves]
+        yield from _table((block.caption, "first", "last", ""), rows) if rows else ()
+    elif isinstance(block, Timeline) and block.rows:
+        rows = [
+            (name, sparkline(values, _POINTS), written(sum(values) / (max(len(values), 1) if block.mean else 1), block.unit))
+            for name, values in block.rows
+        ]
+        yield from _table((block.caption, "over time", "mean" if block.mean else "in all"), rows, (0, 1))
+    elif isinstance(block, (Group, Grid, InText, Details)):
+        inner = _blocks(block.blocks)
+        if inner and isinstance(block, Group):
+            inner = "\n\n".join(filter(None, (f"### {_escaped(block.title)}", inner, f"*{_escaped(block.note)}*" if block.note else "")))
+        elif inner and isinstance(block, Details):
+            inner = f"<details><summary>{_escaped(block.title)}</summary>\n\n{inner}\n\n</details>"
+        yield from [inner] if inner else []
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:

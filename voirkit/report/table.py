@@ -18,14 +18,13 @@ from voirkit.plugins import installed_instruments
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.labels import name_of_row, rows_of_processes
 from voirkit.report.phrases import exit_words, following, unlike_steps, wall_line
-from voirkit.report.section_terminal import rendered_section
+from voirkit.report.section_terminal import PHASE_COLOURS, rendered_section
 from voirkit.report.sections import sections_of
 from voirkit.runs.step_phases import PHASES, shown_phases
 from voirkit.runs.summary import throughput
 from voirkit.runs.wall import evaluation_name
 
 LINES = 40  # the most at the end of a run
-_COLOURS = dict(zip(PHASES, ("red", "magenta", "green", "cyan", "blue", "bright_red", "yellow"), strict=True))
 _MANY_RANKS = 8
 _ROWS = 4  # lines that a table keeps; of fewer than that less one it is left out
 _VERDICT = 16  # lines of verdict and advice, which are never cut: at a width of 80 they are some ten
@@ -160,7 +159,9 @@ def _part_of(instrument: Instrument, summary: Summary, run_dir: str | None, widt
     if instrument.table:
         yield from resolve(instrument.table)(summary, width)
     for section in sections_of(instrument, summary):
-        yield section.least, rendered_section(section)
+        drawn = rendered_section(section, width)
+        if drawn is not None:
+            yield section.least, drawn
 
 
 def shows(summary: Summary) -> bool:
@@ -226,7 +227,7 @@ def _breakdown(steps: Mapping[str, Any], width: int) -> Table:
         if phase == "wait" and not steps.get("wait_known", True):
             add("wait", Text("no loader was seen"[:bar], style="dim"), "unknown", "", "", "")
             continue
-        drawn = Text("█" * round(row["share"] * bar), style=_COLOURS[phase])
+        drawn = Text("█" * round(row["share"] * bar), style=PHASE_COLOURS[phase])
         add(phase, drawn, f"{row['share']:.1%}", duration(row["total_s"]), *_spread(row.get("step_s")))
         for part, known in row.get("parts", {}).items():
             if known["share"] >= 0.005:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from voirkit.report.html import components
 from voirkit.report.html.components import Html, colour, join, legend, section, table, text
 from voirkit_instruments.stacks.show import said
 
@@ -198,7 +199,7 @@ def _data(groups: Sequence[Group], names: Sequence[Name], rate_hz: int) -> Html:
     }
     # In a script no `<` may stand that could end it, or begin a comment.
     said = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "flame.js"), encoding="utf-8") as file:
+    with open(os.path.join(os.path.dirname(os.path.abspath(components.__file__)), "flame.js"), encoding="utf-8") as file:
         script = file.read()
     return Html(f'<script type="application/json" id="flame-counts">{said}</script><script>{script}</script>')
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.comparison import environments, figures, said
 from voirkit.analysis.of_run import of_run
-from voirkit.instrument import resolve
+from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments
 from voirkit.report.comparison_table import figures_of_instruments, in_words
 from voirkit.report.figure import duration
@@ -17,8 +17,9 @@ from voirkit.report.html.components import Html, join, paragraph, section, stack
 from voirkit.report.html.differences import signed
 from voirkit.report.html.document import document, failed
 from voirkit.report.html.plots import lines
+from voirkit.report.html.sections import compared_sections
 from voirkit.report.html.steps import picture
-from voirkit.report.sections import written
+from voirkit.report.sections import sections_of, written
 from voirkit.runs.step_phases import PHASES, shown_phases
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pa
         "first": partial(_first, names, summaries),
         "figures": partial(_figures, runs, summaries),
         "steps": partial(_steps, runs, names, summaries),
-        **{one.name: partial(resolve(one.compare), summaries) for one in installed_instruments() if one.compare},
+        **{one.name: partial(_compared, one, summaries) for one in installed_instruments() if one.compare or one.sections},
         "different": partial(_different, runs, summaries),
     }
     return document(f"{names[0]} and {names[1]} · voirkit", [part for part in starmap(_drawn, parts.items()) if part])
@@ -53,6 +54,14 @@ def _drawn(name: str, part: Callable[[], Html | None]) -> Html | None:
         return part()
     except Exception as exc:  # a summary of another version, a damaged file
         return failed(name, exc)
+
+
+def _compared(instrument: Instrument, summaries: Pair) -> Html | None:
+    if instrument.compare:
+        drawn: Html | None = resolve(instrument.compare)(summaries)
+        return drawn
+    first, second = (list(sections_of(instrument, summary)) for summary in summaries)
+    return join(compared_sections(first, second), "\n") or None
 
 
 def _first(names: tuple[str, str], summaries: Pair) -> Html:

@@ -48,7 +48,7 @@ def _resolved(part: str, run: Run, summary: Summary) -> Any:
 def _drawn(instrument: Instrument, run: Run, summary: Summary) -> Any:
     if instrument.page:
         return resolve(instrument.page)(run, summary)
-    return "\n".join(section_html(section) for section in sections_of(instrument, summary)) or None
+    return "\n".join(filter(None, (section_html(section, run) for section in sections_of(instrument, summary)))) or None
 
 
 _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')

@@ -1,35 +1,218 @@
-"""Sections on the HTML page."""
+"""Sections on the HTML page, and on the page of two runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from voirkit.report.html import components as marks
-from voirkit.report.html.components import Html
-from voirkit.report.html.plots import lines
-from voirkit.report.sections import Bars, Block, Details, Figures, Section, Series, Table, Text, written
+from voirkit.report.html.components import PALETTE, Html, colour, join
+from voirkit.report.html.plots import TIME, heat_map, lines, seconds
+from voirkit.report.sections import (
+    Amounts,
+    AnyCell,
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Details,
+    Figures,
+    FlameGraph,
+    Grid,
+    Group,
+    InText,
+    Lines,
+    OnPage,
+    Section,
+    Series,
+    Stacked,
+    Table,
+    Text,
+    Timeline,
+    blocks_within,
+    columns_of,
+    written,
+)
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+_LONGEST = 4000  # characters of a text
+_DRAWN = 16  # differences in a picture
+_ROWS = 60  # of their table
+_CLASSES = {"strong": "strong", "dim": "note", "note": "note", "good": "good", "bad": "bad", "warning": "warn"}
 
 
-def section_html(section: Section) -> Html:
-    """A section as HTML; all text is escaped."""
-    return marks.section(section.key, section.title, *(part for block in section.blocks for part in _parts(block)), note=section.note)
+def section_html(section: Section, run: Run | None = None) -> Html | None:
+    """A section as HTML; all text is escaped. None if there is nothing in it.
+
+    Args:
+        section: Of an instrument.
+        run: The opened run, for what must be read of its records; without it that is left out.
+    """
+    parts = list(_Drawing(run).parts(section.blocks))
+    return marks.section(section.key, section.title, *parts, note=section.note) if parts else None
 
 
-def _parts(block: Block) -> Iterator[Html]:
-    if isinstance(block, Text):
-        yield marks.paragraph(marks.strong(block.text) if block.strong else block.text, kind="warning" if block.mood == "bad" else "")
-    elif isinstance(block, Figures):
-        yield marks.table(("", "value"), [(one.name, written(one.value, one.unit)) for one in block.figures])
-    elif isinstance(block, Table):
-        yield marks.table(block.heads, block.rows, left=block.left)
-    elif isinstance(block, Bars):
-        yield marks.bars(block.rows, caption=block.caption)
-    elif isinstance(block, Series):
-        curves = {name: list(points) for name, points in block.curves.items() if len(points) > 1}
-        if curves:
-            yield lines(
-                curves, shown=partial(written, unit=block.unit), caption=block.caption, low=None, kind="", axis=lambda x: f"{x:,.4g}"
-            )
-    elif isinstance(block, Details):
-        yield marks.folded(block.title, *(part for inner in block.blocks for part in _parts(inner)))
+class _Drawing:
+    """The blocks of a section: a name has one colour in all of them."""
+
+    def __init__(self, run: Run | None, is_small: bool = False) -> None:
+        self.run, self._is_small = run, is_small
+        self._colours: dict[str, str] = {}
+
+    def parts(self, blocks: Iterable[Block]) -> Iterator[Html]:
+        for block in blocks:
+            yield from (part for part in self._block(block) if part)
+
+    def _block(self, block: Block) -> Iterator[Html]:
+        if isinstance(block, Text):
+            yield _text(block)
+        elif isinstance(block, Figures):
+            yield marks.table(("", "value"), [(one.name, written(one.value, one.unit)) for one in block.figures])
+        elif isinstance(block, Table):
+            if block.rows:
+                yield _table(block)
+        elif isinstance(block, Bars):
+            classes = self._classes(block.colours)
+            yield marks.legend(classes) if classes else Html("")
+            yield marks.bars(block.rows, [classes[name] for name in block.colours], block.caption) if block.rows else Html("")
+        elif isinstance(block, Stacked):
+            yield self._stacked(block)
+        elif isinstance(block, Series):
+            yield self._series(block)
+        elif isinstance(block, Timeline):
+            shown = partial(written, unit=block.unit)
+            yield heat_map(block.rows, block.begin_s, block.bin_s, shown, caption=block.caption, whole=block.whole, sums=not block.mean)
+        elif isinstance(block, FlameGraph):
+            from voirkit.report.html.flame import flame_graph
+
+            yield flame_graph(block)
+        elif isinstance(block, Group):
+            parts = list(self.parts(block.blocks))
+            if parts:
+                yield join([marks.heading(block.title), marks.paragraph(block.note, kind="note") if block.note else None, *parts])
+        elif isinstance(block, Grid):
+            outer, self._is_small = self._is_small, True
+            parts = list(self.parts(block.blocks))
+            self._is_small = outer
+            yield Html(f'<div class="small{" two" if block.wide else ""}">{join(parts)}</div>') if parts else Html("")
+        elif isinstance(block, Details):
+            parts = list(self.parts(block.blocks))
+            yield marks.folded(block.title, *parts) if parts else Html("")
+        elif isinstance(block, OnPage):
+            if not callable(block.blocks):
+                yield from self.parts(block.blocks)
+            elif self.run is not None:
+                yield from self.parts(block.blocks(self.run))
+        else:
+            assert isinstance(block, (Amounts, InText))  # other reports show them
+
+    def _stacked(self, block: Stacked) -> Html:
+        if not block.rows:
+            return Html("")
+        order = list(dict.fromkeys([*block.order, *(part for _, values, _ in block.rows for part in values)]))
+        used = [part for part in order if any(values.get(part) for _, values, _ in block.rows)]
+        shown = partial(written, unit=block.unit)
+        classes = self._classes(used)
+        drawn = marks.stacked(block.rows, shown, block.whole, block.caption, order, block.legend, classes)
+        return Html(f'<div class="big">{drawn}</div>') if block.high else drawn
+
+    def _series(self, block: Series) -> Html:
+        curves = {name: points for name, points in block.curves.items() if len(points) > 1}
+        if not curves:
+            return Html("")
+        axis = seconds if block.axis == "s" else "{:,.4g}".format
+        return lines(
+            curves, partial(written, unit=block.unit), axis, block.caption, TIME if block.axis == "s" else block.axis,
+            0.0 if block.from_zero else None, "small" if self._is_small else "low" if block.low else "", block.across, block.logarithmic,
+        )  # fmt: skip
+
+    def _classes(self, names: Sequence[str]) -> dict[str, str]:
+        """The classes of names: those they have; for a new one a class that none has, or, if all are taken, none of these names."""
+        for name in dict.fromkeys(names):
+            if name not in self._colours:
+                own = colour(name, -1)
+                beside = {self._colours.get(other) for other in names}
+                free = [one for one in map(partial(colour, ""), range(PALETTE)) if one not in beside] or [own]
+                taken = set(self._colours.values())
+                is_own = name in marks.COLOURS
+                self._colours[name] = own if is_own else next((one for one in free if one not in taken), free[0])
+        return {name: self._colours[name] for name in dict.fromkeys(names)}
+
+
+def _text(block: Text) -> Html:
+    text = marks.text(block.text, _LONGEST)
+    if block.link:
+        text = Html(f'<a href="{marks.text(block.link)}">{text or marks.text(block.link)}</a>')
+    if block.label:
+        kind = _CLASSES[block.mood or ("strong" if block.strong else "dim")]
+        return marks.paragraph(Html(f'<span class="{kind}">{marks.text(block.label)}</span> '), text)
+    if block.strong:
+        return marks.paragraph(Html(f'<span class="strong {_CLASSES.get(block.mood, "")}">{text}</span>'))
+    return marks.paragraph(text, kind="note" if block.mood == "note" else "warning" if block.mood in ("bad", "warning") else "")
+
+
+def _table(block: Table) -> Html:
+    columns = columns_of(block)
+    left = [place for place, (_, one) in enumerate(columns) if one.left]
+    rows = [[_cell(row[at]) for at, _ in columns] for row in block.rows]
+    drawn = marks.table([one.head for _, one in columns], rows, left, block.caption)
+    more = block.total - len(block.rows)
+    return join([drawn, marks.paragraph(f"{more:,} more rows: voirkit report --json", kind="note") if more > 0 else None])
+
+
+def _cell(cell: AnyCell) -> Html:
+    if isinstance(cell, Bar):
+        kind = colour(cell.colour) if cell.colour else "k-0"
+        filled = f'<i class="{kind}" style="width:{min(max(cell.share, 0.0), 1.0):.2%}"></i>'
+        title = f' title="{marks.text(cell.title)}"' if cell.title else ""
+        return Html(f'<span class="track"{title}>{filled}</span>')
+    if isinstance(cell, Lines):
+        return Html("<br>".join(marks.text(line) for line in cell.lines))
+    if isinstance(cell, Cell):
+        indent = f' style="padding-left:{cell.indent}em"' if cell.indent else ""
+        return Html(f'<span class="{_CLASSES.get(cell.style, "")}"{indent}>{marks.text(cell.text)}</span>')
+    return marks.text(cell)
+
+
+def compared_sections(first: Sequence[Section], second: Sequence[Section]) -> Iterator[Html]:
+    """The sections of the page of two runs: what is more or less in the second, of those sections that have ``Amounts``."""
+    ones, others = ({section.key: section for section in sections} for sections in (first, second))
+    for key in dict.fromkeys([*ones, *others]):
+        one, other = ones.get(key), others.get(key)
+        section = one or other
+        amounts = [{block.title: block for block in _amounts(side)} for side in (one, other)]
+        if section is None or not any(amounts):
+            continue
+        if not all(amounts):
+            only = marks.paragraph(f"Recorded in the {'first' if amounts[0] else 'second'} alone.", kind="note")
+            yield marks.section(key, section.title, only)
+            continue
+        parts = [part for title in amounts[0] if title in amounts[1] for part in _differences(amounts[0][title], amounts[1][title])]
+        note = "+ is what the second has more."
+        if one and other and one.measured_by != other.measured_by:
+            note += f" They were measured by {one.measured_by} and by {other.measured_by}: the figures cannot be compared as they are."
+        yield marks.section(key, section.title, *parts, note=note)
+
+
+def _amounts(section: Section | None) -> Iterator[Amounts]:
+    yield from (block for block in blocks_within(section.blocks if section else ()) if isinstance(block, Amounts))
+
+
+def _differences(one: Amounts, other: Amounts) -> Iterator[Html]:
+    shown = partial(written, unit=one.unit)
+    pairs = [(name, one.values.get(name, 0.0), other.values.get(name, 0.0)) for name in dict.fromkeys([*one.values, *other.values])]
+    pairs.sort(key=lambda row: -abs(row[2] - row[1]))
+    drawn = [(name, second - first, signed(second - first, one.unit)) for name, first, second in pairs[:_DRAWN] if first != second]
+    if drawn:
+        yield marks.differences(drawn, f"{one.title}: the largest differences")
+    cells = [(name, shown(first), shown(second), signed(second - first, one.unit)) for name, first, second in pairs[:_ROWS]]
+    title = f"{one.title} as a table" + (f" (the first {_ROWS} of {len(pairs)})" if len(pairs) > _ROWS else "")
+    yield marks.folded(title, marks.table(("", "first", "second", "second - first"), cells))
+
+
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign."""
+    return f"{'+' if value > 0 else '-'}{written(abs(value), unit)}" if value else "0"
