@@ -22,9 +22,8 @@ import torch
 from conftest import Place
 
 from voirkit.intercept import Patches
-from voirkit_instruments.what_if import record_async as what_if_async
-from voirkit_instruments.what_if.record_async import CheckpointAsync
-from voirkit_instruments.what_if.record_async_saves import Save, Saves
+from voirkit_instruments.what_if import record_checkpoint_async as what_if_async
+from voirkit_instruments.what_if.record_checkpoint_async import BackgroundSaves, CheckpointAsync, Save
 
 pytestmark = pytest.mark.torch
 
@@ -34,20 +33,20 @@ class Changed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited = threading.Event()
-        hand_over, settle = Saves.hand_over, Saves.settle
+        start, wait = BackgroundSaves.start, BackgroundSaves.wait
 
-        def late(saves: Saves, save: Save) -> None:
+        def late(saves: BackgroundSaves, save: Save) -> None:
             write = save.write
             assert write is not None
             save.write = lambda: (self.waited.wait(60), write())
-            hand_over(saves, save)
+            start(saves, save)
 
-        def waiting(saves: Saves, *args: Any) -> None:
+        def waiting(saves: BackgroundSaves, *args: Any) -> None:
             self.waited.set()
-            settle(saves, *args)
+            wait(saves, *args)
 
-        monkeypatch.setattr(Saves, "hand_over", late)
-        monkeypatch.setattr(Saves, "settle", waiting)
+        monkeypatch.setattr(BackgroundSaves, "start", late)
+        monkeypatch.setattr(BackgroundSaves, "wait", waiting)
         self.change, self._patches = CheckpointAsync(None), Patches()
         self.change.install(self._patches)
 
@@ -392,7 +391,7 @@ def test_what_writing_fails_with_is_raised_by_the_next_save(changed: Changed, mo
     changed.waited.set()
     Full(monkeypatch)
     torch.save(torch.ones(3), "c.pt")
-    changed.change._saves.pending[0].written.wait()
+    changed.change._saves.pending[0].join()
     with pytest.raises(OSError, match="No space left"):
         torch.save(torch.ones(3), "d.pt")
     monkeypatch.undo()
@@ -408,7 +407,7 @@ def test_what_writing_fails_with_is_raised_at_the_end_at_the_latest(changed: Cha
 FULL = """
     import resource, signal, torch
     from voirkit.intercept import Patches
-    from voirkit_instruments.what_if.record_async import CheckpointAsync
+    from voirkit_instruments.what_if.record_checkpoint_async import CheckpointAsync
 
     change = CheckpointAsync(None)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))

@@ -83,7 +83,7 @@ class _Known(NamedTuple):
 
 
 CHANGES = {
-    "checkpoint-async": _Known("record_async:CheckpointAsync", "", "torch.save writes in a thread"),
+    "checkpoint-async": _Known("record_checkpoint_async:CheckpointAsync", "", "torch.save writes in a thread"),
     "checkpoint-no-crc": _Known("record_torch:CheckpointNoCrc", "", "torch.save computes no checksums"),
     "read-ahead": _Known("record_read_ahead:ReadAhead", "", "the kernel is told early what the loader will read"),
     "num-threads": _Known("record_torch:NumThreads", "=N", "torch computes with N threads on the CPU"),
