@@ -23,7 +23,7 @@ from conftest import Place
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from voirkit.intercept import Patches
-from voirkit_instruments.what_if.record_read_ahead import Queue, ReadAhead
+from voirkit_instruments.what_if.record_read_ahead import ReadAhead, WatchedQueue
 
 pytestmark = pytest.mark.torch
 
@@ -126,13 +126,13 @@ def test_two_data_sets_are_told_apart(changed: Changed, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     training, validation = Files(tmp_path, 10), Files(tmp_path / "b", 4)
     asked: list[str] = []
-    bring = changed.change.bring
+    prefetch = changed.change.prefetch
 
     def recorded(paths: Iterable[str]) -> int:
         asked.extend(paths := list(paths))
-        return bring(paths)
+        return prefetch(paths)
 
-    changed.change.bring = recorded  # type: ignore[method-assign]
+    changed.change.prefetch = recorded  # type: ignore[method-assign]
     epochs(DataLoader(training, batch_size=5), 2)
     epochs(DataLoader(validation, batch_size=4), 1)
     assert {Path(path).parent for path in asked} == {tmp_path}
@@ -195,7 +195,7 @@ def test_a_workers_queue_gives_the_same_and_tells_what_waits() -> None:
     while int.from_bytes(fcntl.ioctl(queue._reader.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder) < size:
         time.sleep(0.001)  # until the queue's thread has sent them
     told: list[Any] = []
-    ahead = Queue(queue, told.append)
+    ahead = WatchedQueue(queue, told.append)
     assert [ahead.get(timeout=60) for _ in sent] == sent
     assert told == [[3, 4], [5]]
     queue.close()
@@ -221,7 +221,7 @@ def test_files_that_are_asked_for_come_into_memory(changed: Changed, tmp_path: P
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if in_memory(path):
         pytest.skip("this file system holds its files in memory")
-    assert changed.change.bring([str(path), str(tmp_path / "missing")]) == 1
+    assert changed.change.prefetch([str(path), str(tmp_path / "missing")]) == 1
     while not in_memory(path):  # the kernel was only told
         time.sleep(0.01)
 
@@ -244,7 +244,7 @@ def test_nothing_but_regular_files_is_ever_opened(changed: Changed, tmp_path: Pa
     files.paths[2].symlink_to(files.paths[2])
     opened: list[str] = []
     sys.addaudithook(lambda event, args: opened.append(os.fspath(args[0])) if event == "open" and str(tmp_path) in str(args[0]) else None)
-    assert changed.change.bring(map(str, files.paths)) == 1
+    assert changed.change.prefetch(map(str, files.paths)) == 1
     assert opened == [str(files.paths[3])]
 
 
@@ -260,7 +260,7 @@ def test_a_batch_of_many_files_stays_below_the_limit_of_descriptors(changed: Cha
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
-        assert changed.change.bring(map(str, files.paths)) == 400
+        assert changed.change.prefetch(map(str, files.paths)) == 400
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
