@@ -50,12 +50,12 @@ def measure(variant: str, folder: str, workers: int) -> list[float]:
     from torch.utils.data import DataLoader
 
     from voirkit.intercept import Patches
-    from voirkit_instruments.what_if.record_changes import made
+    from voirkit_instruments.what_if.record_changes import make_change
 
     torch.manual_seed(0)
     paths = [str(path) for path in sorted(Path(folder).iterdir())]
     if variant != "plain":
-        made(variant, None).install(Patches())
+        make_change(variant, None).install(Patches())
     more = {"persistent_workers": True} if workers else {}
     loader = DataLoader(Files(paths), batch_size=BATCH, shuffle=True, num_workers=workers, **more)
     sum(1 for _ in loader)

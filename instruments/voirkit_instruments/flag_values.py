@@ -16,9 +16,9 @@ SYSCALLS = ("full", "files", "counts", "counters")
 
 
 def what_if(text: str) -> tuple[str, str | None]:
-    from voirkit_instruments.what_if.record_changes import read
+    from voirkit_instruments.what_if.record_changes import parse_change
 
-    return read(text)
+    return parse_change(text)
 
 
 def pairs(text: str) -> int:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.what_if.record import Experiment
-from voirkit_instruments.what_if.record_runs import Ran
+from voirkit_instruments.what_if.record_experiment import Experiment, RunResult
 from voirkit_instruments.what_if.show import sentences
 
 
@@ -21,7 +20,7 @@ class Played:
         self._folder, self._seconds, self._told = folder, seconds, told
         self.asked: list[str] = []
 
-    def run(self, setting: str = "plain", place: str | None = None) -> Ran:
+    def run(self, setting: str = "plain", run_dir: str | None = None) -> RunResult:
         self.asked.append(setting)
         changed, n = setting != "plain", len(self.asked)
         out = self._folder / f"out-{n}"
@@ -31,7 +30,7 @@ class Played:
             "facts": {"touched": 1}, "files": [],
         }  # fmt: skip
         told.update({key: value(n, changed) if callable(value) else value for key, value in self._told.items()})
-        return Ran(told.pop("code", 0), str(out), told.pop("err", ""), {"what_if_run": told, "schema": 1})
+        return RunResult(told.pop("code", 0), str(out), told.pop("err", ""), {"what_if_run": told, "schema": 1})
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         experiment = Experiment(runs, "checkpoint-no-crc", None, str(tmp_path), str(tmp_path))
         code = experiment.measure(pairs)
         written = tmp_path / "summary.json"
-        found = json.loads(written.read_text())["what_if"] if written.exists() else experiment.found
+        found = json.loads(written.read_text())["what_if"] if written.exists() else experiment.outcome
         return code, capsys.readouterr().out, found, runs.asked
 
     return play

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CLEAN, Place
 
-from voirkit_instruments.what_if.record_changes import CHANGES, WITHDRAWN, lines, made, read
+from voirkit_instruments.what_if.record_changes import CHANGES, WITHDRAWN, lines, make_change, parse_change
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_every_change_is_listed_and_can_be_made() -> None:
     assert [line.split()[0].partition("=")[0] for line in lines()] == [*CHANGES, *WITHDRAWN]
     for name, known in CHANGES.items():
         argument = "2" if known.argument else None
-        assert read(f"{name}={argument}" if argument else name) == (name, argument)
-        assert made(name, argument).exact in (True, False)
+        assert parse_change(f"{name}={argument}" if argument else name) == (name, argument)
+        assert make_change(name, argument).exact in (True, False)
 
 
 def test_a_script_that_fails_shows_its_error_once_and_its_exit_code(place: Place) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from voirkit.intercept import Patches
-from voirkit_instruments.what_if.record_torch import CheckpointNoCrc, NonBlocking, NumThreads, PinMemory
+from voirkit_instruments.what_if.record_changes import CheckpointNoCrc, NonBlocking, NumThreads, PinMemory
 
 PHASES = {name: {"total_s": 1.0, "share": 0.2} for name in ("wait", "transfer", "forward", "backward", "optimizer", "other")}
 TRAINED: dict[str, Any] = {
@@ -104,7 +104,7 @@ def moved() -> Iterator[type]:
     module: Any = SimpleNamespace(Tensor=Own, device=torch.device)
     patches, change = Patches(), NonBlocking(None)
     for name in ("to", "cuda"):
-        patches.put(Own, name, change._method(module, name))
+        patches.put(Own, name, change._copy_method(module, name))
     yield Own
     patches.remove()
     assert Own.to is Parent.to

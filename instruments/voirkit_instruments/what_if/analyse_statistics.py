@@ -25,7 +25,7 @@ MISSES = 1 / 16  # how often the interval may leave out the true median
 WIN, LOSS, NONE = "win", "loss", "no difference found"
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """What pairs tell.
 
     Attributes:
@@ -44,7 +44,7 @@ class Judged(NamedTuple):
     because: str = ""
 
 
-def judged(pairs: Sequence[tuple[float, float]], ceiling: float | None = None) -> Judged:
+def judge_pairs(pairs: Sequence[tuple[float, float]], ceiling: float | None = None) -> Judgement:
     """Judge pairs of times.
 
     Args:
@@ -55,21 +55,21 @@ def judged(pairs: Sequence[tuple[float, float]], ceiling: float | None = None) -
     n = len(logs)
     k = rank_of_bound(n)
     middle = (logs[(n - 1) // 2] + logs[n // 2]) / 2
-    spread = between([plain for plain, _ in pairs])
-    found = Judged(exp(middle), exp(logs[k - 1]), exp(logs[n - k]), exp(spread) - 1, None)
+    spread = typical_difference([plain for plain, _ in pairs])
+    result = Judgement(exp(middle), exp(logs[k - 1]), exp(logs[n - k]), exp(spread) - 1, None)
     if n < FEWEST:
-        return found._replace(because=f"{n} pairs are too few to tell; {FEWEST} are the fewest.")
-    if found.low <= 1 <= found.high:
-        return found._replace(verdict=NONE)
+        return result._replace(because=f"{n} pairs are too few to tell; {FEWEST} are the fewest.")
+    if result.low <= 1 <= result.high:
+        return result._replace(verdict=NONE)
     if abs(middle) <= spread:
-        return found._replace(verdict=NONE, because="It is no more than two plain runs differ by.")
+        return result._replace(verdict=NONE, because="It is no more than two plain runs differ by.")
     if middle > 0:
-        return found._replace(verdict=LOSS)
-    if ceiling is not None and 1 - found.median > ceiling + found.spread:
-        return found._replace(
+        return result._replace(verdict=LOSS)
+    if ceiling is not None and 1 - result.median > ceiling + result.spread:
+        return result._replace(
             verdict=NONE, because="The changed runs took less by more than the change could touch: something else did that."
         )
-    return found._replace(verdict=WIN)
+    return result._replace(verdict=WIN)
 
 
 def rank_of_bound(n: int) -> int:
@@ -81,7 +81,7 @@ def rank_of_bound(n: int) -> int:
     return k
 
 
-def between(times: Sequence[float]) -> float:
+def typical_difference(times: Sequence[float]) -> float:
     """The median difference of the logarithms of two successive times; 0 of fewer than two."""
     steps = sorted(abs(log(later / earlier)) for earlier, later in pairwise(times))
     return (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2 if steps else 0.0

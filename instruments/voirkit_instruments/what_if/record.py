@@ -1,269 +1,249 @@
-"""``--what-if NAME[=ARG]``: what a change would win, measured on the script itself, which nobody edits.
+"""``--what-if``: what its options ask for, and one run of its experiment (``--what-if-setting``, which nobody else should use).
 
-The script is run plainly once, which tells the most that the change could win; then in pairs, plain and changed, the order turned from pair
-to pair; each run in a process of its own (``what_if_child``), quiet, one after the other. What the script writes it writes each time. The
-run directory is that of the first plain run, whose summary gets the key ``what_if``.
+A run makes the change, counts the optimizer's steps (``--stop``), times the script's work, and keeps what is compared afterwards: losses,
+the files that torch.save wrote. All of it is in the run's summary under ``what_if_run``. Plain runs do the same but for the change.
+
+The time of the work begins where the script first asks a loader for batches, or first goes backward: what is imported and set up before
+that takes seconds, differs by as much from run to run, and is none of what a change could touch. It ends when the script has, all that
+the change has put off is done, and the GPU has nothing left to do.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import sys
-import tempfile
-from contextlib import contextmanager
+import time
 
 from voirkit.errors import CommandLineError
+from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.child_run import program_words
-from voirkit_instruments.what_if.analyse_statistics import NONE, judged
+from voirkit_instruments.steps.tensor_memory import is_readable
+from voirkit_instruments.steps.thread_state import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
+    from types import ModuleType
     from typing import Any
 
+    from voirkit.intercept import Patches
     from voirkit.overseer import Overseer
-    from voirkit.phases import Phase
-    from voirkit_instruments.what_if.analyse_equal import Results
-    from voirkit_instruments.what_if.record_changes import Change
-    from voirkit_instruments.what_if.record_runs import Ran, Runs
+    from voirkit.phases import PhaseWithPriority
 
-_SMALL = 0.01
-
-
-class Failed(Exception):
-    """A run of the script failed: its exit code, and what it said."""
-
-    def __init__(self, ran: Ran, which: str) -> None:
-        super().__init__(f"The {which} run failed: {ran.why_not}.")
-        self.code, self.err = ran.code or 1, ran.err
-
-
-class NothingToChange(Exception):
-    """The change has found nothing in the script that it could change; why."""
-
-
-class Terminated(BaseException):
-    """SIGTERM."""
+PLAIN = "plain"
+MOST_LOSSES = 10_000  # that are kept
 
 
 @instrument_definition
-def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: int | None) -> Iterator[Phase]:
-    """Measure, and end without running the script here."""
-    from voirkit.runs import directory
-    from voirkit.script import module, script
-
-    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-        raise CommandLineError("it runs one process.", where="--what-if", next="Leave out torchrun, or run one rank.")
-    if ov.argparser.value(ov.options, "--stop-after") is not None:
-        what = "runs that are cut after the same time all take that time."
-        raise CommandLineError(
-            what, where="--stop-after with --what-if", next="Bound their work: --stop N ends each after N optimizer steps."
-        )
-    options = ov.options
-    if options.require:
-        ov.warn("--require is of one run, and is not looked at with --what-if, which makes many.")
-    program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())  # raises if there is none
-    place = directory.make(options.run_dir, program.name, options.force)
-    folder = tempfile.mkdtemp(prefix="voirkit-what-if-")
-    code = 0
-    try:
-        from voirkit_instruments.what_if.record_runs import Runs
-
-        with _ended_in_order():
-            runs = Runs(folder, program_words(options), steps)
-            code = Experiment(runs, name, argument, folder, place).measure(pairs)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if options.html:
-        _page(ov, place)
-    if code:
-        ov.abort(SystemExit(code))
-    ov.stop()
-    yield ov.phases.parse_args
-
-
-def _page(ov: Overseer, place: str) -> None:
-    """The page of the first plain run, with what has been measured."""
-    from voirkit import completion
-    from voirkit.runs.directory import SUMMARY
-
-    if not os.path.exists(os.path.join(place, SUMMARY)):  # it has come to nothing, which has been told
-        return
-    why = completion.page(place)
-    if why:
-        ov.warn(f"--html: {why.removeprefix('voirkit: ')}")
-    else:
-        print(f"see it as a page: {os.path.join(place, 'report.html').removeprefix(os.getcwd() + os.sep)}", flush=True)
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the run that goes on, and then the driver."""
-
-    def end(*_: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class Experiment:
-    """The runs of one change, and what is known of them.
+def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | None) -> Iterator[PhaseWithPriority]:
+    """Run with a change, or without.
 
     Args:
-        runs: Runs the script.
-        name: The change's.
-        argument: Its argument.
-        folder: For copies of what the script saves.
-        place: The run directory.
+        ov: The overseer.
+        name: The change's, or ``PLAIN``.
+        argument: The text behind ``=``.
+        steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
+    """
+    from voirkit.intercept import Patches
+    from voirkit_instruments.early_stop.record_stopper import Stopper
+    from voirkit_instruments.what_if.record_changes import make_change
+
+    _end_with_the_driver()
+    patches, stopper = Patches(), Stopper(ov)
+    change = None if name == PLAIN else make_change(name, argument)
+    observer = RunObserver()
+    hooks: list[Any] = []
+    left = -1 if steps is None else steps
+
+    def before_step(*_: object) -> None:
+        nonlocal left
+        if left == 0:
+            observer.facts["stopped"] = True
+            stopper.now()
+        left -= 1
+        observer.facts["steps"] += 1
+
+    observer.watch(patches)
+    when_imported("torch.optim.optimizer", lambda module: hooks.append(module.register_optimizer_step_pre_hook(before_step)))
+    if change is not None:
+        change.install(patches)
+    yield ov.phases.load_script(priority=-1000)
+    observer.began_ns = time.perf_counter_ns()
+    try:
+        yield ov.phases.run_script(priority=1000)
+    finally:
+        stopper.end()
+        facts = observer.facts
+        try:
+            if change is not None:
+                change.end()
+        except BaseException as exc:
+            facts["failed"] = f"{type(exc).__name__}: {exc}"
+            ov.warn(f"--what-if {name}: {facts['failed']}")
+        observer.wait_for_devices()
+        end_ns = time.perf_counter_ns()
+        facts["work_s"] = (end_ns - (observer.works_ns or observer.began_ns)) / 1e9
+        facts["set_up_s"] = (observer.works_ns - observer.began_ns) / 1e9 if observer.works_ns else 0.0
+        if change is not None:
+            facts["facts"] = change.facts()
+        observer.end()
+        patches.remove()
+        for hook in hooks:
+            hook.remove()
+        ov.summary["what_if_run"] = {"change": name, "argument": argument, **facts}
+
+
+def _end_with_the_driver() -> None:
+    """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it forks do not."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+
+
+class RunObserver:
+    """What a run did that is compared with another.
+
+    Attributes:
+        facts: What ``what_if_run`` of the summary holds.
+        began_ns: When the script began.
+        works_ns: When it first asked for batches or went backward; 0 if it did neither.
     """
 
-    def __init__(self, runs: Runs, name: str, argument: str | None, folder: str, place: str) -> None:
-        from voirkit_instruments.what_if.analyse_equal import Results
-        from voirkit_instruments.what_if.record_changes import made
+    began_ns = works_ns = 0
 
-        self._runs, self._place = runs, place
-        self._change: Change = made(name, argument)
-        self._setting = name if argument is None else f"{name}={argument}"
-        self._results: Results = Results(folder, self._change.exact)
-        self._steps: list[tuple[float | None, float | None]] = []
-        self._summary: dict[str, Any] = {}
-        self._shares: list[float | None] = []
-        self.found: dict[str, Any] = {
-            "name": name, "argument": argument, "ceiling": None, "pairs": [], "median": None, "low": None, "high": None, "spread": None,
-            "verdict": None, "because": "", "step": None, "facts": None, "equal": None,
-        }  # fmt: skip
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] = {"steps": 0, "stopped": False, "saves": 0, "saving_s": 0.0, "cuda": False, "threads": None}
+        self._losses: list[Any] = []
+        self._files: dict[str, tuple[int, int] | None] = {}  # path -> device and number of the file, as far as it is there
+        self._torch: ModuleType | None = None
+        self._n = 0
 
-    def measure(self, pairs: int) -> int:
-        """Run, and tell what comes of it; returns the exit code."""
-        from voirkit_instruments.what_if.show import sentences
+    def watch(self, patches: Patches) -> None:
+        """Begin as soon as torch is there."""
+        from voirkit.intercept import when_there
 
-        code = 0
+        def on_torch(torch: ModuleType) -> None:
+            self._torch = torch
+            self._watch_losses(patches, torch.autograd)
+            self._watch_saves(patches, torch.serialization)
+            when_there("torch.utils.data.dataloader", on_dataloader, lambda _, why: self.facts.update(why_not=why))
+
+        def on_dataloader(module: ModuleType) -> None:
+            self._watch_loaders(patches, module)
+
+        when_there("torch", on_torch, lambda _, why: self.facts.update(why_not=why))
+
+    def _note_begin(self) -> None:
+        self.works_ns = self.works_ns or time.perf_counter_ns()
+
+    def _watch_loaders(self, patches: Patches, module: ModuleType) -> None:
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        def enter() -> int:
+            self._note_begin()
+            return 1
+
+        around = Around(Here(), 0, enter, lambda *_: None, plain=COMPILING)
+        patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
+
+    def _watch_losses(self, patches: Patches, module: ModuleType) -> None:
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        def enter(tensors: Any) -> int:
+            self._note_begin()
+            try:
+                self._note_losses(tensors)
+            except Exception:  # not what torch takes either: it says what is wrong
+                pass
+            return 1
+
+        around = Around(Here(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
+        patches.around("torch.autograd.backward", innermost(module.backward), around)
+
+    def _note_losses(self, tensors: Any) -> None:
+        for tensor in (tensors,) if hasattr(tensors, "detach") else tensors:
+            self._n += 1
+            if len(self._losses) < MOST_LOSSES:
+                if not is_readable(sys.modules["torch"], tensor):
+                    continue
+                value = tensor.detach()
+                value = value if value.numel() == 1 else value.float().mean()
+                # Reading it from a device would wait for it; the copy is made there.
+                self._losses.append(value.item() if value.device.type == "cpu" else value.clone())
+
+    def _watch_saves(self, patches: Patches, module: ModuleType) -> None:
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        here, facts = Here(), self.facts
+
+        def enter(f: Any) -> int:
+            here.inside = 1
+            return time.perf_counter_ns()
+
+        def leave(begin_ns: int, was: int, f: Any) -> None:
+            here.inside = was
+            if begin_ns:
+                facts["saves"] += 1
+                facts["saving_s"] += (time.perf_counter_ns() - begin_ns) / 1e9
+                self._note_file(f)
+
+        patches.around("torch.serialization.save", innermost(module.save), Around(here, 0, enter, leave, ("f",), plain=COMPILING))
+
+    def _note_file(self, file: Any) -> None:
         try:
-            self._begin(pairs)
-            if self.found["ceiling"]["share"] != 0:
-                self._pairs(pairs)
-        except Failed as exc:
-            code, self.found["because"], self.found["verdict"] = exc.code, str(exc), None
-            print(exc.err, end="", file=sys.stderr, flush=True)
-        except NothingToChange as exc:
-            self.found.update(verdict=NONE, because=f"there is nothing to change: {exc}")
-        except (KeyboardInterrupt, Terminated) as exc:
-            code = 130 if isinstance(exc, KeyboardInterrupt) else 143
-            self.found["because"] = f"Interrupted after {len(self.found['pairs'])} of {pairs} pairs."
-        if self.found["ceiling"] is None:
-            print(self.found["because"])
-            return code
-        for line in sentences(self.found):
-            print(line, flush=True)
-        self._write()
-        return code
+            named = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+            if isinstance(named, str | os.PathLike):
+                path = os.path.abspath(os.fspath(named))
+                self._files[path] = _identity(path)
+        except (OSError, ValueError, TypeError):  # an object of the program's own
+            pass
 
-    def _begin(self, pairs: int) -> None:
-        """The first plain run: the ceiling, and what the others are compared with."""
-        from voirkit.report.figure import duration
-        from voirkit_instruments.what_if.show import HEAD, ceiling, name_of
+    def wait_for_devices(self) -> None:
+        """What has been started on GPUs is a part of the run's work."""
+        if self._torch is not None and self._torch.cuda.is_initialized():
+            try:
+                self._torch.cuda.synchronize()
+            except Exception:  # the program's own failure, which it has heard of
+                pass
 
-        plain = self._plain(place=self._place)
-        self._results.first(plain)
-        self._summary = {key: value for key, value in plain.summary.items() if key != "what_if_run"}
-        print(f"what if {name_of(self.found)}\n  {ceiling(self.found)}")
-        share = self.found["ceiling"]["share"]
-        if share == 0:
-            because = f"there is nothing to change, and nothing was run for it: {self.found['ceiling']['because']}"
-            self.found.update(verdict=NONE, because=because)
-            return
-        if share is not None and share < _SMALL:
-            print("  That is less than runs differ by, as a rule: Ctrl-C, if that is not worth the time.")
-        whole_s = plain.work_s + plain.told["set_up_s"]
-        print(f"  {2 * pairs} more runs of {duration(whole_s)} and python's start each. Ctrl-C ends with what is known by then.")
-        print(HEAD, flush=True)
-
-    def _pairs(self, pairs: int) -> None:
-        from voirkit_instruments.what_if.show import row
-
-        for at in range(pairs):
-            if at % 2 == 0:
-                plain = self._added(self._plain(), False)
-                changed = self._added(self._changed(), True)
-            else:
-                changed = self._added(self._changed(), True)
-                plain = self._added(self._plain(), False)
-            pair = {"plain_s": plain.work_s, "changed_s": changed.work_s, "ratio": changed.work_s / plain.work_s}
-            self.found["pairs"].append(pair)
-            self._steps.append((plain.step_s, changed.step_s))
-            self._judge()
-            print(row(at + 1, pair), flush=True)
-
-    def _plain(self, place: str | None = None) -> Ran:
-        ran = self._runs.run(place=place)
-        if ran.why_not:
-            raise Failed(ran, "plain")
-        ceiling = self._change.ceiling(ran.summary)
-        self._shares.append(ceiling.share)
-        if self.found["ceiling"] is None:
-            self.found["ceiling"] = ceiling._asdict()
-        return ran
-
-    def _changed(self) -> Ran:
-        ran = self._runs.run(self._setting)
-        if ran.why_not:
-            raise Failed(ran, "changed")
-        self.found["facts"] = facts = ran.told.get("facts") or {}
-        if not facts.get("touched"):
-            raise NothingToChange(facts.get("because") or "it found nothing to change.")
-        return ran
-
-    def _added(self, ran: Ran, changed: bool) -> Ran:
-        self._results.add(ran, changed)
-        self.found["equal"] = self._results.told()
-        return ran
-
-    def _judge(self) -> None:
-        """What the pairs tell up to now."""
-        known = [share for share in self._shares if share is not None]
-        told = judged([(pair["plain_s"], pair["changed_s"]) for pair in self.found["pairs"]], max(known) if known else None)
-        self.found.update(told._asdict())
-        self.found["step"] = _step(self._steps)
-
-    def _write(self) -> None:
-        """Put it into the summary of the first plain run."""
-        from voirkit.runs.directory import SUMMARY, write_json
-
-        if self._summary:
-            write_json(os.path.join(self._place, SUMMARY), {**self._summary, "what_if": self.found})
-            here = os.getcwd() + os.sep
-            print(f"run directory: {self._place.removeprefix(here)}")
+    def end(self) -> None:
+        """Put losses and files into ``facts``."""
+        if self._torch is not None:
+            self.facts.update(cuda=bool(self._torch.cuda.is_available()), threads=self._torch.get_num_threads())
+        losses: list[float | None] = []
+        for loss in self._losses:
+            try:
+                losses.append(float(loss))
+            except Exception:  # complex, or of a device that is gone
+                losses.append(None)
+        self.facts["losses"] = {"n": self._n, "kept": losses}
+        self.facts["files"] = [{"path": path, "file": _identity(path) or was} for path, was in self._files.items()]
 
 
-def _step(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, float] | None:
-    """The median steps of plain and of changed runs, and their ratio; None if some run had none."""
-    from statistics import median
-
-    known = [(plain, changed) for plain, changed in pairs if plain and changed]
-    if len(known) < len(pairs) or not known:
+def _identity(path: str) -> tuple[int, int] | None:
+    """What a file is under all its names; None if it is not there."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
         return None
-    plain_s, changed_s = (median(one[at] for one in known) for at in (0, 1))
-    return {"plain_s": plain_s, "changed_s": changed_s, "ratio": changed_s / plain_s}
+    return status.st_dev, status.st_ino
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     """Record what the options ask for."""
-    asked, setting, pairs = options["what_if"], options["what_if_setting"], options["pairs"]
+    changes, setting, pairs = options["what_if"], options["what_if_setting"], options["pairs"]
     steps = ov.argparser.value(ov.options, "--stop")
     if setting is not None:
-        from voirkit_instruments.what_if.record_child import what_if_child
-
         name, equals, argument = setting.partition("=")
         return what_if_child(name, argument if equals else None, steps)(ov)
-    if not asked:
+    if not changes:
         raise CommandLineError("--pairs is about --what-if, which is not asked for.", next=f"voirkit --what-if NAME --pairs {pairs} SCRIPT")
-    if len(asked) > 1:
+    if len(changes) > 1:
         raise CommandLineError("one change at a time can be held against the script as it is.", where="--what-if, given twice")
-    return what_if(*asked[0], pairs or 5, steps)(ov)
+    from voirkit_instruments.what_if.record_experiment import what_if
+
+    return what_if(*changes[0], pairs or 5, steps)(ov)

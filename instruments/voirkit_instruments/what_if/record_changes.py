@@ -1,7 +1,7 @@
-"""The changes that ``--what-if`` knows, and what one has to be: a class of its own, imported only where it is asked for.
+"""The changes that ``--what-if`` knows, and what one has to be. Those that are one switch of torch are here; nothing here imports torch.
 
 A change is made for the whole of a run and takes nothing from the program but time: the program's results stay what they are, bit for bit
-or within rounding (``exact``). Where it can not do that it raises in ``install``, or changes nothing and says so.
+or within rounding (``exact``). Where it cannot do that it raises in ``install``, or changes nothing and says so.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.imports import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
     from typing import Any
 
     from voirkit.intercept import Patches
@@ -23,7 +25,7 @@ class Ceiling(NamedTuple):
 
     Attributes:
         share: Of the run's time, 0 to 1: what the change could touch at most. 0 means that there is nothing to change, and nothing is
-            run; None that it can not be told.
+            run; None that it cannot be told.
         because: What that share is, or why there is none; a sentence.
     """
 
@@ -35,7 +37,7 @@ class Change(Protocol):
     """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that it changes.
 
     Attributes:
-        exact: Whether the results must be bit-equal; else within rounding (``what_if_equal``).
+        exact: Whether the results must be bit-equal; else within rounding (``analyse_results``).
     """
 
     exact: bool
@@ -76,19 +78,19 @@ class Change(Protocol):
         """
 
 
-class _Known(NamedTuple):
-    path: str  # module:class, beside this one
+class _Entry(NamedTuple):
+    path: str  # module:class, of this folder
     argument: str  # how it is shown; empty if there is none
     help: str
 
 
 CHANGES = {
-    "checkpoint-async": _Known("record_checkpoint_async:CheckpointAsync", "", "torch.save writes in a thread"),
-    "checkpoint-no-crc": _Known("record_torch:CheckpointNoCrc", "", "torch.save computes no checksums"),
-    "read-ahead": _Known("record_read_ahead:ReadAhead", "", "the kernel is told early what the loader will read"),
-    "num-threads": _Known("record_torch:NumThreads", "=N", "torch computes with N threads on the CPU"),
-    "pin-memory": _Known("record_torch:PinMemory", "", "DataLoader(pin_memory=True)"),
-    "non-blocking": _Known("record_torch:NonBlocking", "", "copies from pinned memory to a GPU are not waited for"),
+    "checkpoint-async": _Entry("record_checkpoint_async:CheckpointAsync", "", "torch.save writes in a thread"),
+    "checkpoint-no-crc": _Entry("record_changes:CheckpointNoCrc", "", "torch.save computes no checksums"),
+    "read-ahead": _Entry("record_read_ahead:ReadAhead", "", "the kernel is told early what the loader will read"),
+    "num-threads": _Entry("record_changes:NumThreads", "=N", "torch computes with N threads on the CPU"),
+    "pin-memory": _Entry("record_changes:PinMemory", "", "DataLoader(pin_memory=True)"),
+    "non-blocking": _Entry("record_changes:NonBlocking", "", "copies from pinned memory to a GPU are not waited for"),
 }  # fmt: skip
 
 
@@ -109,7 +111,7 @@ WITHDRAWN = {
 LIST = "list"  # asks what there is
 
 
-def read(text: str) -> tuple[str, str | None]:
+def parse_change(text: str) -> tuple[str, str | None]:
     """``NAME`` or ``NAME=ARG`` as (name, argument).
 
     Raises:
@@ -123,22 +125,22 @@ def read(text: str) -> tuple[str, str | None]:
     if name in WITHDRAWN:
         measured, instead = WITHDRAWN[name]
         raise CommandLineError(f"{name} is made no more. Measured, {measured}.", next=f"Try instead: --what-if {instead}")
-    known = CHANGES.get(name)
-    if known is None:
+    entry = CHANGES.get(name)
+    if entry is None:
         hint = did_you_mean(name, CHANGES)
         raise CommandLineError(f"{name!r} is no change that voirkit knows.", next="\n".join([*([hint] if hint else []), *lines()]))
-    shown = f"--what-if {name}{known.argument}"
-    if equals and not known.argument:
+    shown = f"--what-if {name}{entry.argument}"
+    if equals and not entry.argument:
         raise CommandLineError(f"{name} takes no argument.", next=f"Write: {shown}")
     try:
-        made(name, argument if equals else None)
+        make_change(name, argument if equals else None)
     except ValueError as exc:
         raise CommandLineError(str(exc), next=f"Write: {shown}") from None
     return name, argument if equals else None
 
 
-def made(name: str, argument: str | None) -> Change:
-    """A change that is known.
+def make_change(name: str, argument: str | None) -> Change:
+    """Make a change.
 
     Raises:
         ValueError: Its argument is wrong.
@@ -152,32 +154,20 @@ def made(name: str, argument: str | None) -> Change:
 
 def lines() -> list[str]:
     """What there is, and what there was, a line each."""
-    shown = {name + known.argument: known.help for name, known in CHANGES.items()}
+    shown = {name + entry.argument: entry.help for name, entry in CHANGES.items()}
     shown |= {name: f"made no more; try {instead}" for name, (_, instead) in WITHDRAWN.items()}
     widest = max(map(len, shown))
     return [f"{name:<{widest}}  {help}" for name, help in shown.items()]
 
 
-def part_of_work(summary: Mapping[str, Any], seconds: float) -> float | None:
-    """Seconds as a share of the run's work, 0 to 1; None if it has not been timed."""
-    work_s = (summary.get("what_if_run") or {}).get("work_s")
-    return min(seconds / work_s, 1.0) if work_s else None
-
-
-def seconds_in(summary: Mapping[str, Any], *phases: str) -> float | None:
-    """Seconds of all training steps in some phases (``wait``, ``transfer``, ``forward`` …); None if no step was seen."""
-    steps = summary.get("steps")
-    return sum(steps["phases"][phase]["total_s"] for phase in phases) if steps and steps["n"] else None
-
-
 def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
     """Of what is done to ``torch.save``: the time in its calls."""
-    seen = summary.get("what_if_run") or {}
-    if not seen.get("saves"):
+    run = summary.get("what_if_run") or {}
+    n = run.get("saves")
+    if not n:
         return Ceiling(0.0, "torch.save is not called in this run.")
-    n = seen["saves"]
     calls = "one call of torch.save takes" if n == 1 else f"the {n:,} calls of torch.save take"
-    return Ceiling(part_of_work(summary, seen["saving_s"]), f"{calls} that much of it.")
+    return Ceiling(_share_of_work(summary, run["saving_s"]), f"{calls} that much of it.")
 
 
 def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ceiling:
@@ -186,13 +176,209 @@ def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ce
     Args:
         summary: As for ``Change.ceiling``.
         what: What these phases are, such as "waiting for batches".
-        phases: As for ``seconds_in``.
+        phases: ``wait``, ``transfer``, ``forward`` ...
     """
-    spent = seconds_in(summary, *phases)
-    if spent is None:
+    steps, evaluation = summary.get("steps"), summary.get("evaluation")
+    if not steps or not steps["n"]:
         return Ceiling(None, "no training step was seen.")
-    evaluation = summary.get("evaluation")
+    spent_s = sum(steps["phases"][phase]["total_s"] for phase in phases)
     if evaluation:
-        spent += evaluation["n"] * evaluation["time_s"]["median"]
+        spent_s += evaluation["n"] * evaluation["time_s"]["median"]
         what += ", with all of the evaluation,"
-    return Ceiling(part_of_work(summary, spent), f"{what} takes that much of it.")
+    return Ceiling(_share_of_work(summary, spent_s), f"{what} takes that much of it.")
+
+
+def _share_of_work(summary: Mapping[str, Any], seconds: float) -> float | None:
+    """Seconds as a share of the run's work, 0 to 1; None if it has not been timed."""
+    work_s = (summary.get("what_if_run") or {}).get("work_s")
+    return min(seconds / work_s, 1.0) if work_s else None
+
+
+def _ceiling_of_copies(summary: Mapping[str, Any]) -> Ceiling:
+    """Of what is done to copies to a GPU."""
+    if not (summary.get("what_if_run") or {}).get("cuda"):
+        return Ceiling(0.0, "there is no CUDA device here, and nothing is copied to one.")
+    return ceiling_of_phases(summary, "copying from one device to another (transfer)", "transfer")
+
+
+class _Switch:
+    """What the changes here have in common.
+
+    Attributes:
+        exact: Results must be bit-equal.
+        touched: How many times something was changed.
+        because: Why nothing was, if that can be told.
+    """
+
+    exact = True
+
+    def __init__(self, argument: str | None) -> None:
+        self.touched = 0
+        self.because = ""
+
+    def end(self) -> None:
+        """Nothing goes on."""
+
+    def facts(self) -> dict[str, Any]:
+        """How often something was changed."""
+        return {"touched": self.touched, **({"because": self.because} if self.because else {})}
+
+
+class CheckpointNoCrc(_Switch):
+    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which torch.load does not look at.
+
+    Strict readers do: ``zipfile`` reports such a file as bad, and other libraries have refused them.
+    """
+
+    def __init__(self, argument: str | None) -> None:
+        super().__init__(argument)
+        self._put_back: Callable[[], object] | None = None
+
+    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
+        """The time in torch.save."""
+        return ceiling_of_saving(summary)
+
+    def install(self, patches: Patches) -> None:
+        """Switch it off as soon as torch is there."""
+        self.because = "torch was not imported."
+
+        def switch(torch: ModuleType) -> None:
+            module = torch.serialization
+            if not hasattr(module, "set_crc32_options"):
+                self.because = "this torch always writes checksums (2.6 and later can leave them out)."
+                return
+            self.because = "" if module.get_crc32_options() else "the checksums were switched off already."
+            self.touched += not self.because
+            module.set_crc32_options(False)
+            self._put_back = lambda: module.set_crc32_options(True)
+
+        when_imported("torch", switch)
+
+    def end(self) -> None:
+        """Checksums are written again."""
+        if self._put_back is not None:
+            self._put_back()
+
+
+class NumThreads(_Switch):
+    """``torch.set_num_threads(N)`` as soon as torch is there; what the program itself sets later holds."""
+
+    exact = False  # sums are taken in another order
+
+    def __init__(self, argument: str | None) -> None:
+        super().__init__(argument)
+        if argument is None or not (argument.isascii() and argument.isdigit() and 0 < int(argument) <= 4096):
+            raise ValueError(f"num-threads needs a whole number of threads of at least 1, not {argument or 'nothing'!r}.")
+        self._n = int(argument)
+        self._torch: Any = None
+
+    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
+        """The time of computing, where that is done by the CPU."""
+        if (summary.get("what_if_run") or {}).get("threads") == self._n:
+            return Ceiling(0.0, f"the script computes with {self._n} thread{'s' if self._n > 1 else ''} as it is.")
+        if (summary.get("steps") or {}).get("time_of") == "device":
+            return Ceiling(None, "the steps are computed by a GPU, which has nothing of it; the host's own work may.")
+        return ceiling_of_phases(summary, "computing (forward, backward, optimizer)", "forward", "backward", "optimizer")
+
+    def install(self, patches: Patches) -> None:
+        """Set the number."""
+        self.because = "torch was not imported."
+
+        def switch(torch: ModuleType) -> None:
+            self._torch = torch
+            torch.set_num_threads(self._n)
+
+        when_imported("torch", switch)
+
+    def end(self) -> None:
+        """See whether it has held."""
+        if self._torch is not None:
+            threads = self._torch.get_num_threads()
+            self.touched = int(threads == self._n)
+            self.because = "" if self.touched else f"the program itself has set {threads} threads."
+
+
+class PinMemory(_Switch):
+    """``DataLoader(pin_memory=True)``, where the program leaves it out."""
+
+    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
+        """The time of copies to the GPU."""
+        return _ceiling_of_copies(summary)
+
+    def install(self, patches: Patches) -> None:
+        """Have the program's loaders made so."""
+        self.because = "no loader was made that does not pin its batches already."
+
+        def switch(module: ModuleType) -> None:
+            patches.wrap(module.DataLoader, "__init__", self._pin)
+
+        when_imported("torch.utils.data.dataloader", switch)
+
+    def _pin(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from inspect import signature
+
+        try:
+            bound = signature(wrapped).bind(*args, **kwargs)
+        except TypeError:  # torch says what is wrong with it
+            return wrapped(*args, **kwargs)
+        if not bound.arguments.get("pin_memory"):
+            bound.arguments["pin_memory"] = True
+            self.touched += 1
+            self.because = ""
+        return wrapped(*bound.args, **bound.kwargs)
+
+
+class NonBlocking(_Switch):
+    """``non_blocking=True`` for copies from pinned memory to a GPU by ``Tensor.to`` and ``Tensor.cuda``.
+
+    Only such copies: from other memory it gains nothing, and to the CPU the program could read what has not arrived. What the program
+    writes into the pinned tensor right after the copy may arrive too: the losses are compared for that.
+    """
+
+    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
+        """The time of copies to the GPU."""
+        return _ceiling_of_copies(summary)
+
+    def install(self, patches: Patches) -> None:
+        """Put something before both methods, around what others have put there."""
+        self.because = "nothing was copied from pinned memory to a GPU."
+
+        def switch(torch: ModuleType) -> None:
+            for name in ("to", "cuda"):
+                patches.put(torch.Tensor, name, self._copy_method(torch, name))
+
+        when_imported("torch", switch)
+
+    def _copy_method(self, torch: ModuleType, name: str) -> Any:
+        original = getattr(torch.Tensor, name)
+        is_tensor = torch.Tensor
+
+        def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(tensor) is is_tensor and "non_blocking" not in kwargs and self._to_gpu(torch, name, args, kwargs) and _pinned(tensor):
+                self.touched += 1
+                self.because = ""
+                kwargs["non_blocking"] = True
+            return original(tensor, *args, **kwargs)
+
+        copy.__name__ = copy.__qualname__ = name
+        return copy
+
+    def _to_gpu(self, torch: ModuleType, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the arguments are a GPU and nothing else that could be ``non_blocking``: ``to`` takes it by place as well."""
+        if any(type(value) is bool for value in args) or len(args) > 2:
+            return False
+        device = kwargs.get("device", args[0] if args else None)
+        if name == "cuda":
+            return True
+        if isinstance(device, torch.Tensor):
+            return bool(device.is_cuda)
+        if type(device) is int:
+            return True
+        return str(device).partition(":")[0] == "cuda" if isinstance(device, str | torch.device) else False
+
+
+def _pinned(tensor: Any) -> bool:
+    try:
+        return bool(tensor.device.type == "cpu" and tensor.is_pinned())
+    except Exception:  # a tensor without memory of its own
+        return False

@@ -1,13 +1,13 @@
 """``--what-if checkpoint-async``: ``torch.save`` returns when tensors are copied and all else is pickled; a thread writes the file.
 
 torch.save runs as it is, up to the object that it writes its records to (torch 2.1 to 2.15: the class
-``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` in its place keeps the records, tensors as copies, and a thread passes
-them on in the same order: the file is the same, byte for byte. What torch.save raises about a path it raises where it is called.
+``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` in its place keeps the records, tensors as copies, and a thread
+passes them on in the same order: the file is the same, byte for byte. What torch.save raises about a path it raises where it is called.
 
 The program waits wherever it could see that a file is not written yet. Python reports most of that by audit events (files opened, renamed,
-listed, processes started or signalled, connections made); functions that have none (``os.stat``, ``os._exit`` ...) are wrapped. A file is known
-by its inode, whatever its name. What writing fails with is raised in the thread that called torch.save, where it next waits for that file or
-saves another. Not seen: libraries that open files in C, processes that run already, a process that is killed.
+listed, processes started or signalled, connections made); functions that have none (``os.stat``, ``os._exit`` ...) are wrapped. A file is
+known by its inode, whatever its name. What writing fails with is raised in the thread that called torch.save, where it next waits for that
+file or saves another. Not seen: libraries that open files in C, processes that run already, a process that is killed.
 
 Open files, buffers and the old format are written as ever. So is everything in child processes and in runs of several ranks, where another
 process may read the file as soon as torch.save is over.
@@ -321,7 +321,7 @@ def room() -> float:
     import psutil
 
     left = float(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError, StopIteration):
+    with suppress(OSError, ValueError, KeyError, StopIteration):
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             folder = "/sys/fs/cgroup" + next(line[3:].strip() for line in file if line.startswith("0::")).rstrip("/")
 
@@ -329,7 +329,9 @@ def room() -> float:
             with open(f"{folder}/{name}", encoding="utf-8") as file:
                 return file.read()
 
-        cached = sum(float(line.split()[1]) for line in read("memory.stat").splitlines() if line.startswith(("inactive_file ", "active_file ")))
+        cached = sum(
+            float(line.split()[1]) for line in read("memory.stat").splitlines() if line.startswith(("inactive_file ", "active_file "))
+        )
         left = min(left, float(read("memory.max")) - float(read("memory.current")) + cached)  # "max" is no number: there is no limit
     return left / 2
 

@@ -1,8 +1,9 @@
 """``--what-if read-ahead``: the kernel is told which files a batch needs before the first of them is read (``posix_fadvise``, WILLNEED).
 
-Which files a sample opens is learned in the first epoch, from Python's audit event ``open``; what libraries open in C is not seen. From then on
-a loader's worker announces the files of its batch, and of the batches that already wait in its queue; without workers, those of the batch
-alone: to look further would draw from the program's sampler. Worth something where files are not in memory yet. The program reads as ever.
+Which files a sample opens is learned in the first epoch, from Python's audit event ``open``; what libraries open in C is not seen. From
+then on a loader's worker announces the files of its batch, and of the batches that already wait in its queue; without workers, those of the
+batch alone: to look further would draw from the program's sampler. Worth something where files are not in memory yet. The program reads as
+ever.
 
 Checked with torch 2.1 to 2.15.
 """

@@ -13,11 +13,11 @@ HEAD = f"{'pair':>7}{'plain':>12}{'changed':>12}{'ratio':>9}{'first':>10}"
 _MOODS = {"win": "good", "loss": "bad"}
 
 
-def sections(found: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
+def sections(outcome: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
     """The ceiling, the verdict with what belongs to it, and the pairs of runs."""
-    pairs = found["pairs"]
-    verdict, *more = sentences(found)
-    blocks: list[Block] = [Text(ceiling(found)), Text(verdict, strong=True, mood=_MOODS.get(str(found.get("verdict")), ""))]
+    pairs = outcome["pairs"]
+    verdict, *more = sentences(outcome)
+    blocks: list[Block] = [Text(ceiling(outcome)), Text(verdict, strong=True, mood=_MOODS.get(str(outcome.get("verdict")), ""))]
     blocks += [Text(line) for line in more]
     if pairs:
         rows = [
@@ -31,17 +31,17 @@ def sections(found: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
             for what, key in (("plain", "plain_s"), ("changed", "changed_s"))
         ]
         blocks.append(Details("Time of the work of each run, in pairs", [Bars(times)]))
-    yield Section("what-if", f"What if: {name_of(found)}", blocks, least=20)
+    yield Section("what-if", f"What if: {name_of(outcome)}", blocks, least=20)
 
 
-def name_of(found: Document) -> str:
+def name_of(outcome: Document) -> str:
     """The change as it is asked for."""
-    return f"{found['name']}={found['argument']}" if found.get("argument") else str(found["name"])
+    return f"{outcome['name']}={outcome['argument']}" if outcome.get("argument") else str(outcome["name"])
 
 
-def ceiling(found: Document) -> str:
+def ceiling(outcome: Document) -> str:
     """What could be won at most, and why."""
-    share, because = found["ceiling"]["share"], found["ceiling"]["because"]
+    share, because = outcome["ceiling"]["share"], outcome["ceiling"]["because"]
     if share is None:
         return f"What it could win at most cannot be told: {because}"
     if share == 0:
@@ -49,30 +49,30 @@ def ceiling(found: Document) -> str:
     return f"It could win at most {_percent(share)} of the run's time: {because}"
 
 
-def row(at: int, pair: Document) -> str:
+def row(n: int, pair: Document) -> str:
     """The line of a pair under ``HEAD``."""
     times = f"{duration(pair['plain_s']):>12}{duration(pair['changed_s']):>12}"
-    return f"{at:>7}{times}{pair['ratio']:>9.3f}{'plain' if at % 2 else 'changed':>10}"
+    return f"{n:>7}{times}{pair['ratio']:>9.3f}{'plain' if n % 2 else 'changed':>10}"
 
 
-def sentences(found: Document) -> Iterator[str]:
+def sentences(outcome: Document) -> Iterator[str]:
     """What came out: first the verdict, then what belongs to it."""
-    n, verdict = len(found["pairs"]), found.get("verdict")
+    n, verdict = len(outcome["pairs"]), outcome.get("verdict")
     if not n:
-        yield f"{verdict or 'not told'}: {found.get('because') or 'nothing was measured.'}"
+        yield f"{verdict or 'not told'}: {outcome.get('because') or 'nothing was measured.'}"
     elif verdict is None:
-        yield f"not told: {found.get('because')} So far {_times(found)}."
+        yield f"not told: {outcome.get('because')} So far {_times(outcome)}."
     else:
-        yield f"{verdict}: with {name_of(found)} the run takes {_times(found)}."
-        if found.get("because"):
-            yield found["because"]
+        yield f"{verdict}: with {name_of(outcome)} the run takes {_times(outcome)}."
+        if outcome.get("because"):
+            yield outcome["because"]
     if n:
         chance = " By chance alone so many pairs say such a thing in less than 4 of 100 cases." if verdict in _MOODS else ""
-        yield f"Two successive plain runs differ by {_percent(found['spread'])}.{chance}"
-    step = found.get("step")
+        yield f"Two successive plain runs differ by {_percent(outcome['spread'])}.{chance}"
+    step = outcome.get("step")
     if step:
         yield f"A step takes {step['ratio']:.3g} times as long ({duration(step['plain_s'])} plain, {duration(step['changed_s'])} changed)."
-    equal = found.get("equal")
+    equal = outcome.get("equal")
     if equal:
         yield "results: " + ", ".join(f"{key} {_EQUAL[equal.get(key)]}" for key in ("losses", "checkpoints", "output") if key in equal)
         yield from (equal.get("because") or "").splitlines()
@@ -81,9 +81,9 @@ def sentences(found: Document) -> Iterator[str]:
 _EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
 
 
-def _times(found: Document) -> str:
-    n = len(found["pairs"])
-    return f"{found['median']:.3g} times as long ({found['low']:.3g} .. {found['high']:.3g} in {n} pair{'s' if n > 1 else ''})"
+def _times(outcome: Document) -> str:
+    n = len(outcome["pairs"])
+    return f"{outcome['median']:.3g} times as long ({outcome['low']:.3g} .. {outcome['high']:.3g} in {n} pair{'s' if n > 1 else ''})"
 
 
 def _percent(share: float) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from voirkit_instruments.what_if.analyse_contents import main, same
-from voirkit_instruments.what_if.analyse_equal import Results, final_paths, same_losses
-from voirkit_instruments.what_if.record_runs import Ran
+from voirkit_instruments.what_if.analyse_results import Results, final_paths, main, same_contents, same_losses
+from voirkit_instruments.what_if.record_experiment import RunResult
 
 
 class Odd:
@@ -37,7 +36,7 @@ def test_files_without_checksums_hold_the_same_though_their_bytes_differ(tmp_pat
     value = {"net": torch.arange(5.0), "epoch": 3}
     one, other = saved(tmp_path / "a.pt", value), saved(tmp_path / "b.pt", value, crc=False)
     assert Path(one).read_bytes() != Path(other).read_bytes()
-    assert same(one, other, 0.0) == (True, "")
+    assert same_contents(one, other, 0.0) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -52,27 +51,27 @@ def test_files_without_checksums_hold_the_same_though_their_bytes_differ(tmp_pat
 )
 def test_what_differs_is_named(tmp_path: Path, value: Any, where: str) -> None:
     first = {"net": [torch.tensor([1.0, 1.0 + 2.0]), 1], "epoch": 3}
-    found, why = same(saved(tmp_path / "a.pt", first), saved(tmp_path / "b.pt", value), 0.0)
+    found, why = same_contents(saved(tmp_path / "a.pt", first), saved(tmp_path / "b.pt", value), 0.0)
     assert found is False
     assert why.startswith(where[:20])
 
 
 def test_rounding_is_equal_where_a_change_computes_in_another_order(tmp_path: Path) -> None:
     one, other = saved(tmp_path / "a.pt", [torch.ones(4)]), saved(tmp_path / "b.pt", [torch.ones(4) + 1e-6])
-    assert same(one, other, 0.0)[0] is False
-    assert same(one, other, 0.01)[0] is True
+    assert same_contents(one, other, 0.0)[0] is False
+    assert same_contents(one, other, 0.01)[0] is True
 
 
 def test_nan_is_the_same_as_nan(tmp_path: Path) -> None:
     value = [torch.tensor([1.0, float("nan")]), float("nan")]
-    assert same(saved(tmp_path / "a.pt", value), saved(tmp_path / "b.pt", [*value, 1][:2]), 0.0)[0] is True
+    assert same_contents(saved(tmp_path / "a.pt", value), saved(tmp_path / "b.pt", [*value, 1][:2]), 0.0)[0] is True
 
 
 def test_objects_that_are_not_loaded_are_compared_by_their_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = saved(tmp_path / "a.pt", Odd()), saved(tmp_path / "b.pt", Odd(), crc=False)
-    assert same(one, other, 0.0)[0] is True
+    assert same_contents(one, other, 0.0)[0] is True
     third = saved(tmp_path / "c.pt", [Odd()])
-    assert main([one, other, one, third]) == 0
+    assert main(["0", one, other, one, third]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["equal"] is None
     assert "can not be loaded with weights_only" in told["because"]
@@ -99,12 +98,12 @@ class Folder:
         self.folder, self._n = tmp_path, 0
         self.results = Results(str(tmp_path / "copies"), exact)
 
-    def ran(self, *names: str) -> Ran:
+    def ran(self, *names: str) -> RunResult:
         self._n += 1
         out = self.folder / f"out-{self._n}"
         out.write_text("trained")
         files = [{"path": str(self.folder / name), "file": _id(self.folder / name)} for name in names]
-        return Ran(0, str(out), "", {"what_if_run": {"losses": {"n": 1, "kept": [1.0]}, "files": files}})
+        return RunResult(0, str(out), "", {"what_if_run": {"losses": {"n": 1, "kept": [1.0]}, "files": files}})
 
 
 def _id(path: Path) -> tuple[int, int] | None:
@@ -114,30 +113,30 @@ def _id(path: Path) -> tuple[int, int] | None:
 def test_a_file_that_was_not_written_anew_is_missing(tmp_path: Path) -> None:
     here = Folder(tmp_path)
     saved(tmp_path / "a.pt", [torch.ones(3)])
-    here.results.first(here.ran("a.pt"))
+    here.results.add_first(here.ran("a.pt"))
     here.results.add(here.ran("a.pt"), True)
-    assert here.results.told()["checkpoints"] is False
-    assert "a.pt was not written" in here.results.told()["because"]
+    assert here.results.compared()["checkpoints"] is False
+    assert "a.pt was not written" in here.results.compared()["because"]
 
 
 def test_a_file_that_was_written_anew_with_the_same_bytes_is_equal(tmp_path: Path) -> None:
     here = Folder(tmp_path)
     saved(tmp_path / "a.pt", [torch.ones(3)])
-    here.results.first(here.ran("a.pt"))
+    here.results.add_first(here.ran("a.pt"))
     os.unlink(saved(tmp_path / "a.pt", [torch.ones(3)]))
     saved(tmp_path / "a.pt", [torch.ones(3)])
     here.results.add(here.ran("a.pt"), True)
-    assert here.results.told() == {"losses": True, "checkpoints": True, "output": True, "because": ""}
+    assert here.results.compared() == {"losses": True, "checkpoints": True, "output": True, "because": ""}
 
 
 def test_a_file_of_another_name_in_each_run_is_compared_by_its_order(tmp_path: Path) -> None:
     here = Folder(tmp_path)
     saved(tmp_path / "monday.pt", [torch.ones(3)])
-    here.results.first(here.ran("monday.pt"))
+    here.results.add_first(here.ran("monday.pt"))
     saved(tmp_path / "tuesday.pt", [torch.zeros(3)])
     here.results.add(here.ran("tuesday.pt"), True)
-    assert here.results.told()["checkpoints"] is False
-    assert "tuesday.pt" in here.results.told()["because"]
+    assert here.results.compared()["checkpoints"] is False
+    assert "tuesday.pt" in here.results.compared()["because"]
 
 
 def test_a_file_is_found_under_the_name_that_it_was_given_after_it_was_written(tmp_path: Path) -> None:
@@ -157,9 +156,9 @@ def test_what_took_the_place_of_a_file_that_was_removed_is_not_compared(tmp_path
 def test_files_of_plain_runs_that_differ_can_not_be_compared(tmp_path: Path) -> None:
     here = Folder(tmp_path)
     saved(tmp_path / "a.pt", [1])
-    here.results.first(here.ran("a.pt"))
+    here.results.add_first(here.ran("a.pt"))
     for changed, value in ((False, 2), (True, 3)):
         saved(tmp_path / "a.pt", [value, value])
         here.results.add(here.ran("a.pt"), changed)
-    assert here.results.told()["checkpoints"] is None
-    assert "plain runs differ from each other already" in here.results.told()["because"]
+    assert here.results.compared()["checkpoints"] is None
+    assert "plain runs differ from each other already" in here.results.compared()["because"]
