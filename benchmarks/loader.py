@@ -123,11 +123,11 @@ def watched(folder: Path) -> Callable[[], Any]:
     """Begins to record into files, and tells how the instrument is put in place."""
     from voirkit.trace import recorder
     from voirkit_instruments.loader import record_children as loader_children
-    from voirkit_instruments.loader_numbers import Numbers
+    from voirkit_instruments.loader_numbers import LoaderNumbers
 
     if not recorder.is_recording():
         recorder.begin(str(folder / "here"))
-    return lambda: loader_children.watched(recorder, print, Numbers(), [])
+    return lambda: loader_children.watched(recorder, print, LoaderNumbers(), [])
 
 
 def record(folder: Path, rounds: int) -> float:

@@ -26,6 +26,8 @@ from typing import Any
 
 from startup import cpu_ms
 
+from voirkit.phases import SharedState
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = str(ROOT / "examples" / "mlp" / "main.py")
 
@@ -56,7 +58,7 @@ def main() -> None:
         runs(options.rounds, options.epochs)
 
 
-class Overseer:
+class Overseer(SharedState):
     """What the instrument needs of one."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Processes that the program starts and that take part in the run: what stands there for the overseer, and their end.
 
 ``inherit`` brings instruments into processes that are started anew. What they need of a run there is this: somebody to warn,
-and one object for all of them, by which they share what is numbered for each run.
+and what they share.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ call what it wraps exactly once, let its exceptions through, and take its own fr
 
 from __future__ import annotations
 
+from _thread import _local  # threading's, which is imported where the program imports it
+
 from voirkit.imports import when_imported
 
 TYPE_CHECKING = False
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
 
 _NOTHING: Any = object()
 _TAKEN = "has been changed by somebody else since"
+
+
+class ThreadState(_local):
+    """What each thread is inside of, for patches that nest and act in the outermost alone; one object for each purpose."""
+
+    inside = 0
+
+    def __deepcopy__(self, memo: object) -> ThreadState:
+        return self  # torch.compile copies the constants of code, of which it is one
 
 
 class Patches:

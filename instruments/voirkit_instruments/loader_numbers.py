@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from voirkit.phases import SharedState
-
 
 class Ordinals:
     """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing them."""
@@ -42,14 +40,14 @@ class Ordinals:
 def forgetting(table: dict[int, Any], key: int) -> Callable[[Any], None]:
     """Drops an entry, whose first part refers to an object weakly, when that object is gone."""
 
-    def forget(gone: Any) -> None:
-        if key in table and table[key][0] is gone:
+    def forget(reference: Any) -> None:
+        if key in table and table[key][0] is reference:
             del table[key]
 
     return forget
 
 
-class Numbers:
+class LoaderNumbers:
     """Of one run, in one process and those that are forked from it."""
 
     def __init__(self) -> None:
@@ -61,14 +59,14 @@ class Numbers:
         """The number of a loader."""
         return self._loaders.of(loader)
 
-    def begin(self, iterator: object) -> int:
+    def begin_episode(self, iterator: object) -> int:
         """An iterator is being made, or begins again: the number of its episode."""
         episode = next(self._episodes)
         self._begun[id(iterator)] = (weakref.ref(iterator, forgetting(self._begun, id(iterator))), episode)
         return episode
 
-    def settle(self, iterator: object) -> int:
-        """An iterator has been made, or has begun again: the number that ``begin`` gave, or a new one if that was not asked."""
+    def episode(self, iterator: object) -> int:
+        """An iterator has been made, or has begun again: the number that ``begin_episode`` gave, or a new one if that was not called."""
         known = self._begun.pop(id(iterator), None)
         return known[1] if known is not None and known[0]() is iterator else next(self._episodes)
 
@@ -84,12 +82,3 @@ def is_starting_worker() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def numbers_of(run: SharedState) -> Numbers:
-    """The numbers of a run.
-
-    Args:
-        run: Its overseer.
-    """
-    return run.shared(Numbers)

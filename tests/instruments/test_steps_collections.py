@@ -18,7 +18,7 @@ from voirkit.analysis.phase_records import Records
 from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import GC
 from voirkit_instruments.steps.record_pauses import LEAST_NS
-from voirkit_instruments.steps.record_plain import DEAF, NOTHING
+from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 
 MS = 1_000_000
 
@@ -58,11 +58,11 @@ def test_short_collections_are_not_recorded(watch: Watched) -> None:
 def test_a_process_that_was_forked_to_load_data_records_none(watch: Watched) -> None:
     assert watch.steps._torch is not None
     hot = watch.steps._torch.recording.hot
-    hot.everywhere(DEAF)
+    hot.everywhere(SUPPRESSED)
     try:
         pause()
     finally:
-        hot.everywhere(NOTHING)
+        hot.everywhere(IDLE)
     assert not watch.kept.pauses
 
 

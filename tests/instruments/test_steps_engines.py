@@ -14,7 +14,7 @@ from phases import Watched, watched
 from torch import nn
 from torch.utils.data import DataLoader
 
-from voirkit_instruments.steps.record_plain import DEAF, NOTHING
+from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_whatever_leaves_a_call_the_next_is_recorded(watch: Watched, error: Base
         with pytest.raises(type(error)) as caught:
             nn.Sequential(nn.Identity(), inner)(torch.zeros(1))
         assert caught.value is error
-        assert hot(watch).here.inside == NOTHING
+        assert hot(watch).here.inside == IDLE
     assert watch.kept.kinds() == ["compute.forward"] * 2
 
 
@@ -55,7 +55,7 @@ def test_a_loop_over_a_loader_that_a_generator_is_closed_in(watch: Watched) -> N
     generator = batches()
     next(generator)
     generator.close()
-    assert hot(watch).here.inside == NOTHING
+    assert hot(watch).here.inside == IDLE
     assert len(list(batches())) == 3
     assert [seen["episode"] for seen in watch.kept.seen("dataloader.fetch")] == [0, 1, 1, 1]
 
@@ -157,7 +157,7 @@ def test_what_a_signal_handler_raises_below_a_record_is_the_programs(watch: Watc
     for call in (lambda: nn.Identity()(torch.zeros(1)), torch.ones(1, requires_grad=True).backward):
         with pytest.raises(Timeout):
             call()
-        assert hot(watch).here.inside == NOTHING
+        assert hot(watch).here.inside == IDLE
     assert len(kept.spans) == number
 
 
@@ -196,9 +196,9 @@ def test_each_time_on_a_device_that_begins_ends(watch: Watched) -> None:
 def test_what_says_where_a_thread_is_is_not_copied(watch: Watched) -> None:
     here, functions = hot(watch).here, hot(watch)
     assert copy.deepcopy(here) is here
-    functions.everywhere(DEAF)
+    functions.everywhere(SUPPRESSED)
     nn.Identity()(torch.zeros(1))
-    functions.everywhere(NOTHING)
+    functions.everywhere(IDLE)
     nn.Identity()(torch.zeros(1))
     assert watch.kept.kinds() == ["compute.forward"]
 
@@ -216,7 +216,7 @@ def test_what_the_records_took_is_counted_as_they_are_made(watch: Watched) -> No
 def test_two_recordings_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched() as first:
         nn.Identity()(torch.zeros(1))
-        hot(first).everywhere(DEAF)
+        hot(first).everywhere(SUPPRESSED)
     with watched() as second:
         nn.Identity()(torch.zeros(1))
     assert [watch.kept.kinds() for watch in (first, second)] == [["compute.forward"]] * 2

@@ -16,7 +16,7 @@ from small_overseer import SmallOverseer
 
 from voirkit.runs.opened import open_run
 from voirkit_instruments.memory.record import MemorySnapshot
-from voirkit_instruments.steps.events import CALLED, STEPPED, heard_of
+from voirkit_instruments.steps.events import FORWARD, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.torch_profile.record import TorchProfile
 from voirkit_instruments.torch_profile.record_steps import Turns, Window, read
 
@@ -351,7 +351,9 @@ def test_on_cuda_the_history_of_allocations_is_kept_and_written(tmp_path: Path) 
     ov: Any = SmallOverseer()
     ov.run_dir = str(tmp_path)
     snapshot, cuda = MemorySnapshot(ov, python=False), _Cuda()
-    steps, forwards = (heard_of(ov).around(event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None) for event in (STEPPED, CALLED))
+    steps, forwards = (
+        ov.shared(StepEvents).around(event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None) for event in (OPTIMIZER_STEP, FORWARD)
+    )
     snapshot.begin(SimpleNamespace(cuda=cuda, _C=cuda))
     assert cuda.done == []  # nothing initializes CUDA but the program
     for call in cuda.queued:

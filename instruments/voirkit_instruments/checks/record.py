@@ -56,7 +56,7 @@ class Checks:
     def end(self) -> None:
         """The program has ended: put torch back as it was."""
         self._over = True
-        self._facts.looks.finish()
+        self._facts.cost.report()
         for part in reversed(self._parts):
             try:
                 part.remove()

@@ -6,12 +6,11 @@ Nothing here imports torch; a patch that does not fit switches itself off and is
 from __future__ import annotations
 
 from voirkit import inherit
-from voirkit.intercept import when_there
+from voirkit.intercept import ThreadState, when_there
 from voirkit_instruments.checks.record_data_epochs import Epochs
 from voirkit_instruments.checks.record_data_ranks import Ranks
 from voirkit_instruments.checks.record_data_workers import Drawing
 from voirkit_instruments.loader.record_patches import LoaderPatches
-from voirkit_instruments.steps.thread_state import Here
 from voirkit_instruments.steps.torch_functions import as_function
 
 TYPE_CHECKING = False
@@ -38,7 +37,7 @@ class DataFacts:
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         self._facts, self._ov = facts, ov
-        self._patches = LoaderPatches(type("Here", (Here,), {})())  # only its level is asked
+        self._patches = LoaderPatches(type("ThreadState", (ThreadState,), {})())  # only its level is asked
         self._drawing = Drawing(facts, torch)
         self._epochs = Epochs(facts, torch, self._drawing)
         self._ranks = Ranks(facts, torch)

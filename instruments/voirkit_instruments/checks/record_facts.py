@@ -12,8 +12,8 @@ import sysconfig
 import time
 import weakref
 
-from voirkit_instruments.looks import Looks
-from voirkit_instruments.steps.thread_state import Here
+from voirkit.intercept import ThreadState
+from voirkit_instruments.probe_cost import ProbeCost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ class Facts:
     Attributes:
         here: What each thread is inside of (one of the levels above).
         span: The recorder's, for facts that last; its first argument is ``name(...)``.
-        looks: What looking for facts takes.
+        cost: What inspecting for facts takes.
         after_look: Called when an optimizer is looked at: its number, how many steps it has done, where, and what it holds.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
         _all.add(self)
         self.recorder, self.span = recorder, recorder.span
-        self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
+        self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
         self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
-        self.looks = Looks(recorder)
+        self.cost = ProbeCost(recorder)
         self._warn = warn
         self._pid = os.getpid()
         self._failed: set[str] = set()

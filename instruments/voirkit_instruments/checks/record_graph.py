@@ -127,7 +127,7 @@ class Graphs:
                 self._facts.failed("a backward pass", exc)
             here.inside = BACKWARD
             end = now()
-            self._facts.looks.took(began, end)
+            self._facts.cost.add(began, end)
             return end
 
         return enter

@@ -165,7 +165,7 @@ class OptimizerFacts:
                 self._look(held, optimizer, where)
             if held.first is not None:
                 held.left = _left(held.first)
-            facts.looks.took(end, now())
+            facts.cost.add(end, now())
         except Exception as exc:
             facts.failed("an optimizer's step", exc)
 

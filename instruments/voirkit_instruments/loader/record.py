@@ -42,13 +42,13 @@ class Loader:
             return
         try:
             from voirkit_instruments.loader import record_children as loader_children
-            from voirkit_instruments.loader_numbers import numbers_of
+            from voirkit_instruments.loader_numbers import LoaderNumbers
 
             if self._recorder is None:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            self._torch = loader_children.watched(self._recorder, self._ov.warn, numbers_of(self._ov), self._named)
+            self._torch = loader_children.watched(self._recorder, self._ov.warn, self._ov.shared(LoaderNumbers), self._named)
             inherit.watch(loader_children.BEGIN, loader_children.offered)
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")

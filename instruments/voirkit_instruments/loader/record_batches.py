@@ -68,7 +68,7 @@ class Batches:
     def _begin(self, iterator: Any, loader: Any) -> Episode:
         numbers = self._recording.numbers
         self._recording.has_made = True
-        episode = Episode(numbers.loader(loader), numbers.begin(iterator))
+        episode = Episode(numbers.loader(loader), numbers.begin_episode(iterator))
         self._episodes[id(iterator)] = (weakref.ref(iterator, forgetting(self._episodes, id(iterator))), episode)
         self._here.making = episode
         return episode

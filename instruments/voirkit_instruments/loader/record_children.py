@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from voirkit_instruments.loader.record_spans import Episode, Recording
 from voirkit_instruments.loader.record_torch import LoaderTorch
-from voirkit_instruments.loader_numbers import Numbers, numbers_of
+from voirkit_instruments.loader_numbers import LoaderNumbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ BEGIN = "voirkit_instruments.loader.record_children:begin"
 _here: tuple[LoaderTorch, list[str]] | None = None
 
 
-def watched(recorder: Any, warn: Callable[[str], None], numbers: Numbers, named: Sequence[str]) -> LoaderTorch:
+def watched(recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers, named: Sequence[str]) -> LoaderTorch:
     """Begin in this process."""
     global _here
     made = LoaderTorch(Recording(recorder, warn, numbers), named)
@@ -45,7 +45,7 @@ def begin(offer: dict[str, Any]) -> None:
     if _here is not None or not recorder.is_recording():
         return
     process = this_process()
-    made = watched(recorder, process.warn, numbers_of(process), offer["named"])  # the steps of this process have the same numbers
+    made = watched(recorder, process.warn, process.shared(LoaderNumbers), offer["named"])  # the steps of this process have the same numbers
     place = offer["place"]
     if place is not None:
         made.recording.here.making = Episode(place["loader"], place["episode"])

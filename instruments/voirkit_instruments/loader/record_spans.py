@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit_instruments.loader_numbers import Numbers
+    from voirkit_instruments.loader_numbers import LoaderNumbers
 
 now = time.perf_counter_ns
 UNKNOWN = -1
@@ -79,7 +79,7 @@ class Recording:
         has_made: Whether an iterator over a loader has been made.
     """
 
-    def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: Numbers) -> None:
+    def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers) -> None:
         self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
         self.span: Callable[..., None] = recorder.span
         self.numbers, self.warn = numbers, warn

@@ -14,7 +14,7 @@ from voirkit.report.figure import size
 from voirkit_instruments.memory.record_history import History, is_out_of_memory, place_of
 from voirkit_instruments.memory.record_phases import MemoryPhases, resident
 from voirkit_instruments.once import once
-from voirkit_instruments.steps.events import heard_of
+from voirkit_instruments.steps.events import StepEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class MemorySnapshot:
     def __init__(self, ov: Overseer, python: bool) -> None:
         from voirkit.trace import recorder
 
-        heard = heard_of(ov)
+        events = ov.shared(StepEvents)
         self._ov, self._python, self._recorder = ov, python, recorder
-        self._phases = MemoryPhases(heard, recorder)
+        self._phases = MemoryPhases(events, recorder)
         self._history: History | None = None
         self._traces = self._over = False
         self._pid = os.getpid()

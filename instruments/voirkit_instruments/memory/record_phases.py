@@ -9,16 +9,16 @@ import os
 import threading
 from time import perf_counter_ns
 
-from voirkit_instruments.steps.events import ASKED, CALLED, STEPPED, WALKED
+from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit_instruments.steps.events import Heard
+    from voirkit_instruments.steps.events import StepEvents
 
-PHASES = {ASKED: "wait", CALLED: "forward", WALKED: "backward", STEPPED: "optimizer"}
+PHASES = {BATCH_REQUESTED: "wait", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER_STEP: "optimizer"}
 OTHER = "other"
 Source = tuple[str, "Callable[[], tuple[int, int | None]]"]
 
@@ -70,14 +70,14 @@ class MemoryPhases:
     """What the phases of one run do to the memory.
 
     Args:
-        heard: Tells where phases begin and end.
+        events: Tells where phases begin and end.
         recorder: ``voirkit.trace.recorder``; gets a counter for each reading.
 
     Attributes:
         own_ns: What the readings took, and ``n`` how many there were.
     """
 
-    def __init__(self, heard: Heard, recorder: Any) -> None:
+    def __init__(self, events: StepEvents, recorder: Any) -> None:
         self._recorder = recorder
         self._sources: list[tuple[str, Any, int, list[int]]] = []  # with the counter, and [held last, high-water mark]
         self._inside: list[str] = []
@@ -87,7 +87,7 @@ class MemoryPhases:
         self._rows: dict[str, dict[str, dict[str, int]]] = {}
         self.own_ns = self.n = 0
         for event, phase in PHASES.items():
-            heard.tell(event, self._begins(phase), self._ends(phase))
+            events.subscribe(event, self._begins(phase), self._ends(phase))
         os.register_at_fork(after_in_child=self.stop)
 
     def add(self, source: Source) -> None:

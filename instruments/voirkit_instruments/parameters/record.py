@@ -8,7 +8,7 @@ from __future__ import annotations
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.once import once
-from voirkit_instruments.steps.events import CALLED, STEPPED, WALKED, ZEROED, heard_of
+from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class Parameters:
         self._ov, self._every, self._of = ov, every, of
         self._watch: Watch | None = None
         self._over = False
-        heard = heard_of(ov)
-        heard.tell(CALLED, before=self._told("called"))
-        heard.tell(WALKED, after=self._told("walked"))
-        heard.tell(STEPPED, self._told("before_step"), self._told("after_step"))
-        heard.tell(ZEROED, self._told("before_zero_grad"), self._told("after_zero_grad"))
+        events = ov.shared(StepEvents)
+        events.subscribe(FORWARD, before=self._told("called"))
+        events.subscribe(BACKWARD, after=self._told("walked"))
+        events.subscribe(OPTIMIZER_STEP, self._told("before_step"), self._told("after_step"))
+        events.subscribe(ZERO_GRAD, self._told("before_zero_grad"), self._told("after_zero_grad"))
 
     def _told(self, what: str) -> Any:
         def told(*passed: Any) -> None:

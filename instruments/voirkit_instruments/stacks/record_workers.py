@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from voirkit.intercept import Patches
+from voirkit.intercept import Patches, ThreadState
 from voirkit.probes.around import Around
 from voirkit.trace import recorder
-from voirkit_instruments.steps.thread_state import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Workers:
 
     def _put(self, module: ModuleType) -> None:
         name = f"{module.__name__}.{_ITERATOR}.__init__"
-        here = Here()
+        here = ThreadState()
         around = Around(here, 0, _enter, _leave, ("self",))
         if not self._patches.around(name, getattr(getattr(module, _ITERATOR, None), "__init__", None), around):
             self._off(name, self._patches.table[name])

@@ -16,7 +16,7 @@
 #error "This relies on the GIL; a free-threaded Python uses record_plain.py."
 #endif
 
-enum { NOTHING = 0, STEP = 1, BACKWARD = 3, DEAF = 9 }; /* as in record_plain.py */
+enum { IDLE = 0, IN_STEP = 1, IN_BACKWARD = 3, SUPPRESSED = 9 }; /* as in record_plain.py */
 enum { PLACES = 32 };
 
 static inline int64_t clock_ns(void) {
@@ -37,24 +37,24 @@ typedef struct {
     int64_t serial, own_ns, spans, asked, trained, called;
     uint64_t era; /* counts forget() */
     int at_first; /* where a thread is that was not seen yet */
-} Hot;
+} HotPath;
 
 /* One recording at a time: a thread that meets another one begins anew. */
 static _Thread_local struct { int64_t serial; int inside; } here;
 static int64_t last_serial;
 static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected, *zero;
 
-static inline int is_inside(Hot *hot) {
+static inline int is_inside(HotPath *hot) {
     return here.serial == hot->serial ? here.inside : hot->at_first;
 }
 
-static inline void be_inside(Hot *hot, int where) {
+static inline void be_inside(HotPath *hot, int where) {
     here.serial = hot->serial;
     here.inside = where;
 }
 
 /* An exception that is set, handled: voirkit's own is told and gone (0), the program's stays (-1). */
-static int trouble(Hot *hot, const char *what) {
+static int trouble(HotPath *hot, const char *what) {
     PyObject *type, *value, *trace;
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
@@ -71,7 +71,7 @@ static int trouble(Hot *hot, const char *what) {
     return 0;
 }
 
-static int tell_device(Hot *hot, PyObject *word, PyObject *one, PyObject *two) {
+static int tell_device(HotPath *hot, PyObject *word, PyObject *one, PyObject *two) {
     if (hot->device == Py_None)
         return 0;
     PyObject *told = PyObject_CallMethodObjArgs(hot->device, word, one, two, NULL);
@@ -79,7 +79,7 @@ static int tell_device(Hot *hot, PyObject *word, PyObject *one, PyObject *two) {
     return told == NULL ? trouble(hot, "a time on the device") : 0;
 }
 
-static int record(Hot *hot, PyObject *name, PyObject *began, int64_t end, PyObject *args, PyObject *value) {
+static int record(HotPath *hot, PyObject *name, PyObject *began, int64_t end, PyObject *args, PyObject *value) {
     PyObject *ended = PyLong_FromLongLong(end);
     if (ended == NULL)
         return -1;
@@ -91,7 +91,7 @@ static int record(Hot *hot, PyObject *name, PyObject *began, int64_t end, PyObje
     return done == NULL ? -1 : 0;
 }
 
-static int hot_traverse(Hot *self, visitproc visit, void *arg) {
+static int hot_traverse(HotPath *self, visitproc visit, void *arg) {
     Py_VISIT(self->span);
     Py_VISIT(self->failed);
     Py_VISIT(self->device);
@@ -99,14 +99,14 @@ static int hot_traverse(Hot *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int hot_clear(Hot *self) {
+static int hot_clear(HotPath *self) {
     Py_CLEAR(self->span);
     Py_CLEAR(self->failed);
     Py_CLEAR(self->device);
     return 0;
 }
 
-static void hot_dealloc(Hot *self) {
+static void hot_dealloc(HotPath *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     hot_clear(self);
@@ -118,7 +118,7 @@ static PyObject *hot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *span, *failed;
     if (kwargs != NULL || !PyArg_ParseTuple(args, "OO", &span, &failed))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no keywords");
-    Hot *self = (Hot *)type->tp_alloc(type, 0);
+    HotPath *self = (HotPath *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->span = Py_NewRef(span);
@@ -128,12 +128,12 @@ static PyObject *hot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     return (PyObject *)self;
 }
 
-static PyObject *hot_get_inside(Hot *self, void *Py_UNUSED(closure)) {
+static PyObject *hot_get_inside(HotPath *self, void *Py_UNUSED(closure)) {
     self->asked++;
     return PyLong_FromLong(is_inside(self));
 }
 
-static int hot_set_inside(Hot *self, PyObject *value, void *Py_UNUSED(closure)) {
+static int hot_set_inside(HotPath *self, PyObject *value, void *Py_UNUSED(closure)) {
     long where = value == NULL ? -1 : PyLong_AsLong(value);
     if (where == -1) {
         if (!PyErr_Occurred())
@@ -144,14 +144,14 @@ static int hot_set_inside(Hot *self, PyObject *value, void *Py_UNUSED(closure)) 
     return 0;
 }
 
-static PyObject *hot_everywhere(Hot *self, PyObject *where) {
+static PyObject *hot_everywhere(HotPath *self, PyObject *where) {
     if (hot_set_inside(self, where, NULL) < 0)
         return NULL;
     self->at_first = here.inside;
     Py_RETURN_NONE;
 }
 
-static PyObject *hot_forget(Hot *self, PyObject *Py_UNUSED(none)) {
+static PyObject *hot_forget(HotPath *self, PyObject *Py_UNUSED(none)) {
     self->era++;
     Py_RETURN_NONE;
 }
@@ -171,7 +171,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Hot *hot;
+    HotPath *hot;
     PyObject *name, *describe, *ask, *other, *tensor;
     known table[PLACES];
     int64_t began, least; /* of a pause, in ns */
@@ -260,11 +260,11 @@ static int look_up(Part *part, PyObject *thing, int flags, PyObject *const *said
 static PyObject *enter(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(n)) {
     int64_t asked = clock_ns();
     Part *part = (Part *)self;
-    Hot *hot = part->hot;
-    if (part->level == STEP && is_inside(hot) == STEP)
+    HotPath *hot = part->hot;
+    if (part->level == IN_STEP && is_inside(hot) == IN_STEP)
         return Py_NewRef(zero); /* the step of the class above */
     be_inside(hot, part->level);
-    if (part->level != DEAF && tell_device(hot, word_begin, NULL, NULL) < 0)
+    if (part->level != SUPPRESSED && tell_device(hot, word_begin, NULL, NULL) < 0)
         return NULL;
     int64_t began = clock_ns();
     hot->own_ns += began - asked;
@@ -272,7 +272,7 @@ static PyObject *enter(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssiz
 }
 
 /* Leave: the beginning of each is the same. 1: to be recorded; 0: not; -1: an exception. */
-static int left(Hot *hot, PyObject *const *args, Py_ssize_t n, Py_ssize_t needed) {
+static int left(HotPath *hot, PyObject *const *args, Py_ssize_t n, Py_ssize_t needed) {
     if (n < needed) {
         PyErr_SetString(PyExc_TypeError, "too few arguments");
         return -1;
@@ -284,7 +284,7 @@ static int left(Hot *hot, PyObject *const *args, Py_ssize_t n, Py_ssize_t needed
     return PyObject_IsTrue(args[0]);
 }
 
-static PyObject *done(Hot *hot, int64_t end, int result) {
+static PyObject *done(HotPath *hot, int64_t end, int result) {
     hot->own_ns += clock_ns() - end;
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -294,9 +294,9 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     Part *part = (Part *)self;
     int result = left(part->hot, args, n, 2);
     if (result > 0) {
-        part->hot->trained += part->level == BACKWARD;
+        part->hot->trained += part->level == IN_BACKWARD;
         result = record(part->hot, part->name, args[0], end, zero, zero);
-        if (part->level != DEAF && result == 0)
+        if (part->level != SUPPRESSED && result == 0)
             result = tell_device(part->hot, word_end, part->name, zero);
     }
     return done(part->hot, end, result);
@@ -311,11 +311,11 @@ static int truth(PyObject *answer) {
 static PyObject *leave_call(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t end = clock_ns();
     Part *part = (Part *)self;
-    Hot *hot = part->hot;
+    HotPath *hot = part->hot;
     int result = left(hot, args, n, 3);
     if (result <= 0)
         return done(hot, end, result);
-    if (is_inside(hot) == NOTHING) { /* in a thread of the autograd engine: a checkpoint's recomputation */
+    if (is_inside(hot) == IDLE) { /* in a thread of the autograd engine: a checkpoint's recomputation */
         PyObject *task = PyObject_CallNoArgs(part->other);
         long number = task == NULL ? -1 : PyLong_AsLong(task);
         Py_XDECREF(task);
@@ -344,7 +344,7 @@ static PyObject *leave_call(PyObject *self, PyObject *const *args, Py_ssize_t n)
 static PyObject *leave_step(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t end = clock_ns();
     Part *part = (Part *)self;
-    Hot *hot = part->hot;
+    HotPath *hot = part->hot;
     int result = left(hot, args, n, 3);
     if (result <= 0)
         return done(hot, end, result);
@@ -394,7 +394,7 @@ static Py_ssize_t items_of_tensor(Part *part, PyObject *batch) {
 static PyObject *leave_fetch(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t end = clock_ns();
     Part *part = (Part *)self;
-    Hot *hot = part->hot;
+    HotPath *hot = part->hot;
     int result = left(hot, args, n, 4);
     if (result <= 0)
         return done(hot, end, result);
@@ -425,14 +425,14 @@ static PyObject *leave_fetch(PyObject *self, PyObject *const *args, Py_ssize_t n
 static PyObject *collection(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t at = clock_ns();
     Part *part = (Part *)self;
-    Hot *hot = part->hot;
+    HotPath *hot = part->hot;
     if (n < 2 || !PyUnicode_Check(args[0]) || PyUnicode_CompareWithASCIIString(args[0], "stop") != 0) {
         part->began = at;
         return done(hot, clock_ns(), 0);
     }
     int64_t began = part->began;
     part->began = 0;
-    if (!began || at - began < part->least || hot->at_first == DEAF || !PyDict_Check(args[1]))
+    if (!began || at - began < part->least || hot->at_first == SUPPRESSED || !PyDict_Check(args[1]))
         return done(hot, at, 0);
     PyObject *generation = PyDict_GetItemWithError(args[1], word_generation);
     PyObject *collected = PyDict_GetItemWithError(args[1], word_collected);
@@ -458,11 +458,11 @@ static PyMethodDef made[] = {
     {"collection", FAST collection, METH_FASTCALL, NULL},
 };
 
-static PyObject *function(Hot *hot, int which, int level, PyObject *name, PyObject *describe, PyObject *ask, PyObject *other, PyObject *tensor) {
+static PyObject *function(HotPath *hot, int which, int level, PyObject *name, PyObject *describe, PyObject *ask, PyObject *other, PyObject *tensor) {
     Part *part = (Part *)part_type->tp_alloc(part_type, 0);
     if (part == NULL)
         return NULL;
-    part->hot = (Hot *)Py_NewRef((PyObject *)hot);
+    part->hot = (HotPath *)Py_NewRef((PyObject *)hot);
     part->level = level;
     part->name = Py_XNewRef(name);
     part->describe = Py_XNewRef(describe);
@@ -474,38 +474,38 @@ static PyObject *function(Hot *hot, int which, int level, PyObject *name, PyObje
     return result;
 }
 
-static PyObject *hot_enter(Hot *self, PyObject *args) {
+static PyObject *hot_enter(HotPath *self, PyObject *args) {
     int level;
     return PyArg_ParseTuple(args, "i", &level) ? function(self, 0, level, NULL, NULL, NULL, NULL, NULL) : NULL;
 }
 
-static PyObject *hot_leave(Hot *self, PyObject *args) {
+static PyObject *hot_leave(HotPath *self, PyObject *args) {
     PyObject *name;
     int level;
     return PyArg_ParseTuple(args, "Oi", &name, &level) ? function(self, 1, level, name, NULL, NULL, NULL, NULL) : NULL;
 }
 
-static PyObject *hot_leave_call(Hot *self, PyObject *args) {
+static PyObject *hot_leave_call(HotPath *self, PyObject *args) {
     PyObject *describe, *grad, *task;
     return PyArg_ParseTuple(args, "OOO", &describe, &grad, &task) ? function(self, 2, 0, NULL, describe, grad, task, NULL) : NULL;
 }
 
-static PyObject *hot_leave_step(Hot *self, PyObject *args) {
+static PyObject *hot_leave_step(HotPath *self, PyObject *args) {
     PyObject *describe, *look, *cuda = Py_None;
     return PyArg_ParseTuple(args, "OO|O", &describe, &look, &cuda) ? function(self, 3, 0, NULL, describe, look, cuda, NULL) : NULL;
 }
 
-static PyObject *hot_leave_fetch(Hot *self, PyObject *args) {
+static PyObject *hot_leave_fetch(HotPath *self, PyObject *args) {
     PyObject *describe, *other, *tensor, *modes;
     return PyArg_ParseTuple(args, "OOOO", &describe, &other, &tensor, &modes) ? function(self, 4, 0, NULL, describe, modes, other, tensor) : NULL;
 }
 
-static PyObject *hot_collection(Hot *self, PyObject *args) {
+static PyObject *hot_collection(HotPath *self, PyObject *args) {
     PyObject *name, *describe;
     long long least;
     if (!PyArg_ParseTuple(args, "OOL", &name, &describe, &least))
         return NULL;
-    PyObject *result = function(self, 5, DEAF, name, describe, NULL, NULL, NULL);
+    PyObject *result = function(self, 5, SUPPRESSED, name, describe, NULL, NULL, NULL);
     if (result != NULL)
         ((Part *)PyCFunction_GET_SELF(result))->least = least;
     return result;
@@ -528,12 +528,12 @@ static PyMethodDef hot_methods[] = {
 };
 
 static PyMemberDef hot_members[] = {
-    {"device", T_OBJECT, offsetof(Hot, device), 0, NULL},
-    {"own_ns", T_LONGLONG, offsetof(Hot, own_ns), 0, NULL},
-    {"spans", T_LONGLONG, offsetof(Hot, spans), 0, NULL},
-    {"asked", T_LONGLONG, offsetof(Hot, asked), 0, NULL},
-    {"trained", T_LONGLONG, offsetof(Hot, trained), 0, NULL},
-    {"called", T_LONGLONG, offsetof(Hot, called), 0, NULL},
+    {"device", T_OBJECT, offsetof(HotPath, device), 0, NULL},
+    {"own_ns", T_LONGLONG, offsetof(HotPath, own_ns), 0, NULL},
+    {"spans", T_LONGLONG, offsetof(HotPath, spans), 0, NULL},
+    {"asked", T_LONGLONG, offsetof(HotPath, asked), 0, NULL},
+    {"trained", T_LONGLONG, offsetof(HotPath, trained), 0, NULL},
+    {"called", T_LONGLONG, offsetof(HotPath, called), 0, NULL},
     {NULL},
 };
 
@@ -547,7 +547,7 @@ static PyGetSetDef hot_getset[] = {
 static PyType_Slot hot_slots[] = {
     {Py_tp_new, hot_new}, {Py_tp_traverse, hot_traverse}, {Py_tp_clear, hot_clear}, {Py_tp_dealloc, hot_dealloc},
     {Py_tp_methods, hot_methods}, {Py_tp_members, hot_members}, {Py_tp_getset, hot_getset}, {0, NULL}};
-static PyType_Spec hot_spec = {"voirkit_instruments.steps._steps.Hot", sizeof(Hot), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, hot_slots};
+static PyType_Spec hot_spec = {"voirkit_instruments.steps._steps.HotPath", sizeof(HotPath), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, hot_slots};
 
 static PyType_Slot part_slots[] = {
     {Py_tp_traverse, part_traverse}, {Py_tp_clear, part_clear}, {Py_tp_dealloc, part_dealloc}, {0, NULL}};
@@ -577,7 +577,7 @@ static int execute(PyObject *module) {
         || zero == NULL)
         return -1;
     ready = 1;
-    return PyModule_AddObject(module, "Hot", hot_type);
+    return PyModule_AddObject(module, "HotPath", hot_type);
 }
 
 static PyModuleDef_Slot slots[] = {

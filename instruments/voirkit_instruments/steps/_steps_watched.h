@@ -13,7 +13,7 @@
 
 typedef struct {
     PyObject_HEAD
-    Hot *hot;
+    HotPath *hot;
     PyObject *method, *leave;
 } Watched;
 
@@ -72,8 +72,8 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
 {
     Bound *bound = (Bound *)self;
     Watched *watched = (Watched *)bound->watched;
-    Hot *hot = watched->hot;
-    if (is_inside(hot) > BACKWARD)
+    HotPath *hot = watched->hot;
+    if (is_inside(hot) > IN_BACKWARD)
         return call_method(bound, args, nargsf, names);
     int64_t asked = clock_ns();
     PyObject *device = Py_NewRef(hot->device);
@@ -216,7 +216,7 @@ static PyType_Slot watched_slots[] = {
 static PyType_Spec watched_spec = {"voirkit_instruments.steps._steps.Watched", sizeof(Watched), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                    watched_slots};
 
-static PyObject *hot_watched(Hot *self, PyObject *args)
+static PyObject *hot_watched(HotPath *self, PyObject *args)
 {
     PyObject *method, *leave;
     if (!PyArg_ParseTuple(args, "OO", &method, &leave))
@@ -224,7 +224,7 @@ static PyObject *hot_watched(Hot *self, PyObject *args)
     Watched *made = (Watched *)watched_type->tp_alloc(watched_type, 0);
     if (made == NULL)
         return NULL;
-    made->hot = (Hot *)Py_NewRef((PyObject *)self);
+    made->hot = (HotPath *)Py_NewRef((PyObject *)self);
     made->method = Py_NewRef(method);
     made->leave = Py_NewRef(leave);
     return (PyObject *)made;

@@ -5,22 +5,20 @@ Who wants to be told says so before torch is imported. What is told must not rai
 
 from __future__ import annotations
 
-from voirkit_instruments.steps.record_plain import STEP
+from voirkit_instruments.steps.record_plain import IN_STEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit.phases import SharedState
-
     Told = Callable[..., None]
 
-STEPPED, ZEROED, CALLED, WALKED, ASKED = "step", "zero_grad", "forward", "backward", "next"
-LOSS, SCALED, ITERATED = "loss", "scale", "iter"
+OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
+LOSS, LOSS_SCALED, LOADER_ITERATED = "loss", "scale", "iter"
 
 
-class Heard:
+class StepEvents:
     """Who is told of what in one run.
 
     Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer), ``forward`` (the
@@ -42,7 +40,7 @@ class Heard:
     def __bool__(self) -> bool:
         return self._is_expected
 
-    def tell(self, event: str, before: Told | None = None, after: Told | None = None) -> None:
+    def subscribe(self, event: str, before: Told | None = None, after: Told | None = None) -> None:
         """Tell somebody, before and after the function's body, with what the event passes; after it even if it has raised.
 
         With neither, somebody will say what before torch is there.
@@ -57,11 +55,11 @@ class Heard:
         before, after = tuple(self._before.get(event, ())), tuple(self._after.get(event, ()))
         if not before and not after:
             return enter, leave
-        whole = event == STEPPED
+        whole = event == OPTIMIZER_STEP
         self.here = here
 
         def entering(*passed: Any) -> Any:
-            if not (whole and here.inside == STEP):  # the step of the class above is no other
+            if not (whole and here.inside == IN_STEP):  # the step of the class above is no other
                 for told in before:
                     told(*_thing(passed))
             return enter(*passed)
@@ -90,7 +88,7 @@ class Heard:
 
     def after_scale(self, here: Any) -> tuple[Any, Any] | None:
         """What is called before and after ``GradScaler.scale``; None if nobody is told."""
-        after = tuple(self._after.get(SCALED, ()))
+        after = tuple(self._after.get(LOSS_SCALED, ()))
         if not after:
             return None
 
@@ -123,12 +121,3 @@ class NoRecorder:
         pass
 
     timed = span
-
-
-def heard_of(run: SharedState) -> Heard:
-    """Who is told in a run.
-
-    Args:
-        run: Its overseer.
-    """
-    return run.shared(Heard)

@@ -7,7 +7,6 @@ starts, which may train as well; not in those that load data.
 
 from __future__ import annotations
 
-import sys
 import time
 from _thread import get_ident  # threading is imported where the program imports it
 
@@ -86,8 +85,8 @@ class Steps:
             return
         began = time.perf_counter_ns()
         try:
-            from voirkit_instruments.loader_numbers import numbers_of
-            from voirkit_instruments.steps.events import heard_of
+            from voirkit_instruments.loader_numbers import LoaderNumbers
+            from voirkit_instruments.steps.events import StepEvents
             from voirkit_instruments.steps.record_spans import Recording
             from voirkit_instruments.steps.record_torch import TorchPatches
 
@@ -95,8 +94,8 @@ class Steps:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            recording = Recording(self._recorder, torch, self.warn, numbers_of(self._ov))
-            self._torch = TorchPatches(recording, self.warn, heard_of(self._ov))
+            recording = Recording(self._recorder, torch, self.warn, self._ov.shared(LoaderNumbers))
+            self._torch = TorchPatches(recording, self.warn, self._ov.shared(StepEvents))
             self._torch.put()
             self._recorder.timed(0, time.perf_counter_ns() - began, "start")
         except Exception as exc:  # a torch that is not like any known one
@@ -146,10 +145,11 @@ def instrument_steps(ov: Overseer) -> Iterator[Phase]:
     yield ov.phases.parse_args
     recorder: Any = None
     if ov.argparser.value(ov.options, "--no-steps"):
-        heard = sys.modules.get("voirkit_instruments.steps.events")
-        if heard is None or not heard.heard_of(ov):
+        from voirkit_instruments.steps.events import NoRecorder, StepEvents
+
+        if not ov.shared(StepEvents):
             return
-        recorder = heard.NoRecorder()
+        recorder = NoRecorder()
     steps = Steps(ov, recorder)
     when_imported("torch", steps.begin)
     if recorder is None:

@@ -10,7 +10,7 @@ import stat
 import time
 
 from voirkit_instruments.loader_numbers import Ordinals
-from voirkit_instruments.steps.record_plain import BACKWARD, DEAF, FORWARD, STEP
+from voirkit_instruments.steps.record_plain import IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
             known[key] = found
         return found
 
-    return recording.hot.enter(FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
+    return recording.hot.enter(IN_FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
 
 
 def after_mode(recording: Recording) -> Any:
@@ -104,7 +104,7 @@ def after_autocast(recording: Recording) -> Any:
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
     """Before and after the outermost walk through a graph."""
-    return recording.hot.enter(BACKWARD), recording.hot.leave(recording.phase("compute", "backward"), BACKWARD)
+    return recording.hot.enter(IN_BACKWARD), recording.hot.leave(recording.phase("compute", "backward"), IN_BACKWARD)
 
 
 def around_step(recording: Recording) -> tuple[Any, Any]:
@@ -126,12 +126,12 @@ def around_step(recording: Recording) -> tuple[Any, Any]:
 
     cuda = recording.torch.cuda
     known_as = cuda if isinstance(getattr(cuda, "_initialized", None), bool) else None
-    return recording.hot.enter(STEP), recording.hot.leave_step(describe, look, known_as)
+    return recording.hot.enter(IN_STEP), recording.hot.leave_step(describe, look, known_as)
 
 
 def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
     """Before and after gradients are dropped or set to zero."""
-    return recording.hot.enter(DEAF), recording.hot.leave(recording.phase("compute", "zero_grad"), DEAF)
+    return recording.hot.enter(SUPPRESSED), recording.hot.leave(recording.phase("compute", "zero_grad"), SUPPRESSED)
 
 
 def after_checkpoint(recording: Recording, name: str) -> Any:

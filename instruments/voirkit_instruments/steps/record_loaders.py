@@ -82,7 +82,7 @@ class LoaderRecording:
             if iterator is ABSENT:
                 place: dict[str, Any] = {"loader": which, **_error()}
             else:
-                place = {"loader": which, "episode": self._numbers.settle(iterator)}
+                place = {"loader": which, "episode": self._numbers.episode(iterator)}
                 if threading.current_thread() is not threading.main_thread():
                     self._elsewhere.add(threading.get_ident())
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
@@ -156,7 +156,7 @@ class LoaderRecording:
         known = self._iterators.get(id(iterator))
         if known is None or known.ref() is not iterator:
             # Made before anybody watched, or in a way of its own: of a loader that is not known.
-            known = self._ask(iterator, {"loader": None, "episode": self._numbers.settle(iterator)}, now())
+            known = self._ask(iterator, {"loader": None, "episode": self._numbers.episode(iterator)}, now())
         known.since_ns = None
         return known
 

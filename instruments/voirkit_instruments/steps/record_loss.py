@@ -158,9 +158,9 @@ def instrument_loss(ov: Overseer) -> Any:
             values_of(ov).begin(torch, losses.seen, listened)
 
     if no_steps and ov.may_be_listened_to:
-        from voirkit_instruments.steps.events import LOSS, heard_of
+        from voirkit_instruments.steps.events import LOSS, StepEvents
 
-        heard_of(ov).tell(LOSS)  # the steps instrument is to watch torch all the same
+        ov.shared(StepEvents).subscribe(LOSS)  # the steps instrument is to watch torch all the same
     when_imported("torch", begin)
     yield ov.phases.finalize
     ov.summary["loss"] = losses.summary()

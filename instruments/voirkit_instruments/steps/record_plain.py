@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from types import MethodType
 
-from voirkit.intercept import without_this_frame
+from voirkit.intercept import ThreadState, without_this_frame
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.steps.thread_state import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 now = time.perf_counter_ns
 
-# What a thread is inside of. The order says what may begin inside of what: forward in NOTHING and STEP (a closure), backward also in
-# FORWARD (a gradient penalty), most others also in BACKWARD (hooks), nothing in DEAF.
-NOTHING, STEP, FORWARD, BACKWARD, DEAF = 0, 1, 2, 3, 9
+# What a thread is inside of. The order says what may begin inside of what: forward in IDLE and IN_STEP (a closure), backward also in
+# IN_FORWARD (a gradient penalty), most others also in IN_BACKWARD (hooks), nothing in SUPPRESSED.
+IDLE, IN_STEP, IN_FORWARD, IN_BACKWARD, SUPPRESSED = 0, 1, 2, 3, 9
 
 
-class Hot:
+class HotPath:
     """What the functions around torch's share.
 
     Functions that ``enter`` gives are called before: they return when the call began. Those that the others give are called after, with
@@ -50,7 +49,7 @@ class Hot:
     """
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
-        self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
+        self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
         self._span, self._failed = span, failed
         self.device: Any = None
         self.own_ns = self.spans = self.trained = self.called = 0
@@ -68,10 +67,10 @@ class Hot:
 
         def enter(*_: object) -> int:
             asked = now()
-            if level == STEP and here.inside == STEP:  # the step of the class above
+            if level == IN_STEP and here.inside == IN_STEP:  # the step of the class above
                 return 0
             here.inside = level
-            if level != DEAF and self.device is not None:
+            if level != SUPPRESSED and self.device is not None:
                 self.device.begin()
             began = now()
             self.own_ns += began - asked
@@ -87,9 +86,9 @@ class Hot:
             end = now()
             here.inside = was
             if began:
-                self.trained += level == BACKWARD
+                self.trained += level == IN_BACKWARD
                 span(name, began, end)
-                if level != DEAF and self.device is not None:
+                if level != SUPPRESSED and self.device is not None:
                     self.device.end(name, 0)
                 self._count(end)
 
@@ -115,7 +114,7 @@ class Hot:
             if not began:
                 return
             try:
-                if was == NOTHING and graph_task() != -1:  # a checkpoint's recomputation
+                if was == IDLE and graph_task() != -1:  # a checkpoint's recomputation
                     if self.device is not None:
                         self.device.drop()
                     return
@@ -201,7 +200,7 @@ class Hot:
             if phase == "start":
                 began = at
                 return
-            if not began or at - began < least_ns or here.inside == DEAF:
+            if not began or at - began < least_ns or here.inside == SUPPRESSED:
                 return
             try:
                 args = describe(info["generation"])
@@ -226,11 +225,11 @@ class Hot:
 class Watched:
     """What ``_steps_watched.h`` does, with a frame of Python: a warning of the method names this file, on python 3.10 a traceback too."""
 
-    def __init__(self, hot: Hot, method: Any, leave: Callable[..., None]) -> None:
+    def __init__(self, hot: HotPath, method: Any, leave: Callable[..., None]) -> None:
         here = hot.here
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            deaf = here.inside > BACKWARD
+            deaf = here.inside > IN_BACKWARD
             device = None if deaf else hot.device
             if device is not None:
                 device.begin()

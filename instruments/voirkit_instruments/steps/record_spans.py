@@ -9,10 +9,10 @@ import os
 import threading
 import weakref
 
-from voirkit_instruments.loader_numbers import Numbers, is_starting_worker
+from voirkit_instruments.loader_numbers import LoaderNumbers, is_starting_worker
 from voirkit_instruments.rates.items import count_items
 from voirkit_instruments.steps import record_plain as steps_plain
-from voirkit_instruments.steps.record_plain import DEAF, NOTHING
+from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def engine() -> Any:
         try:
             from voirkit_instruments.steps import _steps  # type: ignore[attr-defined]
 
-            if hasattr(_steps.Hot, "collection"):
+            if hasattr(getattr(_steps, "HotPath", None), "collection"):
                 return _steps  # else it was built for another voirkit
         except ImportError:
             pass
@@ -60,12 +60,12 @@ class Recording:
         local: What each thread keeps from the beginning of something to its end.
     """
 
-    def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None], numbers: Numbers | None = None) -> None:
+    def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None], numbers: LoaderNumbers | None = None) -> None:
         _recordings.add(self)
-        self.hot = engine().Hot(recorder.span, self.failed)
+        self.hot = engine().HotPath(recorder.span, self.failed)
         self.local = threading.local()
         self.recorder, self.torch = recorder, torch
-        self.numbers = numbers if numbers is not None else Numbers()
+        self.numbers = numbers if numbers is not None else LoaderNumbers()
         self._warn = warn
         self._pid = os.getpid()
         self._names: dict[int, tuple[str, str, str | None]] = {}
@@ -90,11 +90,11 @@ class Recording:
         """This process makes an optimizer: it trains, even if it was taken for a loader's worker when it was forked."""
         if self._pid != os.getpid() and self.torch.utils.data.get_worker_info() is None:
             self._pid = os.getpid()
-            self.hot.everywhere(NOTHING)
+            self.hot.everywhere(IDLE)
 
     def forked(self) -> None:
         """This process has been forked, by one that may train. A loader's worker is deaf for ever; any other may train as well."""
-        self.hot.everywhere(DEAF if is_starting_worker() else NOTHING)
+        self.hot.everywhere(SUPPRESSED if is_starting_worker() else IDLE)
         self.hot.device = None
         self.hot.own_ns = self.hot.spans = 0
 

@@ -14,7 +14,7 @@ from voirkit import import_times
 from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit.recording import join_group
-from voirkit_instruments.steps.events import ASKED, CALLED, ITERATED, STEPPED, WALKED, ZEROED, Heard
+from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, LOADER_ITERATED, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 from voirkit_instruments.steps.record_compute import (
     after_autocast,
     after_broadcast,
@@ -28,7 +28,7 @@ from voirkit_instruments.steps.record_compute import (
 )  # fmt: skip
 from voirkit_instruments.steps.record_loaders import LoaderRecording
 from voirkit_instruments.steps.record_pauses import CollectionRecording, CompilationRecording
-from voirkit_instruments.steps.record_plain import BACKWARD, DEAF, FORWARD, NOTHING, STEP
+from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import Recording
 from voirkit_instruments.steps.record_transfer import TENSOR_METHODS, TransferRecording
 from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
@@ -62,55 +62,55 @@ class TorchPatches:
     Args:
         recording: Where phases are written.
         warn: Told, by its name, of a patch that does not fit.
-        heard: Who else is told of what happens.
+        events: Who else is told of what happens.
     """
 
-    def __init__(self, recording: Recording, warn: Callable[[str], None], heard: Heard | None = None) -> None:
+    def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents | None = None) -> None:
         self.patches = Patches()
-        heard = heard if heard is not None else Heard()
+        events = events if events is not None else StepEvents()
         self.recording = recording
         self._warn = warn
-        deaf, made = recording.hot.enter(DEAF), as_function(self._made_optimizer)
+        deaf, made = recording.hot.enter(SUPPRESSED), as_function(self._made_optimizer)
         loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
         self._collections, self._compilations = CollectionRecording(recording), CompilationRecording(recording)
         self._loaders, self._transfers = loaders, transfers
-        told = partial(heard.around, here=recording.hot.here)
-        self._forward = self._around(STEP, *_pair(told, CALLED, around_forward(recording)), ("self",), phase="forward")
-        walked = _pair(told, WALKED, around_backward(recording))
-        self._grad = self._around(FORWARD, *walked, phase="backward")
-        loss, passed = heard.before_backward(recording.hot.here, walked[0])
-        self._backward = self._around(FORWARD, loss, walked[1], passed, phase="backward", left=()) if passed else self._grad
+        told = partial(events.around, here=recording.hot.here)
+        self._forward = self._around(IN_STEP, *_pair(told, FORWARD, around_forward(recording)), ("self",), phase="forward")
+        walked = _pair(told, BACKWARD, around_backward(recording))
+        self._grad = self._around(IN_FORWARD, *walked, phase="backward")
+        loss, passed = events.before_backward(recording.hot.here, walked[0])
+        self._backward = self._around(IN_FORWARD, loss, walked[1], passed, phase="backward", left=()) if passed else self._grad
         stepping = around_step(recording)
-        self._foreign_step = self._around(BACKWARD, *stepping, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
-        step = _pair(told, STEPPED, stepping)
-        self._step = self._around(BACKWARD, *step, ("self",), phase="optimizer")
-        self._decorated_step = self._around(BACKWARD, *step, ("args",), phase="optimizer")
-        self._mode = self._around(FORWARD, deaf, after_mode(recording), ("mode",))
+        self._foreign_step = self._around(IN_BACKWARD, *stepping, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
+        step = _pair(told, OPTIMIZER_STEP, stepping)
+        self._step = self._around(IN_BACKWARD, *step, ("self",), phase="optimizer")
+        self._decorated_step = self._around(IN_BACKWARD, *step, ("args",), phase="optimizer")
+        self._mode = self._around(IN_FORWARD, deaf, after_mode(recording), ("mode",))
         zero_grad = around_zero_grad(recording)
-        self._zero_grad = self._around(BACKWARD, *zero_grad, phase="zero_grad")
-        self._zero_grads = self._around(BACKWARD, *_pair(told, ZEROED, zero_grad), ("self",), phase="zero_grad")
-        self._made = self._around(DEAF, made, made, ("self",))
-        scaled = heard.after_scale(recording.hot.here)
-        self._scale = scaled and self._around(BACKWARD, *scaled, ("outputs",), value=True)
-        iterated = _pair(told, ITERATED, (deaf, loaders.after_iter()))
-        self._iter = self._around(BACKWARD, *iterated, ("self",), value=True, phase="wait")
-        made_iterator = _pair(told, ITERATED, (deaf, loaders.after_init()))
-        self._iterator = self._around(BACKWARD, *made_iterator, ("self", "loader"), phase="wait")
-        asked = _pair(told, ASKED, (deaf, loaders.after_next()))
-        self._next = self._around(BACKWARD, *asked, ("self",), value=True, phase="wait")
+        self._zero_grad = self._around(IN_BACKWARD, *zero_grad, phase="zero_grad")
+        self._zero_grads = self._around(IN_BACKWARD, *_pair(told, ZERO_GRAD, zero_grad), ("self",), phase="zero_grad")
+        self._made = self._around(SUPPRESSED, made, made, ("self",))
+        scaled = events.after_scale(recording.hot.here)
+        self._scale = scaled and self._around(IN_BACKWARD, *scaled, ("outputs",), value=True)
+        iterated = _pair(told, LOADER_ITERATED, (deaf, loaders.after_iter()))
+        self._iter = self._around(IN_BACKWARD, *iterated, ("self",), value=True, phase="wait")
+        made_iterator = _pair(told, LOADER_ITERATED, (deaf, loaders.after_init()))
+        self._iterator = self._around(IN_BACKWARD, *made_iterator, ("self", "loader"), phase="wait")
+        asked = _pair(told, BATCH_REQUESTED, (deaf, loaders.after_next()))
+        self._next = self._around(IN_BACKWARD, *asked, ("self",), value=True, phase="wait")
         # Of everybody's queues, in no graph of torch.compile.
-        self._get = Around(recording.hot.here, NOTHING, deaf, loaders.after_get(), (), True)
+        self._get = Around(recording.hot.here, IDLE, deaf, loaders.after_get(), (), True)
         written, read = after_checkpoint(recording, "capture"), after_checkpoint(recording, "restart")
         self._checkpoints = [
-            (module, path, self._around(BACKWARD, deaf, written if writes else read, (file,), phase="checkpoint"))
+            (module, path, self._around(IN_BACKWARD, deaf, written if writes else read, (file,), phase="checkpoint"))
             for module, path, writes, file in CHECKPOINTS
         ]
         move = as_function(transfers.enter_module), as_function(transfers.leave_module)
-        self._move = self._around(BACKWARD, *move, ("self",), phase="transfer")
-        self._group = self._around(DEAF, as_function(self._before_group), as_function(self._after_group))
-        self._collective = self._around(BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"), phase="communication")
-        self._autocast = self._around(FORWARD, deaf, after_autocast(recording), ("self",))
-        self._broadcast = self._around(BACKWARD, deaf, after_broadcast(recording), ("tensors",), phase="communication")
+        self._move = self._around(IN_BACKWARD, *move, ("self",), phase="transfer")
+        self._group = self._around(SUPPRESSED, as_function(self._before_group), as_function(self._after_group))
+        self._collective = self._around(IN_BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"), phase="communication")
+        self._autocast = self._around(IN_FORWARD, deaf, after_autocast(recording), ("self",))
+        self._broadcast = self._around(IN_BACKWARD, deaf, after_broadcast(recording), ("tensors",), phase="communication")
 
     def _around(
         self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False, phase: str = "",

@@ -7,7 +7,7 @@ compares or looks up functions (``__torch_function__``, torch.fx, torch.compile)
 from __future__ import annotations
 
 from voirkit_instruments.steps.record_compute import now
-from voirkit_instruments.steps.record_plain import DEAF, NOTHING
+from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ class TransferRecording:
         with self._torch._C.DisableTorchFunction():
             before, after = source.device, result.device
             if before == after:
-                if self._recording.hot.here.inside != NOTHING or _share(source, result):
+                if self._recording.hot.here.inside != IDLE or _share(source, result):
                     return None
             elif before.type == "meta" or after.type == "meta" or _is_fake(source):
                 return None
@@ -73,7 +73,7 @@ class TransferRecording:
     # modules
 
     def enter_module(self, module: Any) -> int:
-        self._recording.hot.here.inside = DEAF
+        self._recording.hot.here.inside = SUPPRESSED
         self._recording.local.home = self._home(module)
         return now()
 

@@ -26,8 +26,8 @@ import weakref
 
 from voirkit.interruptions import is_from_handler
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.steps.events import ASKED, CALLED, ITERATED, LOSS, SCALED, STEPPED, Heard, heard_of
-from voirkit_instruments.steps.record_plain import DEAF
+from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
+from voirkit_instruments.steps.record_plain import SUPPRESSED
 from voirkit_instruments.steps.tensor_memory import ScalarReader
 
 TYPE_CHECKING = False
@@ -80,7 +80,7 @@ class TrainingValues:
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
         self._losses: Losses | None = None
-        self._heard: Heard | None = None
+        self._events: StepEvents | None = None
         self._loop = _Loop()
         self._steps = 0
         self._scaled: tuple[Any, Any] | None = None  # a reference to what GradScaler made, and the loss that it was
@@ -100,20 +100,20 @@ class TrainingValues:
             listened: Whether somebody may listen to given values.
         """
         self._losses = losses
-        self._heard = heard = heard_of(self._ov)
+        self._events = events = self._ov.shared(StepEvents)
         self._read = ScalarReader(torch).read
         self._tensor = torch.Tensor
         self._grad_enabled = torch.is_grad_enabled
-        heard.tell(SCALED, after=self._guarded(self._after_scale))
+        events.subscribe(LOSS_SCALED, after=self._guarded(self._after_scale))
         if not listened:
-            heard.tell(LOSS, before=self._guarded(self._keep_loss))
+            events.subscribe(LOSS, before=self._guarded(self._keep_loss))
             return
         self._criterion = torch.nn.modules.loss._Loss
-        heard.tell(LOSS, before=self._guarded(self._before_backward))
-        heard.tell(STEPPED, after=self._guarded(self._stepped))
-        heard.tell(ITERATED, before=self._guarded(self._iterated))
-        heard.tell(ASKED, before=self._guarded(self._asked), after=self._guarded(self._arrived))
-        heard.tell(CALLED, before=self._guarded(self._called))
+        events.subscribe(LOSS, before=self._guarded(self._before_backward))
+        events.subscribe(OPTIMIZER_STEP, after=self._guarded(self._stepped))
+        events.subscribe(LOADER_ITERATED, before=self._guarded(self._iterated))
+        events.subscribe(BATCH_REQUESTED, before=self._guarded(self._asked), after=self._guarded(self._arrived))
+        events.subscribe(FORWARD, before=self._guarded(self._called))
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """A function that fails for the run, once, and never for the program. What ends a run on purpose is no failure."""
@@ -248,9 +248,9 @@ class TrainingValues:
 
     def _offer(self, values: dict[str, Any]) -> None:
         """Give values, unless they are the program's to give. What listeners do is in no phase."""
-        assert self._heard is not None
-        here = self._heard.here
-        was, here.inside = here.inside, DEAF
+        assert self._events is not None
+        here = self._events.here
+        was, here.inside = here.inside, SUPPRESSED
         try:
             self._ov.offer({**values, "$recorder": True}, yielding=True)
         finally:
@@ -263,9 +263,5 @@ def _has_parameters(module: Any) -> bool:
 
 
 def values_of(ov: Overseer) -> TrainingValues:
-    """What is given in a run without its script's doing.
-
-    Args:
-        ov: The run's overseer.
-    """
+    """What is given in a run without its script's doing."""
     return ov.shared(TrainingValues, ov)

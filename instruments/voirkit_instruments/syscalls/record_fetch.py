@@ -6,9 +6,8 @@ import os
 from functools import partial
 
 from voirkit import inherit
-from voirkit.intercept import Patches, when_there
+from voirkit.intercept import Patches, ThreadState, when_there
 from voirkit.probes.around import Around
-from voirkit_instruments.steps.thread_state import Here
 from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
 from voirkit_instruments.syscalls.record_markers import path_and_mode
 
@@ -43,7 +42,7 @@ class Fetches:
         syscalls_edges.fetching[0] = self._tell
         if "fetch" in syscalls_edges.told:  # --loader stands around it, where there is room for one
             return
-        here = Here()
+        here = ThreadState()
 
         def enter() -> int:
             here.inside = 1

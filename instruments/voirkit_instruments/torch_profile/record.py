@@ -9,7 +9,7 @@ from __future__ import annotations
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.once import once
-from voirkit_instruments.steps.events import ASKED, STEPPED, WALKED, heard_of
+from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.torch_profile.record_steps import DEFAULT, Turns, Window
 
 TYPE_CHECKING = False
@@ -38,10 +38,10 @@ class TorchProfile:
         self._early: ModuleType | None = None
         self._over = False
         self._turns = turns = Turns(self._edge, self._pause)
-        heard = heard_of(ov)
-        heard.tell(ASKED, turns.asked, turns.answered)
-        heard.tell(WALKED, after=turns.walked)
-        heard.tell(STEPPED, after=turns.stepped)
+        events = ov.shared(StepEvents)
+        events.subscribe(BATCH_REQUESTED, turns.asked, turns.answered)
+        events.subscribe(BACKWARD, after=turns.walked)
+        events.subscribe(OPTIMIZER_STEP, after=turns.stepped)
 
     def _edge(self, n: int) -> None:
         if self._recorded is not None:

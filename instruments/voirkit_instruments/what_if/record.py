@@ -17,8 +17,8 @@ import time
 from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit.intercept import ThreadState
 from voirkit_instruments.steps.tensor_memory import is_readable
-from voirkit_instruments.steps.thread_state import Here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class RunObserver:
             self._note_begin()
             return 1
 
-        around = Around(Here(), 0, enter, lambda *_: None, plain=COMPILING)
+        around = Around(ThreadState(), 0, enter, lambda *_: None, plain=COMPILING)
         patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
 
     def _watch_losses(self, patches: Patches, module: ModuleType) -> None:
@@ -160,7 +160,7 @@ class RunObserver:
                 pass
             return 1
 
-        around = Around(Here(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
+        around = Around(ThreadState(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
         patches.around("torch.autograd.backward", innermost(module.backward), around)
 
     def _note_losses(self, tensors: Any) -> None:
@@ -178,7 +178,7 @@ class RunObserver:
         from voirkit.probes.around import Around
         from voirkit_instruments.steps.torch_functions import COMPILING, innermost
 
-        here, facts = Here(), self.facts
+        here, facts = ThreadState(), self.facts
 
         def enter(f: Any) -> int:
             here.inside = 1

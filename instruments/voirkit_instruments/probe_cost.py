@@ -1,4 +1,4 @@
-"""The time that instruments take to look at what the program has: a phase of its own, so that it counts for none of the program's.
+"""The time that instruments take to inspect what the program has: a phase of its own, so that it counts for none of the program's.
 
 Kind ``phase``, ``voirkit.look``; a part of ``other`` in the table of a step, and a part of the overhead.
 """
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Looks:
-    """The looks of one instrument.
+class ProbeCost:
+    """The inspections of one instrument.
 
     Args:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``span`` and ``timed``.
 
     Attributes:
-        own_ns: What they took.
+        own_ns: How long they took.
         n: How many there were.
     """
 
@@ -26,12 +26,12 @@ class Looks:
         self._span, self._name = recorder.span, recorder.name("voirkit", "look", kind="phase")
         self.own_ns = self.n = 0
 
-    def took(self, began_ns: int, end_ns: int) -> None:
-        """Write one down."""
+    def add(self, began_ns: int, end_ns: int) -> None:
+        """Record one inspection."""
         self._span(self._name, began_ns, end_ns, 0, 0)
         self.own_ns += end_ns - began_ns
         self.n += 1
 
-    def finish(self, records: int = 0) -> None:
-        """Say what all of them cost, and how many records of another kind were made meanwhile."""
+    def report(self, records: int = 0) -> None:
+        """Add their cost to the run's overhead, with the number of records of another kind that were made meanwhile."""
         self._recorder.timed(self.n + records, self.own_ns, "instruments")
