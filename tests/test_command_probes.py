@@ -19,9 +19,10 @@ import pytest
 from conftest import CLEAN, Ended, Place
 
 from voirkit import probing
-from voirkit.probes.catalogue import catalogue
-from voirkit.probes.offers import offers
-from voirkit.probes.selectors import check, parse
+from voirkit.probes.selector.catalogue import catalogue
+from voirkit.probes.selector.check import check
+from voirkit.probes.selector.grammar import parse
+from voirkit.probes.selector.suggestions import offers
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*/main.py"))
 STDLIB = [Path(str(module.__file__)) for module in (argparse, ast, json.decoder, shutil, textwrap, subprocess)]

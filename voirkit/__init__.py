@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from voirkit.overseer import Overseer
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
-    from voirkit.probes.language import tag
+    from voirkit.probes.selector.grammar import tag
     from voirkit.runs.opened import open_run
 
 __version__ = "0.1.0"
@@ -44,7 +44,7 @@ _HOMES = {
     "parametrized": "voirkit.instrument",
     "probing": "voirkit.probes",
     "refstring": "voirkit.probes",
-    "tag": "voirkit.probes.language",
+    "tag": "voirkit.probes.selector.grammar",
 }
 
 __all__ = [

@@ -88,7 +88,7 @@ class Patches:
             return False
         if weave.code_of(function) is not code:
             self._around[name] = (function, around)
-            weave.place(function, code)
+            weave.set_code(function, code)
         if around not in self._arounds:
             self._arounds.append(around)
         self.table[name] = ""
@@ -146,7 +146,7 @@ class Patches:
         while self._around:
             name, (function, around) = self._around.popitem()
             if around.made(weave.code_of(function)):
-                weave.place(function, around.less(function))
+                weave.set_code(function, around.less(function))
             else:
                 self.table[name] = _TAKEN
         while self._arounds:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_overseer import SmallOverseer
 
-from voirkit.probes.candidates import Candidates
-from voirkit.probes.catalogue import catalogue
+from voirkit.probes.selector.catalogue import catalogue
+from voirkit.probes.selector.suggestions import Candidates
 from voirkit_instruments.verify.record import sources, verify
 from voirkit_instruments.verify.show import report
 

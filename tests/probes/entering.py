@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from voirkit.probes.entry import Entry
+from voirkit.probes.call_hooks import CallHooks
 
 Event = tuple[Any, ...]
 
@@ -19,7 +19,7 @@ class Told:
 
     def __init__(self, *functions: object) -> None:
         self.events: list[Event] = []
-        self.entry = Entry((self._begin, self._end, self._failed))
+        self.entry = CallHooks((self._begin, self._end, self._failed))
         self.entry.put(dict(enumerate(functions)))
 
     def _begin(self, number: int, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from voirkit.errors import SelectorError
-from voirkit.probes.catalogue import Catalogue, Function, Loop, catalogue, catalogue_of_function, catalogue_of_module
+from voirkit.probes.selector.catalogue import Catalogue, Function, Loop, catalogue, catalogue_of_function, catalogue_of_module
 
 
 def read(text: str) -> Catalogue:

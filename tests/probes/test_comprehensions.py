@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from voirkit import SelectorError, probing
-from voirkit.probes.catalogue import catalogue
-from voirkit.probes.offers import offers
-from voirkit.probes.selectors import check, parse
+from voirkit.probes.selector.catalogue import catalogue
+from voirkit.probes.selector.check import check
+from voirkit.probes.selector.grammar import parse
+from voirkit.probes.selector.suggestions import offers
 
 Events = list[dict[str, Any]]
 

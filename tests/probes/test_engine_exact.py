@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from voirkit import SelectorError, probing
-from voirkit.probes import woven
+from voirkit.probes import weave
 
 
 def seen(selector: str, call: Any, *args: Any, names: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -333,7 +333,7 @@ def returns(n: int) -> int:
 
 def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     code, made, asked = returns.__code__, [0], []
-    plain = woven.woven
+    plain = weave.weave_code
 
     def counted(*args: Any) -> Any:
         made[0] += len(args[3])
@@ -348,7 +348,7 @@ def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_eac
     for probe, events in zip(probes, seen, strict=True):
         probe.subscribe(events.append)
         probe.__enter__()
-    monkeypatch.setattr(woven, "woven", counted)
+    monkeypatch.setattr(weave, "weave_code", counted)
     for n, probe in enumerate(probes):
         asked.clear()
         assert returns(n) == n

@@ -173,11 +173,11 @@ def test_what_a_signal_s_handler_raises_while_a_module_is_woven_reaches_the_prog
         """,
         mod=SHORT,
         voirfile=voirfile("/mod/f > y")
-        + "    import signal\n    from voirkit.probes import source\n    parsed = source.parsed\n"
+        + "    import signal\n    from voirkit.probes import source\n    parsed = source.parse_like\n"
         + "    def interrupted(text, code):\n"
         + "        if 'mod.py' in code.co_filename: signal.raise_signal(signal.SIGUSR1)\n"
         + "        return parsed(text, code)\n"
-        + "    source.parsed = interrupted\n",
+        + "    source.parse_like = interrupted\n",
     )
     ended = place.voirkit("--quiet", "main.py")
     assert (ended.code, ended.out) == (0, "start\nits own\n")

@@ -14,7 +14,7 @@ from conftest import Place
 from forking import count_to, forked, half, run
 
 from voirkit import probing
-from voirkit.probes.plain import plain
+from voirkit.probes.children import plain
 
 
 def test_a_hundred_thousand_events_are_taken_or_counted() -> None:

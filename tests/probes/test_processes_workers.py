@@ -10,7 +10,7 @@ import pytest
 from conftest import Place
 from forking import METHODS, said
 
-from voirkit.probes.plain import plain
+from voirkit.probes.children import plain
 
 LOADER = """
     import json, os, sys, threading

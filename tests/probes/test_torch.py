@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from voirkit import probing, streams
-from voirkit.probes import compiled, scripted
+from voirkit.probes import compatibility
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -66,7 +66,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said on stderr from now on, also what has been said before in this process."""
     told: list[str] = []
     monkeypatch.setattr(streams, "report", told.append)
-    monkeypatch.setattr(scripted, "_told", set())
+    monkeypatch.setattr(compatibility, "_reported_functions", set())
     return told
 
 
@@ -90,7 +90,7 @@ def test_a_compiled_function_gives_the_same_and_its_events(
 @pytest.mark.filterwarnings("ignore")
 def test_a_function_that_was_compiled_before_it_was_probed_is_seen_or_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     told = reports(monkeypatch)
-    monkeypatch.setattr(compiled, "_told", set())
+    monkeypatch.setattr(compatibility, "_reported", set())
     whole = torch.compile(outer, backend="eager")
     whole(X)
     with probing("double > y").values() as seen:

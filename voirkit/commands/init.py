@@ -11,7 +11,7 @@ from voirkit import voirfile
 from voirkit.commands.target import read_script, read_words
 from voirkit.errors import CommandLineError, VoirfileError
 from voirkit.options import ExtendedArgumentParser
-from voirkit.probes.candidates import READINGS, Candidate, Candidates
+from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from voirkit.commands.target import read_module, read_script, read_words
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.options import ExtendedArgumentParser
-from voirkit.probes.offers import FunctionOffers, Offer, offers
+from voirkit.probes.selector.suggestions import FunctionOffers, Offer, offers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from voirkit.errors import CommandLineError, SelectorError
 from voirkit.options import ExtendedArgumentParser
-from voirkit.probes.catalogue import Catalogue, catalogue, catalogue_of_module
+from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of_module
 from voirkit.script import enter_folder, folder_of, script
 from voirkit.words import Words
 

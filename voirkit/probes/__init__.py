@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.probes.scope import Scope
+    from voirkit.probes.live_functions import Scope
     from voirkit.probes.stream import Probe, global_probe, probing, refstring
 
 __all__ = ["Probe", "Scope", "global_probe", "probing", "refstring"]
@@ -24,6 +24,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'voirkit.probes' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module("voirkit.probes.scope" if name == "Scope" else "voirkit.probes.stream"), name)
+    value = getattr(import_module("voirkit.probes.live_functions" if name == "Scope" else "voirkit.probes.stream"), name)
     globals()[name] = value
     return value

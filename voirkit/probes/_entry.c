@@ -1,8 +1,8 @@
 /* Calls of chosen functions are seen on their way in and out, in the object that is called: by its vectorcall pointer.
  *
  * Nothing of that can be seen from Python, and no code changes: functions keep their identity, code and frames, and who has them already
- * calls them so too. It works for functions of Python (but on 3.11, which calls those without asking: see entry_code.py), for builtin
- * functions and for method descriptors. entry.py is what others use. Checked with CPython 3.10 to 3.13, whose sources say:
+ * calls them so too. It works for functions of Python (but on 3.11, which calls those without asking: see call_hooks.py), for builtin
+ * functions and for method descriptors. call_hooks.py is what others use. Checked with CPython 3.10 to 3.13, whose sources say:
  *
  * - 3.12 and later inline a call only where the pointer is the usual one, and PyFunction_SetVectorcall makes call sites look again;
  * - 3.11 and later call C functions of certain flags from specialised sites, without the pointer; such flags are compared as a whole, so

@@ -1,4 +1,4 @@
-/* Part of _entry.c: what the rewritten code of functions calls, of which there is some on 3.11 (entry_code.py): way(parameters...) at the
+/* Part of _entry.c: what the rewritten code of functions calls, of which there is some on 3.11 (call_hooks.py): way(parameters...) at the
  * begin, left(value) or failed(exception) at the end. */
 typedef struct {
     PyObject_HEAD

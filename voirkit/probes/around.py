@@ -26,10 +26,10 @@ import ast
 import copy
 import weakref
 
-from voirkit.probes import weave, woven
-from voirkit.probes.calls import MARK
-from voirkit.probes.compiled import leave_out, watch
-from voirkit.probes.source import NoSource, all_codes, compiled
+from voirkit.probes import weave
+from voirkit.probes.compatibility import exclude_from_torch_compile, watch_torch_compile
+from voirkit.probes.source import NoSource, all_codes, compile_like
+from voirkit.probes.tap_emitter import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import CodeType, FunctionType
     from typing import Any, Protocol
 
-    from voirkit.probes.names import FunctionNode
+    from voirkit.probes.source import FunctionNode
 
     class Here(Protocol):
         """What a thread is inside of; ``inside`` is an integer that ``enter`` may set, and ``leave`` must set back to ``was``."""
@@ -54,7 +54,7 @@ class Absent:
 
 ABSENT = Absent()
 _SLOTS = ("here", "enter", "leave", "absent", "on")
-_ON = True.__bool__  # what is put in its place under ``fullgraph=True`` says nothing (``compiled.py``)
+_ON = True.__bool__  # what is put in its place under ``fullgraph=True`` says nothing (``compatibility.py``)
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: the body runs later than the call
 
 
@@ -82,18 +82,18 @@ class Around:
         plain: Sequence[str] = (), left: Sequence[str] | None = None, unasked: bool = False,
     ) -> None:  # fmt: skip
         if unasked:
-            watch()
-        leave_out()
+            watch_torch_compile()
+        exclude_from_torch_compile()
         self.unasked = unasked
         self.here, self.most, self.enter, self.leave = here, most, enter, leave
         self.passed, self.value, self.plain = passed, value, plain
         self.left = passed if left is None else left
         self._made: dict[tuple[int, ...], Layers] = {}  # by identity of the program's code and of those further in
-        weave.stand_around(self)
+        weave.register_around(self)
 
     def forget(self) -> None:
         """No function runs with this any more."""
-        weave.go(self)
+        weave.unregister_around(self)
 
     def made(self, code: CodeType) -> bool:
         """Whether some code is one that was made with this."""
@@ -219,16 +219,16 @@ def _stacked(own: CodeType, names: dict[str, Any], qualname: str, arounds: tuple
             raise NoSource("runs after its call has returned: it is a generator or async.")
         for around in arounds:
             around._check(own)
-        tree, node = woven.tree_of(own, qualname, names)
+        tree, node = weave.tree_of(own, qualname, names)
         values: dict[str, Any] = {}
         for depth, around in enumerate(arounds):
             values.update(around.put(node, own, names, depth))
-        alike = [c for c in all_codes(compiled(tree, own)) if c.co_name == own.co_name and c.co_firstlineno == own.co_firstlineno]
+        alike = [c for c in all_codes(compile_like(tree, own)) if c.co_name == own.co_name and c.co_firstlineno == own.co_firstlineno]
         made = next(c for c in alike if any(isinstance(c2, str) and c2 in values for c2 in c.co_consts))
         code = made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
         known = outermost._made[key] = Layers(code, own, qualname, arounds)
         _layers[id(code)] = known
-        woven.note(code, own, frozenset(map(id, arounds)))
+        weave.register_code(code, own, frozenset(map(id, arounds)))
     return known.code
 
 

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
 from voirkit.interruptions import is_from_handler
-from voirkit.probes import find, imports, selectors, weave
-from voirkit.probes.anew import Follower, follows
-from voirkit.probes.catalogue import catalogue
-from voirkit.probes.events import Outlet, off
-from voirkit.probes.grammar import Parsed, ParsedFunction
-from voirkit.probes.language import ABSENT
-from voirkit.probes.matching import Memory, MemoryListener
-from voirkit.probes.plan import Element, Node, Rule, is_same
-from voirkit.probes.scope import NotDefinedYet
-from voirkit.probes.seen import HAPPENS_NOT, REPLACEABLE
-from voirkit.probes.sites import CanNot
+from voirkit.probes import live_functions, modules, weave
+from voirkit.probes.instrumenter import NEVER_ASSIGNED, REPLACEABLE
+from voirkit.probes.live_functions import NotDefinedYet, RedefinitionWatch, is_named_at
+from voirkit.probes.memory import Memory, MemoryListener
+from voirkit.probes.selector import check
+from voirkit.probes.selector.catalogue import catalogue
+from voirkit.probes.selector.grammar import Element, Node, Parsed, ParsedFunction, Rule, identity_check
 from voirkit.probes.source import CHANGED, NoSource, sets
-from voirkit.probes.taps import LocalListener, NeedsMemory, may_need_memory
-from voirkit.probes.woven import Path
+from voirkit.probes.tap_emitter import Unobservable
+from voirkit.probes.taps import LocalListener, NeedsMemory, Outlet, may_need_memory, off
+from voirkit.probes.weave import Path
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FunctionType
+
 
 UNSEEN = (
     "is loaded, but by no import that voirkit sees (spec_from_file_location, or an import hook before that of voirkit), and not watched. "
@@ -72,10 +71,10 @@ class Engine:
         self._attached: list[tuple[ref[FunctionType], AnyListener]] = []
         self._hosts: list[tuple[weave.Patch, Path, AnyListener]] = []
         self._bound: set[Node] = set()
-        self._followers: list[tuple[Follower, AnyListener]] = []
+        self._followers: list[tuple[RedefinitionWatch, AnyListener]] = []
         self._listeners: list[AnyListener] = []
         self._memories: list[Memory] = []
-        self._orders: list[tuple[imports.Order, AnyListener]] = []
+        self._orders: list[tuple[modules.ModuleRequest, AnyListener]] = []
         self._is_heard = False
 
     @property
@@ -107,7 +106,7 @@ class Engine:
                 self.off()
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
             for order, _ in self._orders:
-                imports.add(order)
+                modules.add(order)
         self._scope = {}  # the objects in it are the program's, to live and die
 
     def _ready(self, rule: Rule) -> list[tuple[weave.Patch, Path, AnyListener]]:
@@ -126,7 +125,7 @@ class Engine:
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
         if function.module is not None:
-            order = imports.Order(
+            order = modules.ModuleRequest(
                 function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complainer(function)
             )
             self._orders.append((order, listener))
@@ -134,7 +133,7 @@ class Engine:
                 self._ready_top(node)
                 return []
             try:
-                found = find.absolute(function)
+                found = live_functions.find_absolute(function)
             except NotDefinedYet:
                 if (function.module or "__main__") in sys.modules and not (self._may_wait and not function.module):
                     raise self._wrong(node, None) from None
@@ -148,7 +147,7 @@ class Engine:
                 raise self._wrong(node, None) from None
         else:
             try:
-                found = find.in_scope(function, self._scope)
+                found = live_functions.find_in_scope(function, self._scope)
             except Exception:  # a property of the user's object may raise anything
                 raise self._wrong(node, None) from None
             if found.is_bound:
@@ -168,7 +167,7 @@ class Engine:
             self._check_source(node)
         self.missing.add(function.reference)
 
-    def _tried(self, node: Node, listener: AnyListener, found: find.Found) -> tuple[weave.Patch, Path, AnyListener]:
+    def _tried(self, node: Node, listener: AnyListener, found: live_functions.Target) -> tuple[weave.Patch, Path, AnyListener]:
         """Weave, without putting it in place.
 
         Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any
@@ -180,8 +179,8 @@ class Engine:
         for function in [found.host] if found.host is not None else candidates:
             listener.hit.clear()
             try:
-                patch = weave.tried(function, found.path, listener)
-            except (NoSource, CanNot) as exc:
+                patch = weave.prepare(function, found.path, listener)
+            except (NoSource, Unobservable) as exc:
                 problem, target = problem or exc, target or function
                 continue
             lacking = self._lacking(node, listener)
@@ -201,10 +200,10 @@ class Engine:
     def _tell_never_set(self, node: Node, listener: AnyListener, function: FunctionType) -> None:
         """A variable that is only declared (``x: int``) is there, so that it may be named; but nothing will come."""
         for element, kinds in listener.hit.items():
-            if kinds <= HAPPENS_NOT:
+            if kinds <= NEVER_ASSIGNED:
                 self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
 
-    def _bind(self, node: Node, found: find.Found) -> None:
+    def _bind(self, node: Node, found: live_functions.Target) -> None:
         """Only calls of this very object's method count, and the event has the object.
 
         Raises:
@@ -223,7 +222,7 @@ class Engine:
                 f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
             )
         if all(e.name != name or e.check is None for e in node.elements):
-            node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, is_same(found.owner), None))
+            node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, identity_check(found.owner), None))
 
     def _attach(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         self._attached.append((weave.attach(patch, path, listener), listener))
@@ -234,10 +233,10 @@ class Engine:
     def _attach_inner(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         """Functions that were already made inside the host."""
         self._tell_frozen(listener)
-        for function in list(weave.made_at(patch, path, listener)):
+        for function in list(weave.functions_made_at(patch, path, listener)):
             try:
-                inner = weave.tried(function, (), listener)
-            except (NoSource, CanNot):
+                inner = weave.prepare(function, (), listener)
+            except (NoSource, Unobservable):
                 continue
             self._attach(inner, (), listener)
 
@@ -253,13 +252,13 @@ class Engine:
             for memory in self._memories:
                 memory.end()
             for order, _ in self._orders:
-                imports.remove(order)
+                modules.remove(order)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
             for _, _, listener in self._hosts:
                 self._tell_frozen(listener)
             if self._hosts or any(order.made for order, _ in self._orders):
-                weave.restore_made(self._listeners)
+                weave.restore_functions(self._listeners)
             self._attached.clear()
             self._orders.clear()
             self._hosts.clear()
@@ -297,7 +296,7 @@ class Engine:
         """Says what goes wrong with a function that is defined later."""
 
         def complain(exc: Exception) -> None:
-            self._complain(function.wrong(f"{function.reference} {exc}") if isinstance(exc, (CanNot, NoSource)) else exc)
+            self._complain(function.wrong(f"{function.reference} {exc}") if isinstance(exc, (Unobservable, NoSource)) else exc)
 
         return complain
 
@@ -310,7 +309,7 @@ class Engine:
             return
         with weave.lock:
             try:
-                found = find.absolute(node.function, is_done=True)
+                found = live_functions.find_absolute(node.function, is_done=True)
                 self.missing.discard(node.function.reference)
                 for function in found.functions:
                     if weave.adopt(function, listener):
@@ -320,7 +319,7 @@ class Engine:
                 patch, path, _ = self._tried(node, listener, found)
                 self._attach(patch, path, listener)
                 self._follow(None if path else patch.function(), listener)
-            except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, CanNot):
+            except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, Unobservable):
                 self._complain(node.function.wrong(f"'{node.function.reference}' is not there, now that its module has run."))
             except Exception as exc:  # this stands in the middle of an import
                 if is_from_handler(exc) or isinstance(exc, RecursionError):
@@ -335,8 +334,8 @@ class Engine:
         if function is None or node in self._bound or any(other is listener for _, other in self._followers):
             return
         module = function.__globals__.get("__name__") if node.function.module is None else node.function.module or "__main__"
-        if isinstance(module, str) and follows(module, node.function.path, function):
-            follower = Follower(module, node.function.path, function, lambda new: self._renew(new, listener))
+        if isinstance(module, str) and is_named_at(module, node.function.path, function):
+            follower = RedefinitionWatch(module, node.function.path, function, lambda new: self._renew(new, listener))
             self._followers.append((follower, listener))
 
     def _renew(self, function: FunctionType, listener: AnyListener) -> None:
@@ -350,13 +349,13 @@ class Engine:
                 self._attached.append((ref(function), listener))
                 return
             listener.hit.clear()
-            patch = weave.tried(function, (), listener)
+            patch = weave.prepare(function, (), listener)
             if self._lacking(listener.node, listener) is None:
                 self._attach(patch, (), listener)
                 return
-            selectors.check_function(listener.node.function, function)
+            check.check_function(listener.node.function, function)
             self._complain(self._not_watched(function, listener))
-        except (NoSource, CanNot, NeedsMemory) as exc:
+        except (NoSource, Unobservable, NeedsMemory) as exc:
             self._complain(self._not_watched(function, listener, f"it {exc}" if str(exc) else ""))
         except Exception as exc:
             self._complain(exc.with_traceback(None))  # which would keep the function
@@ -374,7 +373,9 @@ class Engine:
                 self._complain(listener.node.function.wrong(f"{order.module} {UNSEEN}"))
         found = [(follower.other(), listener) for follower, listener in self._followers]
         followed = {id(listener) for _, listener in self._followers}
-        found += [(find.at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed]
+        found += [
+            (live_functions.function_at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed
+        ]
         for function, listener in found:
             if function is not None and not weave.has_taps(function, listener):
                 self._complain(self._not_watched(function, listener))
@@ -391,7 +392,7 @@ class Engine:
         if not function.module and file is not None and os.path.isfile(file):
             with open(file, "rb") as source:
                 script = catalogue(source.read(), file)
-        selectors.check_all(alone, script, selectors.shown(file or ""), None)
+        check.check_all(alone, script, check.display_path(file or ""), None)
 
     # errors
 
@@ -399,11 +400,11 @@ class Engine:
         """Why a function can not be watched: first in the words of the catalogue, which knows the near names."""
         function = node.function
         if function.module is None:
-            selectors.check_in_scope(function, self._scope)
+            check.check_in_scope(function, self._scope)
         else:
             self._check_source(node)
             if target is not None:
-                selectors.check_function(function, target)
+                check.check_function(function, target)
         if target is None:
             return function.wrong(f"'{function.reference}' is no function that can be probed.")
         label = _label(target)
@@ -417,7 +418,4 @@ class Engine:
 
 def _label(function: FunctionType) -> str:
     code = function.__code__
-    return f"{function.__qualname__} ({selectors.shown(code.co_filename)}:{code.co_firstlineno})"
-
-
-__all__ = ["ABSENT", "Engine"]
+    return f"{function.__qualname__} ({check.display_path(code.co_filename)}:{code.co_firstlineno})"

@@ -483,6 +483,3 @@ def _is_there(place: tuple[int, int, int] | None) -> bool:
     while frame is not None and id(frame) != number:
         frame = frame.f_back
     return frame is not None and frame.f_lasti == instruction
-
-
-__all__ = ["Exchange"]

@@ -1,23 +1,29 @@
-"""Probes beyond the process that made them: which are on, what happens to them at a fork, and what comes back from children.
+"""Probes beyond the process that made them: what happens to them at a fork or spawn, and what comes back from children.
 
 A process that has no children, or no probes, pays for none of this: what is needed is loaded when the first child is about to be made.
+A probe that cannot be made in a spawned process is reported once, and seen in the other processes.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, ModuleType
+from typing import Any
 
-from voirkit import child_process, streams
-from voirkit.errors import VoirkitError
+from voirkit import child_process, inherit, streams
+from voirkit.errors import SelectorError, VoirkitError
 from voirkit.probes import weave
+from voirkit.probes.children import EXACT
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from voirkit.probes.children import Relay
+    from voirkit.probes.children import Item, Relay
     from voirkit.probes.exchange import Exchange
     from voirkit.probes.stream import Probe
 
@@ -59,7 +65,7 @@ relays: list[Relay] = []  # the probes of the processes that this one descends f
 # in the process that made the probes
 
 
-def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
+def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
     """A probe has been switched on."""
     relayed = probe._relayed
     relayed.names = {name: scope[name] for parsed in probe._parsed for name in map(_first, (*parsed.names, *parsed.tags)) if name in scope}
@@ -67,7 +73,7 @@ def watch(probe: Probe, scope: Mapping[str, Any]) -> None:
     _probes[relayed.key] = probe
 
 
-def end(probe: Probe) -> None:
+def end_probe(probe: Probe) -> None:
     """A probe's stream is about to end: hand it what children have sent."""
     relayed, exchange = probe._relayed, _exchange
     if _probes.get(relayed.key) is not probe:
@@ -132,7 +138,7 @@ def end_after_children(function: Callable[[], None]) -> bool:
     return bool(_probes) and _exchange is not None and child_process.when_they_have_ended(function)
 
 
-def _take(pid: int, key: int, data: Any) -> None:
+def _receive(pid: int, key: int, data: Any) -> None:
     """Something has come from a child."""
     probe = _probes.get(key)
     if probe is None:
@@ -156,7 +162,7 @@ def _take(pid: int, key: int, data: Any) -> None:
 
 def _captures(probe: Probe, data: dict[str, Any], wrap: Any, worker: int | None) -> dict[str, Any]:
     """A raw event."""
-    from voirkit.probes.events import Capture
+    from voirkit.probes.taps import Capture
 
     engine: Any = probe._engine
     sources = {e.alias: e.source for rule in engine.rules for node in rule.nodes for e in node.elements}
@@ -183,13 +189,13 @@ def opened() -> Exchange | None:
         from voirkit.probes.exchange import Exchange
 
         try:
-            _exchange = Exchange(_take, _child_closed)
+            _exchange = Exchange(_receive, _child_closed)
         except OSError as exc:
             streams.report(f"the events of child processes cannot be had ({streams.describe(exc)}).")
     return _exchange
 
 
-def own() -> list[Probe]:
+def own_probes() -> list[Probe]:
     """The probes of this process that are on."""
     return list(_probes.values())
 
@@ -218,7 +224,7 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    for probe in own():
+    for probe in own_probes():
         notice(probe)
     if _exchange is not None:
         _exchange.after_fork()
@@ -281,3 +287,169 @@ def _nowhere(event: Any) -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+_MAKE_PROBES = "voirkit.probes.processes:make_probes"
+
+# in the process that starts another
+
+
+def watch_spawned() -> None:
+    """From now on the processes that multiprocessing starts get the probes with them."""
+    inherit.watch(_MAKE_PROBES, offered, subprocesses=False)  # their functions are not there yet when torch is imported
+
+
+def unwatch_spawned() -> None:
+    """No more, if no probe is on."""
+    if not are_there():
+        inherit.unwatch(_MAKE_PROBES)
+
+
+def offered() -> list[tuple[Any, ...]] | None:
+    """For each process to send to: its address, its token, the number of slots, and the probes; None without any."""
+    ways = []
+    own = own_probes()
+    exchange = opened() if own else None
+    if exchange is not None:
+        exchange.go()
+        uplink = exchange.uplink(slots())
+        for probe in own:
+            notice(probe)
+        items = [crossing(probe, probe._relayed.key) for probe in own]
+        ways.append((uplink.address, uplink.token, uplink.slots, [item for item in items if item is not None]))
+    for relay in relays:
+        item = relay.item if relay.probe is None else crossing(relay.probe, relay.key, relay.complain)
+        if item is not None:
+            ways.append((relay.uplink.address, relay.uplink.token, relay.uplink.slots, [item]))
+    return ways or None
+
+
+def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
+    """What a spawned process needs to make an equal probe; None, and it is told once, if it can not have it."""
+    engine: Any = probe._engine
+    if engine is None or not (engine._is_heard or probe._relayed.emit is not None) or probe._ended:
+        return None
+    if any(function.is_top for parsed in probe._parsed for function in parsed.functions):
+        return None  # the script is run here; a process that is spawned imports it to have what it defines
+    try:
+        watched = engine.watched
+        selectors = [
+            (parsed.selector, parsed.where, [_reference(function, watched) for function in parsed.functions]) for parsed in probe._parsed
+        ]
+        names = {name: _name_for_children(name, value) for name, value in probe._relayed.names.items()}
+        if probe._relayed.overriding:
+            raise VoirkitError(
+                "it replaces values, which cannot be done in processes that are spawned: nothing is replaced nor seen there.",
+                next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
+            )
+    except VoirkitError as exc:
+        tell = complain if complain is not None else lambda text: probe._complain(VoirkitError(text))
+        tell(str(exc))
+        return None
+    return key, selectors, names, probe._kind
+
+
+def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str, tuple[str, ...]]:
+    """Module and path by which another process finds a function."""
+    from voirkit.probes import live_functions
+    from voirkit.probes.live_functions import NotDefinedYet
+    from voirkit.probes.selector.grammar import ParsedFunction
+
+    if function.module is not None:
+        return function.module, function.path
+    live = watched.get(function)
+    if live is not None:
+        module = "" if live.__module__ in ("__main__", "__mp_main__") else live.__module__
+        path = tuple(part for part in live.__qualname__.split(".") if part != "<locals>")
+        try:
+            found = live_functions.find_absolute(ParsedFunction("", module, path, (), "", ""))
+            if any(live is other for other in found.functions):
+                return module, path
+        except (NotDefinedYet, AttributeError, TypeError):
+            pass
+    raise SelectorError(
+        f"'{function.reference}' cannot be seen in processes that are spawned: it is not found there under a name.",
+        next="Name a function of a module or of the script, such as //train or /module/function.",
+    )
+
+
+def _name_for_children(name: str, value: Any) -> tuple[Any, ...]:
+    """How another process finds what a name in a condition stands for."""
+    from voirkit.probes.selector import grammar
+
+    if type(value) in EXACT:
+        return "value", value
+    if isinstance(value, ModuleType):
+        return "module", value.__name__
+    if grammar.is_tag(value):
+        return "tag", str(value.name)
+    module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(module, str) and isinstance(path, str):
+        found: Any = sys.modules.get(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if found is value and value is not None:
+            return "named", module, path
+    raise VoirkitError(f"it cannot be seen in processes that are spawned: '{name}', in its condition, is not found there under a name.")
+
+
+# in the process that was started
+
+
+def make_probes(ways: list[tuple[Any, ...]]) -> None:
+    """Make the probes of the processes that this one descends from."""
+    from voirkit.probes.children import Relay, Uplink
+
+    uplinks: dict[Any, Uplink] = {}
+    for address, token, slots, items in ways:
+        uplink = uplinks.setdefault(address, Uplink(address, token, slots))
+        for item in items:
+            key, selectors, names, kind = item
+            relay = Relay(uplink, key, bool(kind["raw"]), item)
+            try:
+                relay.engine = _engine_for(selectors, names, kind, relay)
+            except VoirkitError as exc:
+                relay.complain(f"it cannot be seen in a process that was spawned.\n  {exc}")
+            except Exception as exc:
+                relay.complain(f"it cannot be seen in a process that was spawned ({type(exc).__name__}: {exc}).")
+            else:
+                relays.append(relay)
+
+
+def _engine_for(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[str, Any], relay: Any) -> Any:
+    from voirkit.probes.engine import Engine
+    from voirkit.probes.selector.grammar import parse
+
+    parsed = []
+    for selector, where, functions in selectors:
+        plain = parse(selector, where)
+        absolute = tuple(replace(f, module=m, path=tuple(p)) for f, (m, p) in zip(plain.functions, functions, strict=True))
+        focus = absolute[plain.functions.index(plain.focus)]
+        parsed.append(replace(plain, functions=absolute, focus=focus))
+    scope = {name: _resolved(*found) for name, found in names.items()}
+
+    def complain(exc: BaseException) -> None:
+        if streams.is_meant(exc):
+            streams.again(exc)
+        relay.complain(str(exc) if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {exc}")
+
+    engine = Engine(parsed, scope, complain, complain, may_wait=True, **kind)
+    engine.listen(relay.emit)
+    engine.on()
+    return engine
+
+
+def _resolved(how: str, *what: Any) -> Any:
+    from importlib import import_module
+
+    from voirkit.probes.selector import grammar
+
+    if how == "value":
+        return what[0]
+    if how == "tag":
+        return getattr(grammar.tag, what[0])
+    module = sys.modules.get(what[0]) or import_module(what[0])
+    found: Any = module
+    for part in what[1].split(".") if how == "named" else ():
+        found = getattr(found, part)
+    return found

@@ -1,9 +1,7 @@
-"""From a live function's code back to its syntax tree, in just as much of a module as it takes to compile it again the
-same.
+"""From a live function's code back to its syntax tree, and the names that a tree binds and uses.
 
-Only the function's own lines are parsed.  Around them stand the functions and classes that its qualified name tells
-of, empty but for the variables that it takes from them, so that closures, ``super()`` and private names come out as
-they were.
+Only the function's own lines are parsed. Around them stand the functions and classes that its qualified name names, empty but for the
+variables that it takes from them, so that closures, ``super()`` and private names come out as they were.
 """
 
 from __future__ import annotations
@@ -12,17 +10,19 @@ import __future__
 import ast
 import io
 import linecache
+import sys
 import tokenize
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from voirkit.probes import rewritten
+from voirkit.probes.selector.grammar import TOP
 from voirkit.quiet import quiet
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import CodeType
 
-    from voirkit.probes.names import FunctionNode
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
@@ -34,14 +34,14 @@ class NoSource(Exception):
     """The source is not there, or is not that of the code; says why, to follow the function's name."""
 
 
-def compiled(tree: ast.Module, code: CodeType) -> CodeType:
+def compile_like(tree: ast.Module, code: CodeType) -> CodeType:
     """Compile a tree under the name and ``__future__`` imports of some code."""
     with quiet(code.co_filename):  # they were given when the program itself was compiled
         made: CodeType = compile(tree, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
     return made
 
 
-def parsed(text: str, code: CodeType) -> ast.Module:
+def parse_like(text: str, code: CodeType) -> ast.Module:
     """Parse a text under the name and ``__future__`` imports of some code."""
     flags = code.co_flags & _FUTURE | ast.PyCF_ONLY_AST
     with quiet(code.co_filename):
@@ -49,7 +49,7 @@ def parsed(text: str, code: CodeType) -> ast.Module:
     return tree
 
 
-_kept: dict[str, list[list[str]]] = {}  # the lines of files as they were when their code was compiled, as far as that is known
+_known_lines: dict[str, list[list[str]]] = {}  # the lines of files as they were when their code was compiled, as far as that is known
 VERSIONS = 4  # of a file that is edited and reloaded
 
 
@@ -63,9 +63,9 @@ def lines_of(source: bytes) -> list[str]:
     return io.TextIOWrapper(io.BytesIO(source), encoding).readlines()
 
 
-def keep(filename: str, lines: list[str]) -> None:
+def remember_lines(filename: str, lines: list[str]) -> None:
     """Remember the lines of a file that code was compiled from: it may be edited while the program runs."""
-    kept = _kept.setdefault(filename, [])
+    kept = _known_lines.setdefault(filename, [])
     kept[:] = [lines, *(other for other in kept if other != lines)][:VERSIONS]
 
 
@@ -79,7 +79,7 @@ def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
     Raises:
         NoSource: There are none.
     """
-    kept = list(_kept.get(code.co_filename, ()))
+    kept = list(_known_lines.get(code.co_filename, ()))
     yield from kept
     lines = linecache.getlines(code.co_filename, dict(names))
     if lines and lines not in kept:
@@ -101,18 +101,18 @@ def trees_in(
     """
     qualname = getattr(code, "co_qualname", qualname)
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":
-        found = _alone(code, lines, qualname)
+        found = _function_only(code, lines, qualname)
         if found is not None:
             imports = _imports(found[1], names)
             found[0].body[:0] = imports
-            rewritten.rewrite(found[0], code, lines)
+            rewrite_pytest_asserts(found[0], code, lines)
             yield found
-            again = _alone(code, lines, qualname) if imports else None
+            again = _function_only(code, lines, qualname) if imports else None
             if again is not None:  # a script's statements are compiled in parts, of which its imports may be another
-                rewritten.rewrite(again[0], code, lines)
+                rewrite_pytest_asserts(again[0], code, lines)
                 yield again
     for found in _in_module(code, lines):
-        rewritten.rewrite(found[0], code, lines)
+        rewrite_pytest_asserts(found[0], code, lines)
         yield found
 
 
@@ -132,7 +132,7 @@ TOO_DEEP = "can not be probed: it stands too deep in its source, or the program 
 CHANGED = "can not be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
 
 
-def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module, FunctionNode] | None:
+def _function_only(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module, FunctionNode] | None:
     start = code.co_firstlineno - 1
     if start >= len(lines):
         return None
@@ -145,7 +145,7 @@ def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module,
             end = n + 1
     text = "".join(lines[start:end])
     try:
-        tree = parsed(("if 1:\n" if indent else "") + text, code)
+        tree = parse_like(("if 1:\n" if indent else "") + text, code)
     except SyntaxError:
         return None
     body = tree.body[0].body if indent and isinstance(tree.body[0], ast.If) else tree.body
@@ -153,7 +153,7 @@ def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module,
     if not isinstance(node, _DEFINITIONS) or node.name != code.co_name:
         return None
     ast.increment_lineno(node, start - bool(indent))
-    around = _around(qualname)
+    around = _definitions_around(qualname)
     free = [name for name in code.co_freevars if name != "__class__"]
     kinds = [kind for kind, _ in around]
     if (free and "def" not in kinds) or (len(free) < len(code.co_freevars) and "class" not in kinds):
@@ -169,7 +169,7 @@ def _alone(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module,
     return ast.fix_missing_locations(ast.Module(inner, [])), node
 
 
-def _around(qualname: str) -> list[tuple[str, str]]:
+def _definitions_around(qualname: str) -> list[tuple[str, str]]:
     """What is around a function, the outermost first."""
     parts = qualname.split(".")
     found = []
@@ -181,7 +181,7 @@ def _around(qualname: str) -> list[tuple[str, str]]:
 
 def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, FunctionNode]]:
     try:
-        tree = parsed("".join(lines), code)
+        tree = parse_like("".join(lines), code)
     except SyntaxError:
         return
     for statement in tree.body:
@@ -198,7 +198,7 @@ def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, F
             yield ast.Module([statement], []), node
 
 
-def copied(node: Any) -> Any:
+def copy_tree(node: Any) -> Any:
     """A copy of a tree, however deep: ``copy.deepcopy`` takes seven calls a level."""
     made: Any = ast.AST.__new__(type(node))
     stack = [(node, made)]
@@ -304,3 +304,170 @@ def all_codes(code: CodeType) -> Iterator[CodeType]:
     yield code
     for inner in inner_codes(code):
         yield from all_codes(inner)
+
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def outer_fields(node: ast.AST) -> list[tuple[ast.AST, str]]:
+    """Where the expressions of a nested definition stand that the scope around it evaluates: decorators, defaults, bases ..."""
+    found: list[tuple[ast.AST, str]] = [(node, field) for field in ("decorator_list", "bases", "keywords")]
+    if isinstance(node, FunctionNode):
+        a = node.args
+        every = [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg]
+        found += [(a, "defaults"), (a, "kw_defaults"), *((x, "annotation") for x in every if x is not None), (node, "returns")]
+    return [(at, field) for at, field in found if getattr(at, field, None)]
+
+
+def outer_expressions(node: ast.AST) -> list[ast.AST]:
+    """Those expressions, in the order in which they are evaluated."""
+    values = [getattr(at, field) for at, field in outer_fields(node)]
+    return [v for value in values for v in (value if isinstance(value, list) else [value]) if v is not None]
+
+
+def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
+    """What is in a function's or expression's own scope, nested scopes left out (``also`` the node itself)."""
+    stack = [node] if also else list(ast.iter_child_nodes(node))
+    while stack:
+        at = stack.pop()
+        if isinstance(at, SCOPES):
+            stack += outer_expressions(at)
+            continue
+        yield at
+        stack += ast.iter_child_nodes(at)
+
+
+def bound_in(node: FunctionNode) -> set[str]:
+    """The names that a function's own statements bind."""
+    a = node.args
+    found = {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None}
+    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in ([node.body] if isinstance(node, ast.Lambda) else node.body)]
+    while stack:
+        at, deep = stack.pop()
+        if isinstance(at, ast.NamedExpr):
+            found.add(at.target.id)
+        elif isinstance(at, ast.Name) and not isinstance(at.ctx, ast.Load) and not deep:
+            found.add(at.id)
+        elif isinstance(at, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.split(".")[0] for alias in at.names}
+        elif isinstance(at, ast.pattern | ast.ExceptHandler):
+            found |= {n for n in (getattr(at, "name", None), getattr(at, "rest", None)) if n}
+        elif isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(at.name)
+        deep = deep or isinstance(at, COMPREHENSIONS)
+        stack += [(child, deep) for child in (outer_expressions(at) if isinstance(at, SCOPES) else ast.iter_child_nodes(at))]
+    return found
+
+
+def used_in(at: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The names that a function's statements use, but for what scopes inside it (functions, classes, comprehensions) bind for themselves.
+
+    ``hidden``: names that have another meaning there.
+    """
+    rest: Iterable[ast.AST] = ast.iter_child_nodes(at)
+    if isinstance(at, ast.Name):
+        if at.id not in hidden:
+            yield at.id
+        return
+    if isinstance(at, SCOPES):
+        for outer in outer_expressions(at):
+            yield from used_in(outer, hidden)
+        if isinstance(at, FunctionNode):
+            hidden |= bound_in(at)
+        else:
+            hidden |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        rest = [at.body] if isinstance(at, ast.Lambda) else at.body
+    elif isinstance(at, COMPREHENSIONS):
+        yield from used_in(at.generators[0].iter, hidden)
+        hidden |= {name for generator in at.generators for name in bound(generator.target)}
+    for child in rest:
+        yield from used_in(child, hidden)
+
+
+def bound(*targets: ast.expr) -> list[str]:
+    """The names that targets bind, in order."""
+    found: list[str] = []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            found.append(target.id)
+        elif isinstance(target, ast.Tuple | ast.List):
+            found += bound(*target.elts)
+        elif isinstance(target, ast.Starred):
+            found += bound(target.value)
+    return list(dict.fromkeys(found))  # v, v = 1, 2 sets v once, as far as can be told afterwards
+
+
+def leaves(*targets: ast.expr) -> Iterator[ast.expr]:
+    """The names, attributes and items that targets set, in the order in which that is done."""
+    for target in targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            yield from leaves(*target.elts)
+        elif isinstance(target, ast.Starred):
+            yield from leaves(target.value)
+        else:
+            yield target
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of an attribute; nothing for other expressions."""
+    path: list[str] = []
+    while isinstance(node, ast.Attribute):
+        path.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *path]) if isinstance(node, ast.Name) else ""
+
+
+def mangled(name: str, code: CodeType) -> str:
+    """``_K__x`` for ``__x`` in the code of a class's method."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    known = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names)
+    return next((n for n in known if n.startswith("_") and n != name and n.endswith(name)), name)
+
+
+def pattern_names(pattern: ast.AST) -> list[str]:
+    found: list[str] = []
+    name = getattr(pattern, "name", None)
+    for child in ast.iter_child_nodes(pattern):
+        found += pattern_names(child)
+    rest = getattr(pattern, "rest", None)
+    return list(dict.fromkeys([*found, *(n for n in (name, rest) if isinstance(n, str))]))
+
+
+def deleted_in(node: ast.AST) -> frozenset[str]:
+    """Names that may be unbound again, in the function or in one inside it."""
+    gone = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
+    return frozenset(gone | {n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler) and n.name})
+
+
+def as_function(statements: list[ast.stmt]) -> ast.FunctionDef:
+    """A function with these statements for its body, to be looked at or tapped in the module's stead."""
+    nothing = ast.arguments(posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
+    function = ast.FunctionDef(name=TOP, args=nothing, body=statements, decorator_list=[], returns=None)
+    function.lineno, function.col_offset = 1, 0
+    return function
+
+
+def is_top(node: ast.AST) -> bool:
+    """Whether a function only stands for a module."""
+    return isinstance(node, ast.FunctionDef) and node.name == TOP
+
+
+def is_future(statement: ast.stmt) -> bool:
+    """Whether it is an import from ``__future__``."""
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__" and not statement.level
+
+
+PYTEST_PREFIX = "@py"  # how the variables begin that pytest puts into functions
+
+
+def rewrite_pytest_asserts(tree: ast.Module, code: CodeType, lines: Sequence[str]) -> None:
+    """Rewrite the ``assert`` statements in a tree, if pytest has rewritten those of some code."""
+    if not any(name.startswith(PYTEST_PREFIX) for name in (*code.co_varnames, *code.co_names)):
+        return
+    module: Any = sys.modules.get("_pytest.assertion.rewrite")
+    hook = next((f for f in sys.meta_path if module is not None and isinstance(f, module.AssertionRewritingHook)), None)
+    if hook is not None:
+        module.rewrite_asserts(tree, "".join(lines).encode(), code.co_filename, hook.config)

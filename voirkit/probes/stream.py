@@ -10,18 +10,20 @@ import os
 import sys
 import weakref
 from bdb import BdbQuit
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.phases import StopProgram
-from voirkit.probes import processes, spawn
-from voirkit.probes import selectors as _selectors
-from voirkit.probes.catalogue import catalogue
-from voirkit.probes.scope import Scope, bare
-from voirkit.probes.source import keep, lines_of
+from voirkit.probes import processes
+from voirkit.probes.live_functions import Scope, without_wrappers
+from voirkit.probes.selector import check
+from voirkit.probes.selector.catalogue import catalogue
+from voirkit.probes.selector.grammar import parse
+from voirkit.probes.source import lines_of, remember_lines
 from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -77,7 +79,7 @@ class Probe(Stream):
             raise TypeError(f"probe_type is 'immediate', 'total' or None, not {probe_type!r}")
         self.selectors, self.made_at = selectors, where
         self.site: str | None = None
-        self._parsed = [_selectors.parse(selector, where) for selector in selectors]
+        self._parsed = [parse(selector, where) for selector in selectors]
         self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
         self._kind: dict[str, Any] = {"raw": raw, "probe_type": probe_type, "overridable": overridable}
         self._engine: Engine | None = None
@@ -113,9 +115,9 @@ class Probe(Stream):
         script = None
         if program.source is not None and program.path is not None:
             script = catalogue(program.source, program.path)
-            keep(program.path, lines_of(program.source))
+            remember_lines(program.path, lines_of(program.source))
         for parsed in self._parsed:
-            site = _selectors.check_all(
+            site = check.check_all(
                 parsed, script, program.name, self._scope,
                 probe_type=self._kind["probe_type"], overridable=self._kind["overridable"],
             )  # fmt: skip
@@ -146,8 +148,8 @@ class Probe(Stream):
         engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)
         engine.listen(*self._emitter())
         engine.on()
-        processes.watch(self, self._scope)
-        spawn.watch()
+        processes.add_probe(self, self._scope)
+        processes.watch_spawned()
         self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
@@ -167,9 +169,9 @@ class Probe(Stream):
 
     def _end(self) -> None:
         try:
-            processes.end(self)
+            processes.end_probe(self)
         finally:
-            spawn.unwatch()
+            processes.unwatch_spawned()
             super()._end()
 
     def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:
@@ -324,23 +326,20 @@ def refstring(function: Any) -> str:
     """
     from types import FunctionType
 
-    from voirkit.probes import find
-    from voirkit.probes.grammar import ParsedFunction
-    from voirkit.probes.scope import NotDefinedYet
+    from voirkit.probes import live_functions
+    from voirkit.probes.live_functions import NotDefinedYet
+    from voirkit.probes.selector.grammar import ParsedFunction
 
     thing = vars(function).get("__init__", function) if isinstance(function, type) else function
     if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004
         thing = type(thing).__call__
     module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(qualname, str) or not hasattr(bare(thing), "__code__"):
+    if not isinstance(module, str) or not isinstance(qualname, str) or not hasattr(without_wrappers(thing), "__code__"):
         raise TypeError(f"a {type(function).__name__} without Python code has no reference")
     path = tuple(part for part in qualname.split(".") if part != "<locals>")
     reference = f"/{'' if module == '__main__' else module}/{'/'.join(path)}"
     try:
-        find.absolute(ParsedFunction(reference, "" if module == "__main__" else module, path, (), reference, ""))
+        live_functions.find_absolute(ParsedFunction(reference, "" if module == "__main__" else module, path, (), reference, ""))
     except (NotDefinedYet, AttributeError):
         raise SelectorError(f"there is no function {reference!r}, though {qualname} says that it is there.") from None
     return reference
-
-
-__all__ = ["Probe", "global_probe", "probing", "refstring"]

@@ -1,8 +1,8 @@
-"""Taps for selectors inside one function: functions that read all they need from the variables at the site.
+"""Taps for selectors inside one function: functions that read all they need from the variables at the site; and where events go.
 
-Each is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of
-the same
-shape: the cost of an event is one call, a dictionary, and the subscriber (``benchmarks/probes.py``).
+Each tap is written as a few lines of Python for its site, with a fixed number of arguments, compiled once for all sites of
+the same shape: an event costs one call, a dictionary, and the subscriber (``benchmarks/probes.py``). The function that takes events sits
+in a cell that all taps of a probe share, so that it can be changed under them. What a subscriber raises never gets into the program.
 """
 
 from __future__ import annotations
@@ -10,21 +10,169 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
+import threading
 from functools import cache
 from itertools import count
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from types import CellType, CodeType, FunctionType
+from typing import Any
 
-from voirkit.probes.events import Capture, Outlet
-from voirkit.probes.names import mangled
-from voirkit.probes.plan import Element, Node, plain_names
-from voirkit.probes.scope import locals_of
+from voirkit.interruptions import is_from_handler
+from voirkit.probes.live_functions import locals_of
+from voirkit.probes.selector.grammar import ABSENT, Element, Node, plain_names
+from voirkit.probes.source import mangled
 from voirkit.streams import MEANT, in_turn, threads
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from voirkit.probes.sites import Site, Tap
+    from voirkit.probes.tap_emitter import Site, Tap
+
+
+class Off(Exception):
+    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among many others."""
+
+
+def off(event: Any) -> None:
+    raise Off
+
+
+class Outlet:
+    """What the taps of one probe share.
+
+    Attributes:
+        emit: A cell with the function that takes an event.
+        failed: A cell with the function that takes what it raised, and says whether that is for the program.
+        count: A cell with the number of events.
+        begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
+        drop: What then takes that a begin will have no end, or None.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
+        self.emit, self.count = CellType(off), CellType(0)
+        self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
+        self._told, self.complain = failed, complain
+        self.drop: Callable[[Any], None] | None = None
+        self._slot = threading.local()
+
+    def _failed(self, exc: BaseException) -> bool:
+        # At the recursion limit it is the program that is at fault, and will be told so itself.
+        if isinstance(exc, Off | RecursionError):
+            return False
+        if is_from_handler(exc):
+            return True
+        try:
+            self._told(exc)
+        except RecursionError:
+            pass  # the next event that fails, with more room, tells it
+        return False
+
+    def open(self, emit: Callable[[Any], None], pair: Any) -> None:
+        """Send events to a function."""
+        self.emit.cell_contents = emit
+        self.begin.cell_contents, self.end.cell_contents, self.drop = pair or (None, None, None)
+
+    def close(self) -> None:
+        """No more events, whatever still runs."""
+        self.open(off, None)
+
+    def fire(self, event: Any) -> None:
+        """Send an event."""
+        try:
+            if threads():
+                in_turn(self.emit.cell_contents, event)
+            else:
+                self.emit.cell_contents(event)
+            self.count.cell_contents += 1
+        except MEANT:
+            raise
+        except BaseException as exc:
+            if self.failed.cell_contents(exc):
+                raise
+
+    def dropped(self, key: Any) -> None:
+        """A pair that may have begun will have no end."""
+        if self.drop is None:
+            return
+        try:
+            in_turn(self.drop, key)
+        except MEANT:
+            raise
+        except BaseException as exc:
+            if self.failed.cell_contents(exc):
+                raise
+
+    def ask(self, event: Any, value: Any) -> Any:
+        """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
+        slot = self._slot
+        before = getattr(slot, "value", ABSENT)
+        slot.value = ABSENT
+        try:
+            self.fire(event)
+            return value if slot.value is ABSENT else slot.value
+        finally:
+            slot.value = before
+
+    def replace(self, value: Any) -> None:
+        """Replace the value; called by a subscriber, while the event is being sent."""
+        self._slot.value = value
+
+    def passes(self, checks: Any, values: Any) -> bool:
+        """Whether values pass their checks; one that raises is told, and counts as not passed, as when nobody wants to know."""
+        if self.emit.cell_contents is off:
+            return False
+        try:
+            return all(check(value) for check, value in zip(checks, values, strict=True))
+        except Exception as exc:
+            if is_from_handler(exc):
+                raise
+            if not isinstance(exc, RecursionError):
+                self.complain(exc)
+            return False
+
+
+class Capture:
+    """What a raw event holds for each capture.
+
+    Attributes:
+        element: The part of the selector that captured (ptera's ``Element``).
+        capture: Its name in the event.
+        names: The names of the variables captured.
+        values: Their values.
+    """
+
+    __slots__ = ("capture", "element", "names", "values")
+
+    def __init__(self, element: Any, capture: str, names: list[str], values: list[Any]) -> None:
+        self.element, self.capture, self.names, self.values = element, capture, names, values
+
+    @property
+    def name(self) -> str:
+        """The variable's name.
+
+        Raises:
+            ValueError: None or several were captured.
+        """
+        named = getattr(self.element, "name", None)
+        return str(named) if named is not None else str(self._only(self.names, "name"))
+
+    @property
+    def value(self) -> Any:
+        """The value.
+
+        Raises:
+            ValueError: None or several were captured.
+        """
+        return self._only(self.values, "value")
+
+    def _only(self, found: list[Any], what: str) -> Any:
+        if len(found) != 1:
+            raise ValueError(f"{'Several' if found else 'No'} {what}s for capture '{self.capture}'")
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"Capture({self.capture}, names={self.names})"
+
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -34,7 +182,7 @@ VALUE = "value"
 
 
 class NeedsMemory(Exception):
-    """The selector asks for what can not be read where the event is made: ``matching.py`` must keep it."""
+    """The selector asks for what can not be read where the event is made: ``memory.py`` must keep it."""
 
 
 def may_need_memory(node: Node) -> bool:
@@ -121,7 +269,7 @@ class LocalListener:
 
 
 class LocalTap:
-    """A tap at one site (``sites.Tap``)."""
+    """A tap at one site (``tap_emitter.Tap``)."""
 
     def __init__(self, listener: LocalListener, site: Site, focus: Element, sources: list[tuple[Element, str]]) -> None:
         self.listener, self.site, self.focus, self.sources = listener, site, focus, sources
@@ -131,7 +279,7 @@ class LocalTap:
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
 
     def make(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
-        """See ``sites.Tap``; ``depth``: how many calls the function is below that of the site."""
+        """See ``tap_emitter.Tap``; ``depth``: how many calls the function is below that of the site."""
         listener, site = self.listener, self.site
         sources = [(e, s) for e, s in self.sources if s in (TRUE, VALUE) or s in reads]
         checks = [e.check for e, _ in sources if e.check is not None]
@@ -153,10 +301,10 @@ class LocalTap:
         }  # fmt: skip
         if raw:
             names["elements"] = [(e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")]
-        return _function(shape, names, listener.outlet)
+        return _tap_function(shape, names, listener.outlet)
 
     def slow(self) -> Callable[..., Any]:
-        """See ``sites.Tap``."""
+        """See ``tap_emitter.Tap``."""
         reads, deep, inner = self.reads, self.site.is_deep, self.site.inner
         made: dict[tuple[str, ...], Callable[..., Any]] = {}
 
@@ -171,7 +319,7 @@ class LocalTap:
         return tap
 
     def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
-        """See ``sites.Tap``."""
+        """See ``tap_emitter.Tap``."""
         held: dict[int, dict[str, Any]] = {}  # by the identity of the frame
         made: dict[tuple[str, ...], Callable[..., Any]] = {}
         _getframe = sys._getframe
@@ -197,7 +345,7 @@ class LocalTap:
 
 
 class EndTap:
-    """Drops what a call has begun and not ended (``sites.Tap``)."""
+    """Drops what a call has begun and not ended (``tap_emitter.Tap``)."""
 
     reads: tuple[str, ...] = ()
     replaces = False
@@ -213,15 +361,15 @@ class EndTap:
         self._function = tap
 
     def make(self, reads: Sequence[str]) -> Callable[..., Any]:
-        """See ``sites.Tap``."""
+        """See ``tap_emitter.Tap``."""
         return self._function
 
     def slow(self) -> Callable[..., Any]:
-        """See ``sites.Tap``."""
+        """See ``tap_emitter.Tap``."""
         return self._function
 
     def one_by_one(self) -> Any:
-        """See ``sites.Tap``; it reads no variables."""
+        """See ``tap_emitter.Tap``; it reads no variables."""
         raise NotImplementedError
 
 
@@ -235,7 +383,7 @@ class Shape(tuple[Any, ...]):
 
 
 @cache
-def _code(shape: Shape) -> CodeType:
+def _tap_code(shape: Shape) -> CodeType:
     """The code of a tap."""
     reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked, depth, is_deep = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
@@ -292,8 +440,8 @@ def _code(shape: Shape) -> CodeType:
     return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 
-def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionType:
-    code = _code(shape)
+def _tap_function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionType:
+    code = _tap_code(shape)
     cells = {
         "emit": outlet.emit,
         "failed": outlet.failed,
@@ -307,11 +455,11 @@ def _function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionTy
 def owner_of(frame: Any) -> Any:
     """The frame of the function around a comprehension's; None if it can not be told which that is."""
     while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
-        frame = _around(frame)
+        frame = _frame_around(frame)
     return frame
 
 
-def _around(frame: Any) -> Any:
+def _frame_around(frame: Any) -> Any:
     """The frame around a comprehension's; None if it can not be told.
 
     Who consumes a generator expression may be another function, or another call of the same one.
@@ -338,7 +486,7 @@ def values_of(frame: Any, names: Sequence[str], deep: bool, inner: frozenset[str
     found: dict[str, Any] = {}
     while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
         found = _own_values(frame, [name for name in names if name in inner and name not in found], False) | found
-        frame = _around(frame)
+        frame = _frame_around(frame)
     if frame is not None:
         found |= _own_values(frame, [name for name in names if name not in found], True)
     return {name: found[name] for name in names if name in found}

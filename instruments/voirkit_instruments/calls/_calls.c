@@ -1,6 +1,7 @@
 /* The hot path of the calls instrument: what is done before and after each call that is traced, without a frame of Python.
  *
- * voirkit.probes.entry calls begin() and end() around functions; a call becomes a record of the trace plane, and a mark for each tensor in it.
+ * voirkit.probes.call_hooks calls begin() and end() around functions; a call becomes a record of the trace plane, and a mark for each
+ * tensor in it.
  * Arguments and results are looked at once, as bytes; what they say is written out (record_values.py) only when no call before had the same.
  * Everything runs under the GIL. Nothing of the program's is kept alive, or asked anything that its own code would answer.
  */
@@ -23,7 +24,7 @@
 enum { METHOD = 1, MODULE = 2 }; /* of a target, as in record_walk.py */
 enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0, ON = 1 };
 
-/* as voirkit/probes/entry.py wants it */
+/* as voirkit/probes/call_hooks.py wants it */
 typedef struct {
     int (*begin)(int64_t number, PyObject *callable, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, void *state[4]);
     void (*end)(int64_t number, PyObject *value, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, void *state[4]);

@@ -1,6 +1,6 @@
 """``--calls [MODULES]``: every call of the named functions, with what its arguments and results were, written into the trace plane.
 
-It only records. The functions stay what they are: how a call is seen is ``voirkit.probes.entry``'s, which changes nothing that the program
+It only records. The functions stay what they are: ``voirkit.probes.call_hooks`` sees their calls, which changes nothing that the program
 could look at. Nothing is recorded before the script's own code runs, nor while torch.compile and its like follow a function.
 """
 

@@ -21,7 +21,7 @@ def print_list(parser: Any, options: Any) -> NoReturn:
     from voirkit.script import folder_of
 
     given, folder = getattr(options, "--calls", None), folder_of(parser.guess_script(sys.argv[1:])[0])
-    from voirkit.probes.entry import Entry
+    from voirkit.probes.call_hooks import CallHooks
     from voirkit_instruments.calls.record_modules import check, names
     from voirkit_instruments.calls.record_tracing import NOT_BUILT, engine
     from voirkit_instruments.calls.record_walk import found
@@ -38,7 +38,7 @@ def print_list(parser: Any, options: Any) -> NoReturn:
         _import(name)
         for one in found(name):
             functions.setdefault(id(one.function), one)
-    entry = Entry(in_c.hooks())
+    entry = CallHooks(in_c.hooks())
     listed = list(functions.values())
     entry.put({number: one.function for number, one in enumerate(listed)})
     skipped = dict(entry.skipped)

@@ -11,7 +11,7 @@ import sys
 import weakref
 
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
-from voirkit.probes.entry import IS_BUILT, Entry
+from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit_instruments.calls import record_quiet as calls_quiet
 from voirkit_instruments.calls.record_calls import CallRecords
 from voirkit_instruments.calls.record_ignored_scopes import DEAF
@@ -89,7 +89,7 @@ class Tracing(Watcher):
 
             self._steps = Steps(self.every, self.warmup, self._sample)
         self.records.install(self._engine, None if self._steps is None else self._steps.tick)
-        self._entry = Entry(self._engine.hooks())
+        self._entry = CallHooks(self._engine.hooks())
         calls_quiet.change = self._engine.quiet
         when_imported("torch", self._torch_is_there)
         for traces in dict(DEAF):
@@ -135,7 +135,7 @@ class Tracing(Watcher):
         if len(places) < len(PLACES):
             self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
             return
-        self._ticking = Entry(self._engine.ticks())
+        self._ticking = CallHooks(self._engine.ticks())
         self._ticking.put(places)
         self._ticking.on()
 

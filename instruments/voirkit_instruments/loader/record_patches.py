@@ -9,9 +9,9 @@ import weakref
 from types import FunctionType, MethodType
 
 from voirkit.intercept import Patches
-from voirkit.probes import woven
+from voirkit.probes import weave
 from voirkit.probes.around import Around
-from voirkit.probes.pickled import watch as watch_picklers
+from voirkit.probes.compatibility import watch_picklers
 from voirkit_instruments.steps.torch_functions import COMPILING
 
 TYPE_CHECKING = False
@@ -71,7 +71,7 @@ class LoaderPatches:
             around = self._arounds[key] = Around(self._here, most, enter, leave, passed, value, plain, left, unasked)
         if not self.patches.around(self._unique(name, function), function, around):
             return False
-        watch_picklers(woven.own_code)  # the code may be a lambda's that is pickled by value
+        watch_picklers(weave.own_code)  # the code may be a lambda's that is pickled by value
         key_of = id(function)
         self._known[key_of] = weakref.ref(function, lambda _: self._known.pop(key_of, None))
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.probes.candidates import Candidates
+from voirkit.probes.selector.suggestions import Candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _missing(result: dict[str, Any], script: str) -> list[str]:
 
 
 def _candidates(script: str) -> Candidates | None:
-    from voirkit.probes.catalogue import catalogue
+    from voirkit.probes.selector.catalogue import catalogue
 
     try:
         with open(script, "rb") as file:

@@ -1,23 +1,109 @@
-"""Makes the calls of taps that are put into one function's tree.
+"""What happens where in a function (sites), who wants a call there (listeners), and the syntax tree of such a call.
 
-The tree calls a marker, a constant string that ``weave.py`` replaces by the tap in the compiled code.  A tap never
-raises unless a subscriber means to, so that the program can not tell.  Each new node stands where its neighbour stands.
+The tree calls a marker, a constant string that ``weave.py`` replaces by the tap in the compiled code. A tap never
+raises unless a subscriber means to, so that the program cannot tell. Each new node stands where its neighbour stands.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from typing import TYPE_CHECKING, Any
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any, Protocol
 
-from voirkit.probes.attributes import NotStored, reader
-from voirkit.probes.names import FunctionNode, bound, deleted_in, leaves, mangled
-from voirkit.probes.rewritten import OWN
-from voirkit.probes.scope import locals_of
-from voirkit.probes.sites import CanNot, Listener, Site, Tap
+from voirkit import streams
+from voirkit.probes.live_functions import locals_of
+from voirkit.probes.source import PYTEST_PREFIX, FunctionNode, bound, deleted_in, leaves, mangled
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+
+class Site:
+    """A place in a function where something happens.
+
+    Attributes:
+        kind: ``set`` (a variable), ``declared`` (``x: int``; nothing happens), ``read`` (a name from outside, at entry), ``attribute``,
+            ``stored`` (an attribute, set by what shows no value: it is read afterwards), ``each`` (a comprehension's variable gets its
+            next value), ``unset``, ``enter``, ``exit``, ``value``, ``error``, ``yield``, ``receive``, ``loop``, ``endloop``.
+        name: The variable, or the hash variable such as ``#loop_i``.
+        tags: Names of the tags that the assignment has.
+        unset: Names that count as not set yet, whatever their variables hold.
+        is_expression: The tap is called with the value, and returns it.
+        loops: Names of the loops around it.
+        is_deep: It is in a comprehension, before python 3.12 code of its own, where the function's variables can not be named.
+        inner: Variables of the comprehensions around it.
+    """
+
+    __slots__ = ("inner", "is_deep", "is_expression", "kind", "loops", "name", "tags", "unset")
+
+    def __init__(
+        self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool
+        = False,
+        loops: Iterable[str] = (), is_deep: bool = False,
+    ) -> None:  # fmt: skip
+        self.kind, self.name, self.tags, self.is_expression, self.is_deep = kind, name, tags, is_expression, is_deep
+        self.unset, self.loops = frozenset(unset), frozenset(loops)
+        self.inner: frozenset[str] = frozenset()
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the tap is called with a value first."""
+        return self.is_expression or self.kind in ("set", "read", "stored", "each")
+
+
+class Unobservable(Exception):
+    """A selector asks for what can not be seen in this function; says what, to follow the function's name."""
+
+
+class Tap(Protocol):
+    """What a listener wants called at a site.
+
+    Attributes:
+        reads: Names of the variables that it is to be called with.
+        replaces: Whether what it returns is to be the variable's value.
+    """
+
+    reads: tuple[str, ...]
+    replaces: bool
+
+    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
+        """The function to call with those of the variables that are bound (after the value, if the site has one)."""
+        ...
+
+    def slow(self) -> Callable[..., Any]:
+        """The function to call without the variables; it looks for them in the calling frame."""
+        ...
+
+    def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
+        """Functions to call at the site instead: to begin, with each variable that is bound (made from its name), and at last."""
+        ...
+
+
+class Listener(Protocol):
+    """One who wants taps in a function.
+
+    Attributes:
+        overridable: Whether its taps may replace values.
+        is_awake: Whether it wants them now; they can wait until somebody listens.
+        names: The variables that it is about.
+        wanted: All that it captures by name.
+        foci: Those whose setting makes an event; ``""`` for any variable.
+        is_total: Whether its event comes at the end of a call of this function.
+    """
+
+    overridable: bool
+    is_awake: bool
+    names: Sequence[str]
+    wanted: Sequence[str]
+    foci: Sequence[str]
+    is_total: bool
+
+    def taps(self, site: Site) -> Sequence[Tap]:
+        """What it wants called at a site, in order."""
+        ...
+
 
 MARK = "\0voirkit "
 LADDER = 2  # so many names that may be unbound have a call for each case; 2**n calls
@@ -25,7 +111,7 @@ LADDER = 2  # so many names that may be unbound have a call for each case; 2**n 
 SEE_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
 
-class Calls:
+class TapEmitter:
     """Makes the calls of some listeners' taps.
 
     Args:
@@ -62,7 +148,7 @@ class Calls:
 
     def taps(self, site: Site) -> list[Tap]:
         """All that the listeners want at a site."""
-        if site.name.startswith(OWN):
+        if site.name.startswith(PYTEST_PREFIX):
             return []
         site.loops = frozenset(self.loops) | site.loops
         inner = self.around & self.each.keys()
@@ -86,14 +172,14 @@ class Calls:
             if isinstance(self.node, ast.Lambda):
                 shown = [*([value] if value else []), *(() if unsure else tap.reads)]
                 function = self.slow(tap, site) if unsure else tap.make(tap.reads)
-                made: ast.expr = ast.Call(self.mark(function), names(shown), [])
+                made: ast.expr = ast.Call(self.mark(function), loads(shown), [])
                 if site.kind == "read":
-                    made = ast.IfExp(ast.Call(self.mark(asker(site.name)), [], []), made, ast.Constant(None))
+                    made = ast.IfExp(ast.Call(self.mark(presence_test(site.name)), [], []), made, ast.Constant(None))
                 found.append(at_place(ast.Expr(made), at))
                 continue
-            values = names([value]) if value else []
+            values = loads([value]) if value else []
             if site.kind == "stored":
-                values = [ast.Call(self.mark(reader(site.name)), names([site.name.partition(".")[0]]), [])]
+                values = [ast.Call(self.mark(attribute_reader(site.name)), loads([site.name.partition(".")[0]]), [])]
             call = self.ladder(tap, values, list(tap.reads), unsure, target)
             if site.kind == "read":  # there may be no such global
                 call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
@@ -111,13 +197,13 @@ class Calls:
             return self.call(tap, values, reads, target)
         if len(unsure) <= LADDER:
             return ast.While(ast.Constant(True), self.rungs(tap, values, reads, unsure, target), [])
-        every: list[ast.stmt] = [ast.Expr(name) for name in names(unsure)]
+        every: list[ast.stmt] = [ast.Expr(name) for name in loads(unsure)]
         call = [self.call(tap, values, reads, target), ast.Break()]
         start, take, send = tap.one_by_one()
         body = [self.unless(NameError, *every, otherwise=call), ast.Expr(ast.Call(self.mark(start), [], []))]
         for name in reads:
-            body.append(self.unless(NameError, ast.Expr(ast.Call(self.mark(take(name)), names([name]), []))))
-        body += [statement(ast.Call(self.mark(send), list(values), []), target), ast.Break()]
+            body.append(self.unless(NameError, ast.Expr(ast.Call(self.mark(take(name)), loads([name]), []))))
+        body += [call_statement(ast.Call(self.mark(send), list(values), []), target), ast.Break()]
         return ast.While(ast.Constant(True), body, [])
 
     def rungs(self, tap: Tap, values: list[ast.expr], reads: list[str], unsure: list[str], target: str | None) -> list[ast.stmt]:
@@ -127,7 +213,7 @@ class Calls:
         first, *others = unsure
         with_it = self.rungs(tap, values, reads, others, target)
         return [
-            self.unless(NameError, *map(ast.Expr, names([first])), otherwise=with_it),
+            self.unless(NameError, *map(ast.Expr, loads([first])), otherwise=with_it),
             *self.rungs(tap, values, [n for n in reads if n != first], others, target),
         ]
 
@@ -137,14 +223,14 @@ class Calls:
 
     def call(self, tap: Tap, values: list[ast.expr], reads: list[str], target: str | None) -> ast.stmt:
         """The call of a tap with the value, if there is one, and variables."""
-        return statement(ast.Call(self.mark(tap.make(reads)), [*values, *names(reads)], []), target)
+        return call_statement(ast.Call(self.mark(tap.make(reads)), [*values, *loads(reads)], []), target)
 
     def wrap(self, site: Site, value: ast.expr) -> ast.expr:
         """An expression in the calls of all the taps of a site."""
         for tap in self.taps(site):
             direct = not self.deep and all(name in self.sure for name in tap.reads)
             function = tap.make(tap.reads) if direct else self.slow(tap, site)
-            reads = names(tap.reads) if direct else []
+            reads = loads(tap.reads) if direct else []
             value = at_place(ast.Call(self.mark(function), [value, *reads], []), value)
         return value
 
@@ -159,7 +245,7 @@ class Calls:
             seeing = next((name for name in uses if name in SEE_LOCALS), None)
             if seeing is not None:
                 captured = ", ".join(tap.reads)
-                raise CanNot(
+                raise Unobservable(
                     f"can not be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it."
                 )
         return tap.slow()
@@ -206,7 +292,7 @@ class Calls:
             sure = {*self.sure, *set_here} - self.deleted | {name}
             for tap in self.taps(site):
                 direct = sure.issuperset(tap.reads)
-                shown = names([name, *(tap.reads if direct else ())])
+                shown = loads([name, *(tap.reads if direct else ())])
                 call = ast.Call(self.mark(tap.make(tap.reads) if direct else self.slow(tap, site)), shown, [])
                 found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
         return found
@@ -216,15 +302,15 @@ class Calls:
         taps = self.taps(site)
         if any(tap.replaces or not self.sure.union(sure).issuperset(tap.reads) for tap in taps):
             return None
-        return [ast.Call(self.mark(tap.make(tap.reads)), names([site.name, *tap.reads]), []) for tap in taps]
+        return [ast.Call(self.mark(tap.make(tap.reads)), loads([site.name, *tap.reads]), []) for tap in taps]
 
 
-def names(of: Iterable[str]) -> list[ast.expr]:
+def loads(of: Iterable[str]) -> list[ast.expr]:
     """The values of variables."""
     return [ast.Name(name, ast.Load()) for name in of]
 
 
-def asker(name: str) -> Callable[[], bool]:
+def presence_test(name: str) -> Callable[[], bool]:
     """A function that says whether a name from outside means something where it is called: an expression can not try."""
 
     def is_there() -> bool:
@@ -237,7 +323,7 @@ def asker(name: str) -> Callable[[], bool]:
     return is_there
 
 
-def statement(call: ast.Call, target: str | None) -> ast.stmt:
+def call_statement(call: ast.Call, target: str | None) -> ast.stmt:
     """A call as a statement; ``target`` takes what it returns."""
     return ast.Expr(call) if target is None else ast.Assign([ast.Name(target, ast.Store())], call)
 
@@ -263,3 +349,70 @@ def at_place(new: Any, old: ast.AST) -> Any:
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, end, last
             stack += ast.iter_child_nodes(node)
     return new
+
+
+_bases_of: Any = type.__dict__["__mro__"].__get__  # a metaclass may have a `__mro__` of its own
+_class_names: Any = type.__dict__["__dict__"].__get__
+_reported_attributes: set[tuple[str, int, str]] = set()
+
+
+class NotStored(Exception):
+    """The attribute is not kept in the object itself: only code of the program could tell."""
+
+
+def stored_value(thing: Any, name: str) -> Any:
+    """What an object keeps under a name, in its ``__dict__`` or a slot.
+
+    Raises:
+        NotStored: It keeps nothing there: the name is a property's, or the class has its own way to keep it.
+    """
+    for base in _bases_of(type(thing)):
+        found = _class_names(base).get(name)
+        if type(found) is MemberDescriptorType:
+            try:
+                return found.__get__(thing)
+            except AttributeError:
+                raise NotStored from None
+        if found is not None and any("__set__" in _class_names(kind) for kind in _bases_of(type(found))):
+            raise NotStored
+    try:
+        return _instance_names(thing)[name]
+    except (AttributeError, KeyError):
+        raise NotStored from None
+
+
+def _instance_names(thing: Any) -> dict[str, Any]:
+    kinds = [_class_names(base)["__dict__"] for base in _bases_of(type(thing)) if "__dict__" in _class_names(base)]
+    if any(type(kind) is not GetSetDescriptorType for kind in kinds):
+        raise NotStored
+    found: dict[str, Any] = object.__getattribute__(thing, "__dict__")
+    return found
+
+
+def attribute_reader(path: str) -> Callable[[Any], Any]:
+    """A function that follows ``x.y`` from an object, for the place that has just set it.
+
+    Raises:
+        NotStored: By the function; it has been said, once for each place.
+    """
+    parts = path.split(".")[1:]
+
+    def read(thing: Any) -> Any:
+        frame = sys._getframe(1)
+        for part in parts:
+            try:
+                thing = stored_value(thing, mangled(part, frame.f_code))
+            except NotStored:
+                _report_unreadable(path, frame)
+                raise
+        return thing
+
+    return read
+
+
+def _report_unreadable(path: str, frame: Any) -> None:
+    place = (frame.f_code.co_filename, frame.f_lineno, path)
+    if place not in _reported_attributes:
+        _reported_attributes.add(place)
+        what = f"'{path}' is set in line {frame.f_lineno} of {frame.f_code.co_name} ({frame.f_code.co_filename})"
+        streams.report(f"{what}, and is not kept as a plain attribute: only running code of the program could tell its value, so no event.")

@@ -1,28 +1,27 @@
 """Selectors, checked before the script runs: do the functions, variables and loops that they name exist?
 
-Says what is wrong in the user's words, with the nearest right name. Never runs anything of the script.
+Reports what is wrong in the user's words, with the nearest right name. References are followed through imports and base classes in the
+sources; nothing of the script is ever run.
 """
 
 from __future__ import annotations
 
 import builtins
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from voirkit.errors import SelectorError, did_you_mean, nearest
-from voirkit.probes import catalogue as sources
-from voirkit.probes.grammar import Capture, Parsed, ParsedFunction, parse, wrong
-from voirkit.probes.references import Named, resolve
+from voirkit.probes.selector import catalogue
+from voirkit.probes.selector.grammar import Parsed, ParsedFunction, wrong
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
+    from typing import Any, TypeAlias
 
-    from voirkit.probes.catalogue import Catalogue, Function
-    from voirkit.probes.references import Modules
+    from voirkit.probes.selector.catalogue import Catalogue, ClassDefinition, Function, Variable
 
-__all__ = ["Capture", "Parsed", "ParsedFunction", "check", "check_all", "check_function", "parse"]
+    Modules: TypeAlias = Callable[[str], Catalogue | None]
 
 LONGEST_LIST = 20  # names in a message
 
@@ -32,7 +31,7 @@ def check_all(
     script: Catalogue | None,
     script_name: str,
     scope: Mapping[str, Any] | None = None,
-    modules: Modules | None = sources.catalogue_of_module,
+    modules: Modules | None = catalogue.catalogue_of_module,
     *,
     probe_type: str | None = None,
     overridable: bool = False,
@@ -67,7 +66,7 @@ def check_all(
         if named is parsed.focus:
             site = found
     if scope is not None:
-        _check_names(parsed, scope)
+        _check_scope_names(parsed, scope)
     return site
 
 
@@ -95,7 +94,7 @@ def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_n
     found = resolve(function.path, home, catalogue_of)
     if found is None:
         return None
-    name = script_name if found.catalogue is script else shown(found.catalogue.filename)
+    name = script_name if found.catalogue is script else display_path(found.catalogue.filename)
     if not found.functions:
         raise _no_function(function, found, name)
     return _check_captures(function, found.functions, name, lambda variable: _elsewhere(variable, found.catalogue))
@@ -206,16 +205,16 @@ def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Ca
 
 def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorError | None:
     """What is there, and can not be probed."""
-    from voirkit.probes.seen import refusal, seen_in
+    from voirkit.probes.instrumenter import visibility_of, why_unobservable
     from voirkit.probes.source import TOO_DEEP
 
     try:
-        seen = seen_in(found.node)
+        seen = visibility_of(found.node)
     except RecursionError:  # an expression of a thousand terms, which python compiles from its text, and not from a tree
         return function.wrong(f"{label} {TOO_DEEP}")
     wanted = [capture.name for capture in function.captures if capture.name]
     foci = [] if function.is_total else [capture.name for capture in function.captures if capture.focus]
-    problem = refusal(seen.sights, wanted, foci, function.is_total, function.is_replaced)
+    problem = why_unobservable(seen.sights, wanted, foci, function.is_total, function.is_replaced)
     if problem:
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
@@ -266,8 +265,8 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     bare = _unwrapped(thing)
     if not isinstance(bare, types.FunctionType):
         raise function.wrong(f"'{function.reference}' {_not_a_function(bare)}")
-    file, line = shown(bare.__code__.co_filename), bare.__code__.co_firstlineno
-    found = sources.catalogue_of_function(bare)
+    file, line = display_path(bare.__code__.co_filename), bare.__code__.co_firstlineno
+    found = catalogue.catalogue_of_function(bare)
     if found is None:
         raise function.wrong(f"'{function.reference}' ({file}:{line}) can not be probed: its source is not there to read.")
     hint = ""
@@ -330,9 +329,9 @@ def _not_a_function(thing: object) -> str:
     return f"is an object ({kind}), not a function."
 
 
-def _check_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
+def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
     """The names that conditions and tags use are in scope."""
-    from voirkit.probes.language import is_tag, tools
+    from voirkit.probes.selector.grammar import is_tag, tools
 
     for name in (*parsed.names, *parsed.tags):
         first, *rest = name.split(".")
@@ -357,7 +356,7 @@ def _of_file(where: str) -> str:
     return f" of {file}" if file else ""
 
 
-def shown(filename: str) -> str:
+def display_path(filename: str) -> str:
     """A file's name for messages: relative if it is in the current folder."""
     folder = os.getcwd() + os.sep
     return filename[len(folder) :] if filename.startswith(folder) else filename
@@ -381,3 +380,133 @@ def _or(choices: Iterable[str]) -> str:
 
 def _lines(*parts: str) -> str:
     return "  ".join(part for part in parts if part)
+
+
+LONGEST_CHAIN = 20  # of imports and bases; they can run in circles
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a reference leads to: one of functions, class, variable, module without source; or nothing.
+
+    Attributes:
+        catalogue: Of the file that it stands in.
+        path: Its path there; empty for a module. For nothing: the path up to the part that is not there.
+        functions: The definitions that can be the live one.
+        definition: The class.
+        variable: Any other name.
+        sourceless: The module that has no Python source.
+    """
+
+    catalogue: Catalogue
+    path: tuple[str, ...] = ()
+    functions: tuple[Function, ...] = ()
+    definition: ClassDefinition | None = None
+    variable: Variable | None = None
+    sourceless: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the reference leads to something."""
+        return bool(not self.path or self.functions or self.definition or self.variable or self.sourceless)
+
+
+def resolve(path: tuple[str, ...], catalogue: Catalogue, modules: Modules, depth: int = 0) -> Named | None:
+    """What a path names in a file.
+
+    Args:
+        path: ``("Trainer", "run")``.
+        catalogue: Of that file.
+        modules: The catalogue of a module by name; None if it has no source, SelectorError if there is none.
+        depth: How many imports and bases led here.
+
+    Returns:
+        None if it can not be known without running.
+    """
+    found: Named | None = Named(catalogue)
+    for part in path:
+        if found is None or found.variable or found.sourceless or not found.is_there:
+            return found
+        found = _step(found, part, modules, depth)
+    return found
+
+
+def _step(at: Named, part: str, modules: Modules, depth: int) -> Named | None:
+    catalogue, path = at.catalogue, (*at.path, part)
+    if functions := catalogue.candidates(path):
+        return Named(catalogue, path, functions=tuple(functions))
+    if definition := catalogue.find_class(path):
+        return Named(catalogue, path, definition=definition)
+    if depth > LONGEST_CHAIN:
+        return None
+    if at.definition:
+        return _inherited(at, at.definition, part, modules, depth)
+    if at.functions:
+        return Named(catalogue, path)
+    return _in_module(catalogue, part, modules, depth)
+
+
+def _in_module(catalogue: Catalogue, part: str, modules: Modules, depth: int) -> Named | None:
+    variable = catalogue.names.get(part)
+    if variable is not None:
+        if variable.origin is None:
+            return Named(catalogue, (part,), variable=variable)
+        module, name = variable.origin
+        module = _absolute_module(module, catalogue)
+        if name and module == catalogue.module:  # a package that imports from itself means its submodules
+            module, name = f"{module}.{name}", ""
+        home = _named_module(module, catalogue, modules)
+        return resolve((name,), home.catalogue, modules, depth + 1) if name and home and not home.sourceless else home
+    certain = True
+    for star in catalogue.star_imports:
+        home = _named_module(_absolute_module(star, catalogue), catalogue, modules)
+        if home is None or home.sourceless:
+            certain = certain and home is not None
+            continue
+        found = resolve((part,), home.catalogue, modules, depth + 1)
+        if found is not None and found.is_there:
+            return found
+        certain = certain and found is not None
+    if catalogue.module and os.path.basename(catalogue.filename) == "__init__.py":
+        submodule = _named_module(f"{catalogue.module}.{part}", catalogue, modules)
+        if submodule is not None:
+            return submodule
+    return Named(catalogue, (part,)) if certain else None
+
+
+def _inherited(at: Named, definition: ClassDefinition, part: str, modules: Modules, depth: int) -> Named | None:
+    if part in definition.names:
+        return Named(at.catalogue, (*at.path, part), variable=definition.names[part])
+    certain = True
+    for base in definition.bases:
+        parent = resolve(tuple(base.split(".")), at.catalogue, modules, depth + 1) if base else None
+        if parent is not None and parent.definition:
+            found = _step(parent, part, modules, depth + 1)
+            if found is not None and found.is_there:
+                return found
+            certain = certain and found is not None
+        elif parent is None or not (parent.sourceless or hasattr(builtins, base)):  # those hold no Python function
+            certain = False
+    return Named(at.catalogue, (*at.path, part)) if certain else None
+
+
+def _absolute_module(module: str, catalogue: Catalogue) -> str:
+    """The full name of a module that may be written with leading dots; ``""`` if its package is not known."""
+    name = module.lstrip(".")
+    up = len(module) - len(name)
+    if not up:
+        return name
+    package = catalogue.module.split(".") if catalogue.module else []
+    up -= os.path.basename(catalogue.filename) == "__init__.py"
+    package = package[: len(package) - up]
+    return ".".join([*package, name] if name else package) if package else ""
+
+
+def _named_module(name: str, catalogue: Catalogue, modules: Modules) -> Named | None:
+    if not name:
+        return None
+    try:
+        found = modules(name)
+    except (SelectorError, SyntaxError, OSError):
+        return None
+    return Named(found) if found is not None else Named(catalogue, sourceless=name)

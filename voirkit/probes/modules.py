@@ -1,7 +1,6 @@
-"""Weaves modules as they are compiled: for functions that are named before they exist, and again when a module is
-reloaded.
+"""Weaves modules as they are compiled: for functions that are named before they exist, and again when a module is reloaded.
 
-So even what a decorator calls at once is seen.  The program's modules look as ever: same loader, same ``__spec__``,
+So even what a decorator calls at once is seen. The program's modules look as ever: same loader, same ``__spec__``,
 and no woven code gets into ``__pycache__``.
 """
 
@@ -9,24 +8,25 @@ from __future__ import annotations
 
 import ast
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit import imports
 from voirkit.interruptions import is_from_handler
-from voirkit.probes import source, weave, woven
-from voirkit.probes.grammar import TOP
-from voirkit.probes.sites import CanNot, Listener
+from voirkit.probes import source, weave
+from voirkit.probes.selector.grammar import TOP
+from voirkit.probes.source import as_function
+from voirkit.probes.tap_emitter import Listener, Unobservable
 from voirkit.probes.taps import NeedsMemory
-from voirkit.probes.top_level import as_function
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType, ModuleType
 
-    from voirkit.probes.names import FunctionNode
+    from voirkit.probes.source import FunctionNode
 
 
-class Order:
+class ModuleRequest:
     """A wish for taps in a function of a module.
 
     Args:
@@ -45,26 +45,26 @@ class Order:
         self.made = False  # whether a module was compiled with its taps
 
 
-_orders: dict[str, list[Order]] = {}
+_requests: dict[str, list[ModuleRequest]] = {}
 
 
-def add(order: Order) -> None:
+def add(order: ModuleRequest) -> None:
     """Wish for taps."""
-    if order.module not in _orders:
+    if order.module not in _requests:
         imports.watch(order.module, _weaver)
     weave.expect(order.listener)
-    _orders.setdefault(order.module, []).append(order)
+    _requests.setdefault(order.module, []).append(order)
 
 
-def remove(order: Order) -> None:
+def remove(order: ModuleRequest) -> None:
     """Take a wish back."""
     if order.untold is not None:
         order.complain(order.untold)
         order.untold = None
-    left = [o for o in _orders.get(order.module, ()) if o is not order]
+    left = [o for o in _requests.get(order.module, ()) if o is not order]
     if left:
-        _orders[order.module] = left
-    elif _orders.pop(order.module, None):
+        _requests[order.module] = left
+    elif _requests.pop(order.module, None):
         imports.unwatch(order.module, _weaver)
 
 
@@ -76,24 +76,24 @@ def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes 
         code: Its code.
         text: The script's source.
     """
-    orders = _orders.get("__main__")
+    orders = _requests.get("__main__")
     if not orders or (statements is None and text is None):
         return code
     try:
         if statements is None:
             assert text is not None
-            statements = source.parsed("".join(source.lines_of(text)), code).body
-        return _woven(statements, code, orders, is_script=True)
+            statements = source.parse_like("".join(source.lines_of(text)), code).body
+        return _woven_module(statements, code, orders, is_script=True)
     except Exception as exc:
         if is_from_handler(exc):
             raise
         for order in orders:
-            if statements is None or order.path == (TOP,) or woven.definitions(ast.Module(statements, []), order.path):
-                _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+            if statements is None or order.path == (TOP,) or weave.definitions(ast.Module(statements, []), order.path):
+                _report(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return code
 
 
-def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], is_script: bool = False) -> CodeType:
+def _woven_module(statements: list[ast.stmt], code: CodeType, orders: Sequence[ModuleRequest], is_script: bool = False) -> CodeType:
     """A module's code with taps, those that can be put in.
 
     Who wished for the others is told now if it is the script, else when the module has been executed.
@@ -104,20 +104,20 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
     table: dict[str, Any] = {}
     with weave.lock:
         if any(order.path == (TOP,) for order in orders):
-            return _woven_whole(statements, code, orders, is_script)
-        chosen = [s for s in statements if any(woven.definitions(ast.Module([s], []), order.path) for order in orders)]
+            return _woven_top_level(statements, code, orders, is_script)
+        chosen = [s for s in statements if any(weave.definitions(ast.Module([s], []), order.path) for order in orders)]
         chosen = [
             s for s in statements if any(s.lineno <= (c.end_lineno or c.lineno) and c.lineno <= (s.end_lineno or s.lineno) for c in chosen)
         ]
         if not chosen:
             return code
-        part, places = _enough(statements, chosen, code)
-        part.body[:] = [source.copied(s) if s in chosen else s for s in part.body]  # they are the program's, or are asked for again
-        made, where = _put(part, orders, table, code, is_script)
+        part, places = _smallest_part(statements, chosen, code)
+        part.body[:] = [source.copy_tree(s) if s in chosen else s for s in part.body]  # they are the program's, or are asked for again
+        made, where = _instrument_functions(part, orders, table, code, is_script)
         if not table:
             return code
         try:
-            new = woven.grafted(source.compiled(part, code), code, places, table, where)
+            new = weave.graft_functions(source.compile_like(part, code), code, places, table, where)
         except SyntaxError as exc:
             raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
         for order in made:
@@ -125,47 +125,47 @@ def _woven(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], 
         return new
 
 
-def _woven_whole(statements: list[ast.stmt], code: CodeType, orders: Sequence[Order], is_script: bool) -> CodeType:
+def _woven_top_level(statements: list[ast.stmt], code: CodeType, orders: Sequence[ModuleRequest], is_script: bool) -> CodeType:
     """As ``_woven``, where the module's own statements get taps too.
 
     Raises:
         NoSource, RecursionError: None can.
     """
     table: dict[str, Any] = {}
-    part = ast.Module([source.copied(s) for s in statements], [])
-    made, where = _put(part, [order for order in orders if order.path != (TOP,)], table, code, is_script)
+    part = ast.Module([source.copy_tree(s) for s in statements], [])
+    made, where = _instrument_functions(part, [order for order in orders if order.path != (TOP,)], table, code, is_script)
     top = as_function(part.body)
     wishes = [order for order in orders if order.path == (TOP,)]
-    possible = [order for order in wishes if _can(top, order, is_script)]
-    woven.put(top, [order.listener for order in possible], None, table, None)
+    possible = [order for order in wishes if _is_possible(top, order, is_script)]
+    weave.instrument_tree(top, [order.listener for order in possible], None, table, None)
     part.body = top.body
     for order in [*made, *possible]:
         order.made = True
     try:
-        return woven.patched(source.compiled(part, code), code, table, where) if table else code
+        return weave.replace_markers(source.compile_like(part, code), code, table, where) if table else code
     except SyntaxError as exc:
         raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
 
 
-def _put(
-    part: ast.Module, orders: Sequence[Order], table: dict[str, Any], code: CodeType, is_script: bool
-) -> tuple[list[Order], list[woven.Placed]]:
+def _instrument_functions(
+    part: ast.Module, orders: Sequence[ModuleRequest], table: dict[str, Any], code: CodeType, is_script: bool
+) -> tuple[list[ModuleRequest], list[weave.Placed]]:
     """Put taps into the functions of a part of a module; for whom, and where."""
-    made: list[Order] = []
-    where = woven.placed(part, [(order.path, order.listener) for order in orders])
+    made: list[ModuleRequest] = []
+    where = weave.placed(part, [(order.path, order.listener) for order in orders])
     for path in dict.fromkeys(order.path for order in orders):
         wishes = [order for order in orders if order.path == path]
-        for node in woven.definitions(part, path):
-            possible = [order for order in wishes if _can(node, order, is_script)]
+        for node in weave.definitions(part, path):
+            possible = [order for order in wishes if _is_possible(node, order, is_script)]
             if possible:
-                woven.put(node, [order.listener for order in possible], None, table, code)
+                weave.instrument_tree(node, [order.listener for order in possible], None, table, code)
             made += possible
             others = [order.listener for order in wishes if order not in possible]
             where = [(at, rest, listener) for at, rest, listener in where if at is not node or rest or listener not in others]
     return made, where
 
 
-def _enough(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) -> tuple[ast.Module, list[CodeType]]:
+def _smallest_part(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) -> tuple[ast.Module, list[CodeType]]:
     """As little of a module as compiles to the same, and where its functions and classes stand in the module's code.
 
     Raises:
@@ -174,23 +174,23 @@ def _enough(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) 
     whole = ast.Module(statements, [])
     part = source.part_of(whole, chosen)
     try:
-        return part, woven.matches(source.compiled(part, code), code)
+        return part, weave.matches(source.compile_like(part, code), code)
     except source.NoSource:  # such as where `super` is also a name of the module's
-        return ast.Module([*statements], []), woven.matches(source.compiled(whole, code), code)
+        return ast.Module([*statements], []), weave.matches(source.compile_like(whole, code), code)
 
 
-def _can(node: FunctionNode, order: Order, tell: bool) -> bool:
+def _is_possible(node: FunctionNode, order: ModuleRequest, tell: bool) -> bool:
     """Whether a wish can be fulfilled; tried on a copy."""
     try:
-        woven.put(source.copied(node), [order.listener], None, {}, None)
-    except (CanNot, NeedsMemory, RecursionError) as exc:
+        weave.instrument_tree(source.copy_tree(node), [order.listener], None, {}, None)
+    except (Unobservable, NeedsMemory, RecursionError) as exc:
         if tell:
-            _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+            _report(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return False
     return True
 
 
-def _tell(order: Order, exc: Exception) -> None:
+def _report(order: ModuleRequest, exc: Exception) -> None:
     """Say what is wrong; later, if the program is too deep in its calls for that."""
     try:
         order.complain(exc)
@@ -203,7 +203,7 @@ class _Weaver(imports.Watcher):
 
     def code(self, loader: Any, name: str) -> CodeType | None:
         """Woven code, for loaders that run a module's code as it is."""
-        orders = _orders.get(name)
+        orders = _requests.get(name)
         from importlib import _bootstrap_external
 
         plain = getattr(type(loader), "exec_module", None) is _bootstrap_external._LoaderBasics.exec_module  # type: ignore[attr-defined]
@@ -215,8 +215,8 @@ class _Weaver(imports.Watcher):
             text = loader.get_source(name) if code is not None else None
             if code is None or text is None:
                 return code
-            source.keep(code.co_filename, io.StringIO(text).readlines())
-            return _woven(source.parsed(text, code).body, code, orders)
+            source.remember_lines(code.co_filename, io.StringIO(text).readlines())
+            return _woven_module(source.parse_like(text, code).body, code, orders)
         except Exception as exc:  # when the module has been executed it is tried again, and told
             if is_from_handler(exc):
                 raise
@@ -224,13 +224,13 @@ class _Weaver(imports.Watcher):
 
     def ran(self, module: ModuleType) -> None:
         """Take over what was woven, and put on what could not be."""
-        for order in list(_orders.get(module.__name__, ())):
+        for order in list(_requests.get(module.__name__, ())):
             try:
                 order.defined()
             except Exception as exc:
                 if is_from_handler(exc):
                     raise
-                _tell(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+                _report(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
 
 
 _weaver = _Weaver()

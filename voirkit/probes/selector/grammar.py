@@ -1,20 +1,61 @@
-"""The text of a selector becomes the functions and captures that it names, or an error that marks the place.
+"""The text of a selector becomes the functions and captures that it names, and those a plan: what is captured, what fires, what must hold.
 
-The language is ptera's, and so is the parser (``ptera.selector`` 1.4.1); the errors are not.  Whether what a
-selector names exists is asked in ``selectors.py``.
+The language is ptera's, and so is the parser (``ptera.selector`` 1.4.1); the errors are not, and mark the place. Whether what a selector
+names exists is asked in ``check.py``; the functions themselves are found in ``live_functions.py``.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from itertools import count
+from typing import Any
+from weakref import ref
 
 from voirkit.errors import SelectorError, did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+
+
+_NAME = f"{__name__}_of_ptera"
+
+
+def _load(module: str) -> Any:
+    if _NAME not in sys.modules:
+        found = find_spec("ptera")  # of a package without parents: looks for it and runs nothing
+        if found is None or found.submodule_search_locations is None:
+            raise ImportError("voirkit needs ptera 1.4.1", name="ptera")
+        spec = ModuleSpec(_NAME, None, is_package=True)
+        spec.submodule_search_locations = list(found.submodule_search_locations)
+        sys.modules[_NAME] = module_from_spec(spec)
+    return import_module(f"{_NAME}.{module}")
+
+
+ptera_selector: Any = _load("selector")
+tags: Any = _load("tags")
+tools: Any = _load("tools")
+ABSENT: Any = _load("utils").ABSENT
+tag: Any = tags.tag
+
+
+def tag_names(value: Any) -> frozenset[str]:
+    """The names of a tag or of several tags, ptera's own included; none for anything else."""
+    members = getattr(value, "members", None)
+    found = members if type(value).__name__ == "TagSet" and isinstance(members, frozenset) else [value]
+    return frozenset(str(t.name) for t in found if is_tag(t))
+
+
+def is_tag(value: Any) -> bool:
+    """Whether it is a tag: one of these, or one of the package ``ptera`` itself."""
+    return type(value).__name__ == "Tag" and type(value).__module__ in (tags.__name__, "ptera.tags")
+
 
 TOP = "<module>"  # the top level of the script ('//<module>', or '//' alone) or of a module ('/package.module/<module>')
 _TOP_WORD = "*module*"  # what stands for it where ptera reads: a word to its lexer, and as long
@@ -142,13 +183,13 @@ def parse(selector: str, where: str) -> Parsed:
     Raises:
         SelectorError: It is none, or asks for what no probe can do.
     """
-    tree = read(selector, where)
+    tree = read_tree(selector, where)
     if not hasattr(tree, "captures"):
         raise _lonely(selector, where, tree.name and tree.name.replace(_TOP_WORD, TOP))
     functions: list[ParsedFunction] = []
     names: list[str] = []
     tags: list[str] = []
-    for call in _calls(tree):
+    for call in _calls_in(tree):
         captures = tuple(_capture(element, selector, where) for element in call.captures)
         module, path = _reference(call.element, selector, where)
         name = call.element.name.value.replace(_TOP_WORD, TOP)
@@ -181,10 +222,10 @@ def _check_top(functions: list[ParsedFunction]) -> None:
         raise top.wrong("the top level is no call, at the end of which there could be an event: it needs a focus.", next_)
 
 
-def _calls(call: Any) -> Iterator[Any]:
+def _calls_in(call: Any) -> Iterator[Any]:
     yield call
     for child in call.children:
-        yield from _calls(child)
+        yield from _calls_in(child)
 
 
 def _lonely(selector: str, where: str, name: str | None) -> SelectorError:
@@ -250,20 +291,20 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
 
 
 def _is_compared(element: Any) -> bool:
-    from voirkit.probes.language import ABSENT
+    pass  # DROP
 
     return element.value is not ABSENT
 
 
 def _names_in(value: Any, selector: str, where: str) -> list[str]:
     """The names in scope that a condition or tag uses."""
-    from voirkit.probes.language import selector as language
+    pass  # DROP
 
-    if isinstance(value, language.VCall):
+    if isinstance(value, ptera_selector.VCall):
         return [name for part in (value.fn, *value.args) for name in _names_in(part, selector, where)]
-    if isinstance(value, language.VKeyword):
+    if isinstance(value, ptera_selector.VKeyword):
         return _names_in(value.value, selector, where)
-    if not isinstance(value, language.VSymbol) or CONSTANT.fullmatch(value.value):
+    if not isinstance(value, ptera_selector.VSymbol) or CONSTANT.fullmatch(value.value):
         return []
     if not all(part.isidentifier() for part in value.value.split(".")):
         next = "Values are whole numbers, numbers such as 0.5, strings in single quotes, and names."
@@ -281,7 +322,7 @@ def wrong(selector: str, where: str, what: str, next: str = "", at: int | None =
     return SelectorError(f"selector {selector!r}: {what}", where=where, next=next)
 
 
-def read(selector: str, where: str) -> Any:
+def read_tree(selector: str, where: str) -> Any:
     """Parse a selector.
 
     Returns:
@@ -290,7 +331,7 @@ def read(selector: str, where: str) -> Any:
     Raises:
         SelectorError: It has not the form of a selector.
     """
-    from voirkit.probes.language import selector as language
+    pass  # DROP
 
     if not isinstance(selector, str):
         raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
@@ -298,7 +339,7 @@ def read(selector: str, where: str) -> Any:
         raise wrong(selector, where, "it is empty.", f"Write FUNCTION > VARIABLE, such as {EXAMPLE}.")
     check_form(selector, where)
     try:
-        tree = language.parse(selector.replace(TOP, _TOP_WORD))
+        tree = ptera_selector.parse(selector.replace(TOP, _TOP_WORD))
     except SyntaxError as error:
         at = (error.offset or 1) - 1 + len(selector) - len(selector.lstrip())
         at += len(selector[at:]) - len(selector[at:].lstrip())  # its operators begin with the white space before them
@@ -353,11 +394,11 @@ def check_form(selector: str, where: str) -> None:
 
 def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
     """Text, kind (OPERATOR, WORD, STRING, None) and place of each word, as ptera's lexer sees them."""
-    from voirkit.probes.language import selector as language
+    pass  # DROP
 
     indent = len(selector) - len(selector.lstrip())
     tokens = []
-    for token in language.parser.lexer(selector.replace(TOP, _TOP_WORD)):
+    for token in ptera_selector.parser.lexer(selector.replace(TOP, _TOP_WORD)):
         if token.value:  # white space between two words is an operator without text
             at = token.location.start + indent
             tokens.append((token.value.replace(_TOP_WORD, TOP), token.type, at + len(selector[at:]) - len(selector[at:].lstrip())))
@@ -375,3 +416,174 @@ def _check_parentheses(tokens: list[tuple[str, str | None, int]], selector: str,
             opened.pop()
     if opened:
         raise wrong(selector, where, "a parenthesis is never closed.", at=opened[-1])
+
+
+Check = Callable[[Any], bool]
+HASHES_OF_TAG = {"enter": ("#enter", "#receive"), "exit": ("#yield", "#exit")}
+GENERIC_HASHES = ("#enter", "#exit")
+
+
+class Element:
+    """One thing captured in a function.
+
+    Attributes:
+        name: ``x``, ``self.x``, ``#enter``, ``#loop_i``; None for a generic ``$x``.
+        alias: Its name in events.
+        focus: 1 if setting it makes an event (``>``, ``!``), 2 for ``!!``, else 0.
+        tag: Name of the tag that the assignment must have, or None.
+        check: Whether a value counts; None if any does.
+    """
+
+    __slots__ = ("alias", "check", "focus", "name", "source", "tag")
+
+    def __init__(self, name: str | None, alias: str, focus: int, tag: str | None, check: Check | None, source: Any) -> None:
+        self.name, self.alias, self.focus, self.tag, self.check = name, alias, focus, tag, check
+        self.source = source  # ptera's element, shown by raw captures
+
+    def matches(self, name: str, tags: frozenset[str], kind: str) -> bool:
+        """Whether it captures a (hash) variable that is set with these tags; kinds are those of ``tap_emitter.Site``."""
+        if kind == "unset":
+            return False
+        if self.tag is not None and self.tag not in tags and name not in HASHES_OF_TAG.get(self.tag, ()):
+            return False
+        if self.name is not None:
+            return self.name == name
+        if kind in ("read", "attribute", "stored", "each") or name.startswith("#"):
+            return self.tag is not None or name in GENERIC_HASHES
+        return True
+
+    @property
+    def loop(self) -> str | None:
+        """``i`` for ``#loop_i`` and ``#endloop_i``."""
+        found = LOOP.fullmatch(self.name or "")
+        return found[1] if found else None
+
+
+class Node:
+    """One function in a selector: a call of it inside calls of its parent's.
+
+    Attributes:
+        function: As parsed.
+        parent: The node of the enclosing call, or None.
+        elements: What is captured in the function itself.
+        children: The calls inside.
+        has_focus: Whether it or a call inside has the focus.
+    """
+
+    def __init__(self, rule: Rule, function: ParsedFunction, parent: Node | None) -> None:
+        self.rule, self.function, self.parent = rule, function, parent
+        self.elements: list[Element] = []
+        self.children: list[Node] = []
+
+    @property
+    def has_focus(self) -> bool:
+        return any(e.focus for e in self.elements) or any(child.has_focus for child in self.children)
+
+    def walk(self) -> Iterator[Node]:
+        """The node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class Rule:
+    """A selector with its names looked up.
+
+    Attributes:
+        root: The outermost call.
+        total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the
+        focus is set.
+        raw: Whether events hold ``Capture`` objects.
+        overridable: Whether the focus may be replaced.
+        wrap: Name of the begin in a pair ``!a ... !!b``; None without a pair.
+    """
+
+    def __init__(self, parsed: Parsed, scope: Mapping[str, Any], *, raw: bool, total: bool | None, overridable: bool) -> None:
+        self.parsed, self.raw, self.overridable = parsed, raw, overridable
+        lookup = _Lookup(parsed, scope)
+        self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)
+        self.nodes = list(self.root.walk())
+        foci = [e for node in self.nodes for e in node.elements if e.focus]
+        self.total = total if total is not None else not foci
+        pair = {e.focus for e in foci} == {1, 2}
+        self.wrap = next(e.alias for e in foci if e.focus == 1) if pair else None
+        if overridable and self.total:
+            raise parsed.focus.wrong("a probe that can override needs a variable to replace.",
+                                     "Write FUNCTION > VARIABLE.")  # fmt: skip
+
+    def _node(self, call: Any, parent: Node | None, functions: Iterator[ParsedFunction], numbers: Iterator[int], lookup: _Lookup) -> Node:
+        # No function within a function: a cycle would keep the scope, and with it the program's objects, alive.
+        node = Node(self, next(functions), parent)
+        node.elements = [_element(e, lookup, f"/{next(numbers)}") for e in call.captures]
+        node.children = [self._node(child, node, functions, numbers, lookup) for child in call.children]
+        return node
+
+    @property
+    def names(self) -> set[str]:
+        """What an event of a total has in it."""
+        return {e.alias for node in self.nodes for e in node.elements if not e.alias.startswith("/")}
+
+
+def plain_names(node: Node) -> list[str]:
+    """The variables that a node captures by name."""
+    return [e.name for e in node.elements if e.name is not None and not e.name.startswith("#")]
+
+
+def _element(element: Any, lookup: _Lookup, number: str) -> Element:
+    tag = None
+    if element.category is not None:
+        category = lookup.value(element.category)
+        if not is_tag(category):
+            raise lookup.parsed.focus.wrong(f"'{element.category}' is not a tag.", "A tag is written ':@Name'.")
+        tag = str(category.name)
+    check = None
+    if element.value is not ABSENT:
+        value = lookup.value(element.value)
+        check = value.fn if isinstance(value, ptera_selector.MatchFunction) else equality_check(value)
+        if not callable(check):
+            raise lookup.parsed.focus.wrong(f"what follows '~' is a {type(check).__name__}, and can not be called.")
+    return Element(element.name, element.capture or number, max(element.tags, default=0), tag, check, element)
+
+
+def equality_check(expected: Any) -> Check:
+    """A check by ``==``."""
+    return lambda value: bool(expected == value)
+
+
+def identity_check(expected: Any) -> Check:
+    """A check by identity, which keeps no object alive that the program lets go."""
+    try:
+        reference = ref(expected)
+    except TypeError:  # of a class with slots: another object may get its identity when it is gone
+        known = id(expected)
+        return lambda value: id(value) == known
+    return lambda value: value is reference()
+
+
+class _Lookup:
+    """The meaning of names in conditions and tags."""
+
+    def __init__(self, parsed: Parsed, scope: Mapping[str, Any]) -> None:
+        self.parsed, self.scope = parsed, scope
+
+    def value(self, symbol: Any) -> Any:
+        try:
+            return symbol.eval(self)
+        except SelectorError:
+            raise
+        except Exception as exc:  # a predicate factory of the user's may raise anything
+            raise self.parsed.focus.wrong(f"a condition raised {type(exc).__name__}: {exc}.") from None
+
+    def __call__(self, name: str) -> Any:
+        if name.startswith("@"):
+            return getattr(tag, name[1:])
+        first, *rest = name.split(".")
+        if first in self.scope:
+            found = self.scope[first]
+        elif not rest and hasattr(tools, first):
+            return getattr(tools, first)  # every, between, lt ...: usable without an import
+        else:
+            raise self.parsed.focus.wrong(f"there is no '{first}' in scope.", did_you_mean(first, self.scope))
+        for part in rest:
+            found = getattr(found, part)
+        return found

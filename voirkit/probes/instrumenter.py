@@ -1,31 +1,47 @@
 """Puts taps into a function's syntax tree: one call at each place where a variable is set, and nothing else.
 
-What a tap can not see there is noted instead, with the reason.  ``calls.py`` makes the calls.
+What a tap cannot see there is noted instead, with the reason: so a check before the run says what the run would say.
+``tap_emitter.py`` makes the calls.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from voirkit.probes import comprehensions
-from voirkit.probes.calls import Calls, at_place, one_of
-from voirkit.probes.compiled import AUGMENTED
-from voirkit.probes.names import COMPREHENSIONS, SCOPES, FunctionNode, bound, bound_in, captures, dotted, inside, outer_fields
-from voirkit.probes.sites import Listener, Site
-from voirkit.probes.tags import tags_of
-from voirkit.probes.top_level import is_future, is_top
+from voirkit.probes.compatibility import AUGMENTED
+from voirkit.probes.selector.grammar import tag_names
+from voirkit.probes.source import (
+    COMPREHENSIONS,
+    SCOPES,
+    FunctionNode,
+    bound,
+    bound_in,
+    dotted,
+    inside,
+    is_future,
+    is_top,
+    outer_expressions,
+    outer_fields,
+    pattern_names,
+    used_in,
+)
+from voirkit.probes.tap_emitter import Listener, Site, TapEmitter, Unobservable, at_place, loads, one_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import CodeType
+
+    from voirkit.probes.tap_emitter import Tap
 
 
 PLACES = (ast.NamedExpr, ast.Yield, ast.YieldFrom, *COMPREHENSIONS)
 
 
-class Tapper(Calls):
+class Instrumenter(TapEmitter):
     """Puts the taps of some listeners into one function.
 
     Args:
@@ -47,9 +63,9 @@ class Tapper(Calls):
     ) -> None:  # fmt: skip
         super().__init__(node, listeners, table)
         self.outside, self.globals, self.own = outside, globals, own
-        self.each = comprehensions.only_in_comprehensions(node, outside)
+        self.each = only_in_comprehensions(node, outside)
         self.unseen: dict[str, str] = {}
-        self.fixed = {name: comprehensions.FIXED.format(line=line) for name, line in self.each.items()}
+        self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body for n in inside(part, also=True))
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
@@ -305,7 +321,7 @@ class Tapper(Calls):
     def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
         node.subject = self.expression(node.subject)
         for case in node.cases:
-            names = captures(case.pattern)
+            names = pattern_names(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
             else:  # the names are set whether it holds or not
@@ -351,7 +367,7 @@ class Tapper(Calls):
             self.outer(node, self.inner)
             return node
         if isinstance(node, COMPREHENSIONS):
-            return comprehensions.put(self, node)
+            return instrument_comprehension(self, node)
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.AST):
                 setattr(node, field, self.inner(value))
@@ -382,17 +398,17 @@ def is_text(statement: ast.stmt) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def tapper_of(
+def instrumenter_of(
     node: FunctionNode, listeners: Sequence[Listener], outside: Sequence[str], names: Any, table: dict[str, Any],
     own: CodeType | None = None,
-) -> Tapper:  # fmt: skip
+) -> Instrumenter:  # fmt: skip
     """A ``Tapper`` for a function, or for the top level of a module."""
     if is_top(node):
-        return TopTapper(node, listeners, (), names, table)
-    return Tapper(node, listeners, outside, names, table, own)
+        return TopLevelInstrumenter(node, listeners, (), names, table)
+    return Instrumenter(node, listeners, outside, names, table, own)
 
 
-class TopTapper(Tapper):
+class TopLevelInstrumenter(Instrumenter):
     """Puts taps between the statements of a module: nothing before its first, so that its ``__doc__`` and ``__future__`` imports stay."""
 
     def put(self) -> None:
@@ -402,3 +418,213 @@ class TopTapper(Tapper):
         while first < len(body) and (is_text(body[first]) or is_future(body[first])):
             first += 1
         self.node.body = [*body[:first], *self.block(body[first:])]
+
+
+FIXED = "a comprehension (line {line}) sets it, and allows no other value."
+
+
+def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[str, int]:
+    """The variables of a function's comprehensions that mean nothing else in it, and the line of the first.
+
+    Args:
+        node: The function.
+        outside: Names from outside that it reads.
+    """
+    found: dict[str, int] = {}
+    for part in [node.body] if isinstance(node, ast.Lambda) else node.body:
+        for at in inside(part, also=True):
+            for generator in at.generators if isinstance(at, COMPREHENSIONS) else ():
+                for name in bound(generator.target):
+                    found.setdefault(name, generator.target.lineno)
+    if not found:
+        return {}
+    own = {*bound_in(node), *outside}
+    return {name: line for name, line in found.items() if name not in own}
+
+
+def instrument_comprehension(tapper: Instrumenter, node: Any) -> Any:
+    """Put the taps into a comprehension: before the expression that comes next when a ``for`` has set its variables."""
+    first = node.generators[0]
+    first.iter = tapper.inner(first.iter)  # evaluated outside, and first
+    around, tapper.around = tapper.around, tapper.around.union(*(bound(g.target) for g in node.generators))
+    tapper.deep += 1
+    sure: set[str] = set()
+    calls: list[ast.expr] = []
+    for generator in node.generators:
+        if generator is not first:
+            generator.iter = one_of([*calls, tapper.inner(generator.iter)], -1)
+            calls = []
+        generator.target = tapper.inner(generator.target)
+        for at in ast.walk(generator.target):
+            if isinstance(at, ast.Attribute) and isinstance(at.ctx, ast.Store) and (attribute := dotted(at)):
+                tapper.unseen[attribute] = f"a comprehension sets it (line {at.lineno}), where no tap can see it."
+        set_here = bound(generator.target)
+        sure |= tapper.each.keys() & set_here
+        for n, name in enumerate(set_here):
+            calls += _comprehension_taps(tapper, name, set_here[n + 1 :], sure) if name in tapper.each else []
+        for n, test in enumerate(generator.ifs):
+            generator.ifs[n] = one_of([*calls, tapper.inner(test)], -1)
+            calls = []
+    for field in ("key", "value", "elt"):
+        if hasattr(node, field):
+            setattr(node, field, one_of([*calls, tapper.inner(getattr(node, field))], -1))
+            calls = []
+    tapper.deep -= 1
+    tapper.around = around
+    return node
+
+
+def _comprehension_taps(tapper: Instrumenter, name: str, later: list[str], sure: set[str]) -> list[ast.expr]:
+    """Calls of the taps of a variable that has been set."""
+    site = Site("each", name, [other for other in later if other != name])
+    found: list[ast.expr] = []
+    for tap in tapper.taps(site):
+        direct = sure.issuperset(tap.reads)
+        function = tap.make(tap.reads) if direct else tapper.slow(tap, site)
+        found.append(ast.Call(tapper.mark(function), loads([name, *(tap.reads if direct else ())]), []))
+    return found
+
+
+def unobservable_together(tapper: Instrumenter, wanted: Iterable[str], foci: Iterable[str]) -> str:
+    """Why what is wanted can not be had together, to follow the function's name; empty if it can.
+
+    Args:
+        tapper: That has put in taps.
+        wanted: The names of captures.
+        foci: Those of them that make an event.
+    """
+    for name in wanted:
+        for focus in foci if name not in foci else ():
+            what = f"can not be probed for '{focus}' together with '{name}': "
+            if name in tapper.each and name not in tapper.inner_at.get(focus, ()):
+                return f"{what}that is a variable of a comprehension (line {tapper.each[name]}), and has no value there."
+            if name in tapper.hidden_at.get(focus, ()):
+                return f"{what}in the comprehension there that name means another variable."
+    return ""
+
+
+def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
+    """The names of the tags.
+
+    Args:
+        annotation: ``tag.Weight & tag.Loss``, ``"@Weight"``; None has none.
+        names: What it can mean: the globals of the function; None if the module has not run.
+    """
+    if names is None:  # what is called `tag` is taken for it
+        path = dotted(annotation) if annotation is not None else ""
+        if path.startswith(("tag.", "ptera.tag.", "voirkit.tag.")):
+            return frozenset([path.rpartition(".")[2]])
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitAnd):
+        return tags_of(annotation.left, names) | tags_of(annotation.right, names)
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        words = [word.strip() for word in annotation.value.split("&")]
+        if all(word.startswith("@") for word in words):
+            return frozenset(word[1:] for word in words)
+        try:
+            return tags_of(ast.parse(annotation.value, mode="eval").body, names)
+        except SyntaxError:
+            return frozenset()
+    first, *rest = (dotted(annotation) if annotation is not None else "").split(".")
+    if not first or names is None or first not in names:
+        return frozenset()
+    found = names[first]
+    if rest and not (type(found).__name__ == "_TagFactory" or hasattr(found, "__path__") or hasattr(found, "__spec__")):
+        return frozenset()
+    for part in rest:
+        found = getattr(found, part, None)
+    return tag_names(found)
+
+
+# Kinds of sites (``tap_emitter.Site``)
+NEVER_ASSIGNED = frozenset({"declared", "unset"})
+REPLACEABLE = frozenset({"set", "value", "yield", "receive", "attribute"})
+
+
+class SiteCollector:
+    """A listener that wants no taps, and notes what there is (``tap_emitter.Listener``)."""
+
+    overridable = is_awake = is_total = False
+    names: Sequence[str] = ()
+    wanted: Sequence[str] = ()
+    foci: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, set[str]] = {}
+
+    def taps(self, site: Site) -> Sequence[Tap]:
+        """None; notes the site."""
+        self.kinds.setdefault(site.name, set()).add(site.kind)
+        return ()
+
+
+class Visibility:
+    """What can be seen in a function.
+
+    Attributes:
+        kinds: The kinds of sites (``tap_emitter.Site``) of each name.
+        sights: What no tap can see, and what none can replace.
+    """
+
+    def __init__(self, node: FunctionNode) -> None:
+        looker = SiteCollector()
+        self.sights = instrumenter_of(node, [looker], outer_names(node), None, {})
+        self.sights.put()
+        self.kinds = looker.kinds
+
+    def happens(self, name: str) -> bool:
+        """Whether it ever has a value."""
+        return bool(self.kinds.get(name, set()) - NEVER_ASSIGNED)
+
+    def is_replaceable(self, name: str) -> bool:
+        """Whether a tap may replace the value."""
+        return bool(self.kinds.get(name, set()) & REPLACEABLE)
+
+
+_visibilities: WeakKeyDictionary[ast.AST, Visibility] = WeakKeyDictionary()
+
+
+def visibility_of(node: FunctionNode) -> Visibility:
+    """What can be seen in a function; the tree stays as it is."""
+    found = _visibilities.get(node)
+    if found is None:
+        found = _visibilities[node] = Visibility(node)
+    return found
+
+
+def outer_names(node: FunctionNode) -> list[str]:
+    """Names from outside that a function uses, or a scope inside it."""
+    own = bound_in(node)
+    body = [*outer_expressions(node), *([node.body] if isinstance(node, ast.Lambda) else node.body)]
+    return [name for name in dict.fromkeys(name for part in body for name in used_in(part)) if name not in own]
+
+
+def why_unobservable(tapped: Instrumenter, wanted: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
+    """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can.
+
+    Args:
+        tapped: That has put in taps.
+        wanted: The names of captures.
+        foci: Those of them that make an event.
+        is_total: Whether the event comes at the end of the call.
+        is_replaced: Whether the foci are to be replaced.
+    """
+    for name in wanted:
+        if name in tapped.unseen:
+            return f"can not be probed for '{name}': {tapped.unseen[name]}"
+        if is_replaced and name in tapped.fixed:
+            return f"can not be probed for '{name}' to replace it: {tapped.fixed[name]}"
+    if is_total and "#exit" in tapped.unseen:
+        return f"can not be probed without a focus: that is an event at the end of the call, and {tapped.unseen['#exit']}"
+    return unobservable_together(tapped, wanted, foci)
+
+
+def check_visibility(tapped: Instrumenter) -> None:
+    """Make sure that taps which have been put in see all that their listeners want.
+
+    Raises:
+        CanNot: They do not.
+    """
+    for listener in tapped.listeners:
+        problem = why_unobservable(tapped, listener.wanted, listener.foci, listener.is_total, listener.overridable)
+        if problem:
+            raise Unobservable(problem)

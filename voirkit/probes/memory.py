@@ -1,7 +1,7 @@
 """Taps that remember: for selectors across calls, and for totals.
 
 Each call of a function that a selector names gets a record, under the identity of its frame, from its first statement
-to its last. Which calls are around another is read off the stack of frames when that one begins.  So threads and tasks
+to its last. Which calls are around another is read off the stack of frames when that one begins. So threads and tasks
 do not see each other's calls, and who consumes a generator is not inside it.
 """
 
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import sys
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from voirkit.probes.events import Capture, Outlet
-from voirkit.probes.plan import Element, Node, Rule, plain_names
-from voirkit.probes.taps import owner_of
+from voirkit.probes.selector.grammar import Element, Node, Rule, plain_names
+from voirkit.probes.taps import Capture, Outlet, owner_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
 
-    from voirkit.probes.sites import Site
+    from voirkit.probes.tap_emitter import Site
+
 
 _numbers = count(1)
 Caught = tuple[Element, list[str], list[Any]]
@@ -215,7 +216,7 @@ class Memory:
 
 
 class MemoryListener:
-    """Taps that keep a rule's memory, in one of its functions (``sites.Listener``)."""
+    """Taps that keep a rule's memory, in one of its functions (``tap_emitter.Listener``)."""
 
     def __init__(self, memory: Memory, node: Node) -> None:
         self.memory, self.node, self.overridable = memory, node, memory.rule.overridable
@@ -227,7 +228,7 @@ class MemoryListener:
         self.is_total = memory.rule.total and node.parent is None
 
     def taps(self, site: Site) -> Sequence[MemoryTap]:
-        """See ``sites.Listener``."""
+        """See ``tap_emitter.Listener``."""
         memory, node = self.memory, self.node
         found = tuple(e for e in node.elements if e.matches(site.name, site.tags, site.kind))
         for element in found:
@@ -285,7 +286,7 @@ class MemoryListener:
 
 
 class MemoryTap:
-    """A tap at one site (``sites.Tap``)."""
+    """A tap at one site (``tap_emitter.Tap``)."""
 
     reads: tuple[str, ...] = ()
 
@@ -294,16 +295,13 @@ class MemoryTap:
         self._function = function
 
     def make(self, reads: Sequence[str]) -> Callable[..., Any]:
-        """See ``sites.Tap``."""
+        """See ``tap_emitter.Tap``."""
         return self._function
 
     def slow(self) -> Callable[..., Any]:
-        """See ``sites.Tap``."""
+        """See ``tap_emitter.Tap``."""
         return self._function
 
     def one_by_one(self) -> Any:
-        """See ``sites.Tap``; it reads no variables."""
+        """See ``tap_emitter.Tap``; it reads no variables."""
         raise NotImplementedError
-
-
-__all__ = ["Memory", "MemoryListener"]

@@ -30,15 +30,15 @@ def arguments(args: ast.arguments) -> list[ast.arg]:
     return [argument for argument in every if argument is not None]
 
 
-class Scope:
+class ScopeReading:
     """What is being read: module, class, function, or an expression with names of its own (comprehension, lambda)."""
 
-    def __init__(self, kind: str, path: tuple[str, ...], node: ast.AST, parent: Scope | None) -> None:
+    def __init__(self, kind: str, path: tuple[str, ...], node: ast.AST, parent: ScopeReading | None) -> None:
         self.kind, self.path, self.node, self.parent = kind, path, node, parent
         self.parameters: list[ast.arg] = []
-        self.bound: dict[str, Found] = {}  # every name that gets a value here, in order
-        self.comprehension: dict[str, Found] = {}
-        self.attributes: dict[str, Found] = {}
+        self.bound: dict[str, Binding] = {}  # every name that gets a value here, in order
+        self.comprehension: dict[str, Binding] = {}
+        self.attributes: dict[str, Binding] = {}
         self.declared: dict[str, int] = {}
         self.reads: dict[str, None] = {}
         self.loops: list[tuple[tuple[str, ...], int]] = []
@@ -52,7 +52,7 @@ class Scope:
         """The name gets a value here."""
         found = self.bound.get(name)
         if found is None:
-            self.bound[name] = found = Found(line)
+            self.bound[name] = found = Binding(line)
         found.forms[form] = None
         found.origin = origin
 
@@ -60,7 +60,7 @@ class Scope:
         """Whether the name is this scope's own."""
         return (name in self.bound or name in self.declared) and name not in self.globals and name not in self.nonlocals
 
-    def enclosing(self) -> Iterator[Scope]:
+    def enclosing(self) -> Iterator[ScopeReading]:
         """The scopes around this one, the nearest first."""
         scope = self.parent
         while scope is not None:
@@ -78,7 +78,7 @@ class Scope:
         return not any(self.node in (statement, getattr(statement, "value", None)) for statement in statements)
 
 
-class Found:
+class Binding:
     """How a name gets its values: line of the first, forms in order, and where from if it is imported."""
 
     __slots__ = ("forms", "line", "origin")
@@ -97,16 +97,16 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self.functions: list[Scope] = []
-        self.classes: list[Scope] = []
-        self.handlers: dict[type, Callable[[Scope, Any, list[Any]], None]] = {tuple: self.bind}
+        self.functions: list[ScopeReading] = []
+        self.classes: list[ScopeReading] = []
+        self.handlers: dict[type, Callable[[ScopeReading, Any, list[Any]], None]] = {tuple: self.bind}
         for kind in vars(ast).values():
             if isinstance(kind, type):
                 read = getattr(self, f"read_{_READ_AS.get(kind.__name__, kind.__name__)}", None)
                 if read is not None:
                     self.handlers[kind] = read
 
-    def scan(self, scope: Scope, nodes: Iterable[ast.AST]) -> None:
+    def scan(self, scope: ScopeReading, nodes: Iterable[ast.AST]) -> None:
         stack: list[Any] = list(nodes)[::-1]
         handlers, children = self.handlers, _CHILDREN
         while stack:
@@ -128,7 +128,7 @@ class Reader:
                 elif value is not None:
                     stack.append(value)
 
-    def bind(self, scope: Scope, item: tuple[str, ast.expr], stack: list[Any]) -> None:
+    def bind(self, scope: ScopeReading, item: tuple[str, ast.expr], stack: list[Any]) -> None:
         form, target = item
         if isinstance(target, ast.Name):
             scope.bind(target.id, target.lineno, form)
@@ -139,32 +139,32 @@ class Reader:
         else:
             name = dotted(target)
             if name:
-                found = scope.attributes.setdefault(name, Found(target.lineno))
+                found = scope.attributes.setdefault(name, Binding(target.lineno))
                 found.forms[form] = None
             stack.append(target)
 
-    def read_Name(self, scope: Scope, node: ast.Name, stack: list[Any]) -> None:
+    def read_Name(self, scope: ScopeReading, node: ast.Name, stack: list[Any]) -> None:
         scope.reads[node.id] = None
 
-    def read_Constant(self, scope: Scope, node: ast.Constant, stack: list[Any]) -> None:
+    def read_Constant(self, scope: ScopeReading, node: ast.Constant, stack: list[Any]) -> None:
         pass
 
-    def read_MatchSingleton(self, scope: Scope, node: ast.MatchSingleton, stack: list[Any]) -> None:
+    def read_MatchSingleton(self, scope: ScopeReading, node: ast.MatchSingleton, stack: list[Any]) -> None:
         pass  # its value is True, False or None, and no node
 
-    def read_Assign(self, scope: Scope, node: ast.Assign, stack: list[Any]) -> None:
+    def read_Assign(self, scope: ScopeReading, node: ast.Assign, stack: list[Any]) -> None:
         stack += [("assignment", target) for target in node.targets[::-1]]
         if not self.is_named_lambda(scope, node.value, node.targets, stack):
             stack.append(node.value)
 
-    def is_named_lambda(self, scope: Scope, value: ast.expr, targets: list[ast.expr], stack: list[Any]) -> bool:
+    def is_named_lambda(self, scope: ScopeReading, value: ast.expr, targets: list[ast.expr], stack: list[Any]) -> bool:
         """Whether a value is a lambda that gets a name; then it has been read, under each."""
         names = [target.id for target in targets if isinstance(target, ast.Name)] if isinstance(value, ast.Lambda) else []
         for name in names:
             self.function(scope, name, value, stack)  # type: ignore[arg-type]  # just tested
         return bool(names)
 
-    def read_AnnAssign(self, scope: Scope, node: ast.AnnAssign, stack: list[Any]) -> None:
+    def read_AnnAssign(self, scope: ScopeReading, node: ast.AnnAssign, stack: list[Any]) -> None:
         if scope.kind in ("module", "class"):
             stack.append(node.annotation)  # evaluated there, and not in a function
         if node.value is not None:
@@ -174,39 +174,39 @@ class Reader:
         elif isinstance(node.target, ast.Name):
             scope.declared.setdefault(node.target.id, node.lineno)
 
-    def read_AugAssign(self, scope: Scope, node: ast.AugAssign, stack: list[Any]) -> None:
+    def read_AugAssign(self, scope: ScopeReading, node: ast.AugAssign, stack: list[Any]) -> None:
         stack += [("augmented", node.target), node.value]
         if isinstance(node.target, ast.Name):
             scope.reads[node.target.id] = None
 
-    def read_NamedExpr(self, scope: Scope, node: ast.NamedExpr, stack: list[Any]) -> None:
+    def read_NamedExpr(self, scope: ScopeReading, node: ast.NamedExpr, stack: list[Any]) -> None:
         owner = scope
         while owner.kind == "comprehension" and owner.parent is not None:
             owner = owner.parent
         self.scan(scope, [node.value])
         owner.bind(node.target.id, node.lineno, "walrus")
 
-    def read_For(self, scope: Scope, node: ast.For | ast.AsyncFor, stack: list[Any]) -> None:
+    def read_For(self, scope: ScopeReading, node: ast.For | ast.AsyncFor, stack: list[Any]) -> None:
         names = tuple(n.id for n in ast.walk(node.target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         scope.loops.append((names, node.lineno))
         stack += [*node.orelse[::-1], *node.body[::-1], ("for", node.target), node.iter]
 
-    def read_withitem(self, scope: Scope, node: ast.withitem, stack: list[Any]) -> None:
+    def read_withitem(self, scope: ScopeReading, node: ast.withitem, stack: list[Any]) -> None:
         if node.optional_vars is not None:
             stack.append(("with", node.optional_vars))
         stack.append(node.context_expr)
 
-    def read_ExceptHandler(self, scope: Scope, node: ast.ExceptHandler, stack: list[Any]) -> None:
+    def read_ExceptHandler(self, scope: ScopeReading, node: ast.ExceptHandler, stack: list[Any]) -> None:
         stack += [*node.body[::-1], node.type]
         if node.name is not None:
             scope.bind(node.name, node.lineno, "except")
 
-    def read_Import(self, scope: Scope, node: ast.Import, stack: list[Any]) -> None:
+    def read_Import(self, scope: ScopeReading, node: ast.Import, stack: list[Any]) -> None:
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
             scope.bind(name, node.lineno, "import", (alias.name if alias.asname else name, ""))
 
-    def read_ImportFrom(self, scope: Scope, node: ast.ImportFrom, stack: list[Any]) -> None:
+    def read_ImportFrom(self, scope: ScopeReading, node: ast.ImportFrom, stack: list[Any]) -> None:
         for alias in node.names:
             module = "." * node.level + (node.module or "")
             if alias.name == "*":
@@ -214,68 +214,68 @@ class Reader:
             else:
                 scope.bind(alias.asname or alias.name, node.lineno, "import", (module, alias.name))
 
-    def read_Delete(self, scope: Scope, node: ast.Delete, stack: list[Any]) -> None:
+    def read_Delete(self, scope: ScopeReading, node: ast.Delete, stack: list[Any]) -> None:
         stack += [("del", target) for target in node.targets[::-1]]
 
-    def read_MatchAs(self, scope: Scope, node: ast.MatchAs | ast.MatchStar, stack: list[Any]) -> None:
+    def read_MatchAs(self, scope: ScopeReading, node: ast.MatchAs | ast.MatchStar, stack: list[Any]) -> None:
         if node.name is not None:
             scope.bind(node.name, node.lineno, "match")
         stack.append(getattr(node, "pattern", None))
 
-    def read_MatchMapping(self, scope: Scope, node: ast.MatchMapping, stack: list[Any]) -> None:
+    def read_MatchMapping(self, scope: ScopeReading, node: ast.MatchMapping, stack: list[Any]) -> None:
         if node.rest is not None:
             scope.bind(node.rest, node.lineno, "match")
         stack += [*node.patterns[::-1], *node.keys[::-1]]
 
-    def read_TypeAlias(self, scope: Scope, node: Any, stack: list[Any]) -> None:
+    def read_TypeAlias(self, scope: ScopeReading, node: Any, stack: list[Any]) -> None:
         scope.bind(node.name.id, node.lineno, "type")
 
-    def read_Global(self, scope: Scope, node: ast.Global, stack: list[Any]) -> None:
+    def read_Global(self, scope: ScopeReading, node: ast.Global, stack: list[Any]) -> None:
         scope.globals.update(dict.fromkeys(node.names))
 
-    def read_Nonlocal(self, scope: Scope, node: ast.Nonlocal, stack: list[Any]) -> None:
+    def read_Nonlocal(self, scope: ScopeReading, node: ast.Nonlocal, stack: list[Any]) -> None:
         scope.nonlocals.update(dict.fromkeys(node.names))
 
-    def read_Return(self, scope: Scope, node: ast.Return, stack: list[Any]) -> None:
+    def read_Return(self, scope: ScopeReading, node: ast.Return, stack: list[Any]) -> None:
         scope.returns.append(node.lineno)
         stack.append(node.value)
 
-    def read_Yield(self, scope: Scope, node: ast.Yield | ast.YieldFrom, stack: list[Any]) -> None:
+    def read_Yield(self, scope: ScopeReading, node: ast.Yield | ast.YieldFrom, stack: list[Any]) -> None:
         scope.yields.append(node.lineno)
         stack.append(node.value)
 
-    def read_FunctionDef(self, scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef, stack: list[Any]) -> None:
+    def read_FunctionDef(self, scope: ScopeReading, node: ast.FunctionDef | ast.AsyncFunctionDef, stack: list[Any]) -> None:
         scope.bind(node.name, node.lineno, "def")
         stack += [node.returns, *(a.annotation for a in arguments(node.args)), *node.decorator_list]
         self.function(scope, node.name, node, stack)
 
-    def function(self, scope: Scope, name: str, node: FunctionNode, stack: list[Any]) -> None:
+    def function(self, scope: ScopeReading, name: str, node: FunctionNode, stack: list[Any]) -> None:
         stack += [*node.args.defaults, *node.args.kw_defaults]  # evaluated outside
-        inner = Scope("function", (*scope.path, name), node, scope)
+        inner = ScopeReading("function", (*scope.path, name), node, scope)
         inner.parameters = arguments(node.args)
         for argument in inner.parameters:
             inner.bind(argument.arg, argument.lineno, "parameter")
         self.functions.append(inner)
         self.scan(inner, [node.body] if isinstance(node, ast.Lambda) else node.body)
 
-    def read_ClassDef(self, scope: Scope, node: ast.ClassDef, stack: list[Any]) -> None:
+    def read_ClassDef(self, scope: ScopeReading, node: ast.ClassDef, stack: list[Any]) -> None:
         scope.bind(node.name, node.lineno, "class")
         stack += [*node.decorator_list, *node.bases, *node.keywords]
-        inner = Scope("class", (*scope.path, node.name), node, scope)
+        inner = ScopeReading("class", (*scope.path, node.name), node, scope)
         self.classes.append(inner)
         self.scan(inner, node.body)
 
-    def read_Lambda(self, scope: Scope, node: ast.Lambda, stack: list[Any]) -> None:
+    def read_Lambda(self, scope: ScopeReading, node: ast.Lambda, stack: list[Any]) -> None:
         stack += [*node.args.defaults, *node.args.kw_defaults]
-        inner = Scope("lambda", scope.path, node, scope)
+        inner = ScopeReading("lambda", scope.path, node, scope)
         for argument in arguments(node.args):
             inner.bind(argument.arg, argument.lineno, "parameter")
         self.scan(inner, [node.body])
         self.leave(inner)
 
-    def read_ListComp(self, scope: Scope, node: ast.ListComp | ast.DictComp, stack: list[Any]) -> None:
+    def read_ListComp(self, scope: ScopeReading, node: ast.ListComp | ast.DictComp, stack: list[Any]) -> None:
         self.scan(scope, [node.generators[0].iter])  # evaluated outside, and first
-        inner = Scope("comprehension", scope.path, node, scope)
+        inner = ScopeReading("comprehension", scope.path, node, scope)
         entries: list[Any] = []
         for n, generator in enumerate(node.generators):
             entries += [generator.iter] if n else []
@@ -284,7 +284,7 @@ class Reader:
         self.scan(inner, entries)
         self.leave(inner)
 
-    def leave(self, inner: Scope) -> None:
+    def leave(self, inner: ScopeReading) -> None:
         """What an expression's own scope leaves to the scope around it."""
         outer = inner.parent
         assert outer is not None  # only the module has none

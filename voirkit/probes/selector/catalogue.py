@@ -1,6 +1,6 @@
 """What can be probed in a source file, found in its syntax tree: functions, their variables, loops, returns and yields.
 
-Never runs or imports what it reads.  Error messages, selector checks and lists of probes all use this one catalogue.
+Never runs or imports what it reads. Error messages, selector checks and lists of probes all use this one catalogue.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass, field, replace
 
 from voirkit.errors import SelectorError, did_you_mean
-from voirkit.probes.grammar import TOP
-from voirkit.probes.syntax import Found, Reader, Scope, dotted
-from voirkit.probes.top_level import as_function
+from voirkit.probes.selector.grammar import TOP
+from voirkit.probes.selector.syntax import Binding, Reader, ScopeReading, dotted
+from voirkit.probes.source import as_function
 from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
@@ -209,7 +209,7 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
     if first_line != 1:
         ast.increment_lineno(tree, first_line - 1)
     reader = Reader()
-    top = Scope("module", (), tree, None)
+    top = ScopeReading("module", (), tree, None)
     reader.scan(top, tree.body)
     return Catalogue(
         filename,
@@ -297,7 +297,7 @@ def _unknown_module(name: str, search: list[str] | None) -> SelectorError:
     return SelectorError(f"there is no module '{name}'.", next=near)
 
 
-def _function(scope: Scope, filename: str) -> Function:
+def _function(scope: ScopeReading, filename: str) -> Function:
     node = scope.node
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
@@ -335,7 +335,7 @@ def _function(scope: Scope, filename: str) -> Function:
     )
 
 
-def _top(scope: Scope, tree: ast.Module, filename: str) -> Function:
+def _top(scope: ScopeReading, tree: ast.Module, filename: str) -> Function:
     """The top level, as a function."""
     return Function(
         path=(TOP,), filename=filename, line=1, first_line=1, last_line=max((s.end_lineno or 1 for s in tree.body), default=1),
@@ -347,12 +347,12 @@ def _top(scope: Scope, tree: ast.Module, filename: str) -> Function:
     )  # fmt: skip
 
 
-def _class(scope: Scope) -> ClassDefinition:
+def _class(scope: ScopeReading) -> ClassDefinition:
     assert isinstance(scope.node, ast.ClassDef)
     return ClassDefinition(scope.path, scope.node.lineno, _names(scope.node.bases), _variables(scope.bound))
 
 
-def _variables(found: dict[str, Found]) -> dict[str, Variable]:
+def _variables(found: dict[str, Binding]) -> dict[str, Variable]:
     return {name: Variable(name, f.line, tuple(f.forms), f.origin) for name, f in found.items()}
 
 

@@ -1,0 +1,276 @@
+"""What reads the code of functions gets the program's own: torch.compile, torch.jit.script, picklers by value, marshal.
+
+Taps are constants of a function's code and stand for objects of this process. Each of these libraries is patched when it has been
+imported, and never imported here. Checked with torch 2.1, 2.5 and 2.15, cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
+"""
+
+from __future__ import annotations
+
+import functools
+import marshal
+import operator
+import os
+import sys
+from types import CodeType, FunctionType
+from typing import Any
+from weakref import WeakSet
+
+from voirkit import streams
+from voirkit.imports import when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+
+
+FOLDER = os.path.dirname(__file__)
+# What ``self.x += y`` becomes a call of; not to be left out, since the program's own value comes of it.
+AUGMENTED = {
+    "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "MatMult": operator.imatmul, "Div": operator.itruediv,
+    "FloorDiv": operator.ifloordiv, "Mod": operator.imod, "Pow": operator.ipow, "LShift": operator.ilshift,
+    "RShift": operator.irshift, "BitAnd": operator.iand, "BitXor": operator.ixor, "BitOr": operator.ior,
+}  # fmt: skip
+
+_AUGMENTED = frozenset(map(id, AUGMENTED.values()))  # by identity: the program's constants may have an == of their own
+
+_watches_torch_compile = _excludes = False
+_reported: set[str] = set()
+
+
+def watch_torch_compile() -> None:
+    """From now on dynamo, when it is imported, leaves functions with taps alone."""
+    global _watches_torch_compile
+    exclude_from_torch_compile()
+    if not _watches_torch_compile:
+        _watches_torch_compile = True
+        when_imported("torch._dynamo.variables.constant", _patch_dynamo)
+        when_imported("torch._dynamo.symbolic_convert", _patch_dynamo_before_2_2)
+
+
+def exclude_from_torch_compile() -> None:
+    """From now on dynamo, when it is imported, does not compile what taps call."""
+    global _excludes
+    if not _excludes:
+        _excludes = True
+        when_imported("torch._dynamo.trace_rules", _add_rules)
+        when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
+
+
+def report_compiled_before() -> None:
+    """Tell, when a function gets taps, if code that is compiled already may go on without them.
+
+    Before torch 2.2 dynamo takes a function that another calls into the other's code, and does not look again.
+    """
+    builder = getattr(sys.modules.get("torch._dynamo.guards"), "GuardBuilder", None)
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    if builder is not None and counters and not hasattr(builder, "CLOSURE_MATCH") and counters["frames"]["ok"]:
+        _report_once(
+            "something was compiled by torch.compile before a probe was on: if it calls the probed function, that is not seen there."
+        )
+
+
+def _report_once(what: str) -> None:
+    if what not in _reported:
+        _reported.add(what)
+        streams.report(what)
+
+
+def _add_rules(rules: ModuleType) -> None:
+    add = getattr(rules, "add", None)
+    if add is not None:
+        for name in ("voirkit", "voirkit_instruments", "giving", "reactivex"):
+            add(name)
+
+
+def _is_tap(value: Any) -> bool:
+    """Whether a constant is one that taps have put there; no compiler of python's makes a function a constant."""
+    return (isinstance(value, FunctionType) and value.__code__.co_filename.startswith(FOLDER)) or id(value) in _AUGMENTED
+
+
+def _dynamo_value(value: Any, must_compile: bool) -> Any:
+    """What dynamo is to take a tap for; raises what makes it leave the function alone."""
+    if not must_compile:
+        raise sys.modules["torch._dynamo.exc"].SkipFrame("the function has taps of a probe")
+    if id(value) in _AUGMENTED:
+        return sys.modules["torch._dynamo.variables.builtin"].BuiltinVariable(value)
+    _report_once("a function with probes is compiled with fullgraph=True: its probes see nothing in the compiled code.")
+    return sys.modules["torch._dynamo.variables.functions"].UserFunctionVariable(_nothing)
+
+
+def _must_compile() -> bool:
+    """Whether what is being compiled has to be compiled whole (``fullgraph=True``): then the taps are left out of it."""
+    translator = getattr(sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None)
+    try:
+        return bool(translator.current_tx().one_graph)  # type: ignore[union-attr]
+    except AttributeError:
+        return False
+
+
+# Of no file, since dynamo refuses to look into those of voirkit.
+_nothing_names: dict[str, Any] = {"__name__": "voirkit.nothing"}
+exec(compile("def nothing(*values):\n    return values[0] if values else None\n", "<nothing>", "exec"), _nothing_names)
+_nothing = _nothing_names["nothing"]
+
+
+def _patch_dynamo(constant: ModuleType) -> None:
+    create = getattr(getattr(constant, "ConstantVariable", None), "create", None)
+    if create is None or not hasattr(sys.modules.get("torch._dynamo.exc"), "SkipFrame"):
+        return  # another dynamo than those that were checked
+
+    def create_constant(value: Any, **kwargs: Any) -> Any:
+        if _is_tap(value):
+            return _dynamo_value(value, _must_compile())
+        try:
+            return create(value, **kwargs)
+        except AssertionError:
+            if not callable(value):
+                raise
+            return _dynamo_value(value, _must_compile())
+
+    constant.ConstantVariable.create = staticmethod(create_constant)
+
+
+def _patch_dynamo_before_2_2(convert: ModuleType) -> None:
+    constant = getattr(sys.modules.get("torch._dynamo.variables.constant"), "ConstantVariable", None)
+    base = getattr(convert, "InstructionTranslatorBase", None)
+    if constant is None or hasattr(constant, "create") or base is None:
+        return
+    load = base.LOAD_CONST
+
+    def load_constant(self: Any, instruction: Any) -> Any:
+        value = instruction.argval
+        if not callable(value):
+            return load(self, instruction)
+        return self.push(_dynamo_value(value, bool(self.output.root_tx.one_graph)))
+
+    base.LOAD_CONST = load_constant
+
+
+_DYNAMO_READERS = ("_cached_cleaned_instructions", "cleaned_instructions")  # the first that there is
+
+_watches_dynamo_reader = False
+
+
+def watch_dynamo_reader(looked_at: Callable[[CodeType], CodeType]) -> None:
+    """From now on the tracer asks a function which code it is to read instead of one that it looks at."""
+    global _watches_dynamo_reader
+    if _watches_dynamo_reader:
+        return
+    _watches_dynamo_reader = True
+
+    def patch(module: ModuleType) -> None:
+        name = next((name for name in _DYNAMO_READERS if hasattr(module, name)), None)
+        if name is None:
+            return  # another tracer than those that were checked
+        read = getattr(module, name)
+
+        def instructions(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+            return read(looked_at(code), *args, **kwargs)
+
+        setattr(module, name, instructions)
+
+    when_imported("torch._dynamo.bytecode_transformation", patch)
+
+
+_watches_torch_jit = False
+_reported_functions: WeakSet[FunctionType] = WeakSet()
+
+
+def watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
+    """From now on tell when a function with taps is scripted."""
+    global _watches_torch_jit
+    if _watches_torch_jit:
+        return
+    _watches_torch_jit = True
+
+    def patch(frontend: ModuleType) -> None:
+        parse_def = getattr(frontend, "parse_def", None)
+        if parse_def is None:
+            return  # another torch than those that were checked
+
+        @functools.wraps(parse_def)
+        def parsed(function: Any, *args: Any, **kwargs: Any) -> Any:
+            plain = getattr(function, "__func__", function)
+            if isinstance(plain, FunctionType) and has_taps(plain):
+                _report_scripted(plain)
+            return parse_def(function, *args, **kwargs)
+
+        frontend.parse_def = parsed  # type: ignore[attr-defined]
+
+    when_imported("torch.jit.frontend", patch)
+
+
+def report_scripted_before(function: FunctionType) -> None:
+    """Tell if a function that gets taps has been scripted before."""
+    functions = getattr(sys.modules.get("torch.jit._state"), "_jit_caching_layer", ())
+    store = getattr(sys.modules.get("torch.jit._recursive"), "concrete_type_store", None)
+    classes = list(getattr(store, "type_store", ()))
+    if function in functions or any(v is function for kind in classes for v in vars(kind).values()):
+        _report_scripted(function)
+
+
+def _report_scripted(function: FunctionType) -> None:
+    if function not in _reported_functions:
+        _reported_functions.add(function)
+        code = function.__code__
+        where = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+        streams.report(f"{where} has probes and is compiled by torch.jit.script: they see nothing in the compiled code.")
+
+
+CLOUDPICKLES = (
+    "cloudpickle.cloudpickle",
+    "joblib.externals.cloudpickle.cloudpickle",
+    "ray.cloudpickle.cloudpickle",
+    "pyspark.cloudpickle.cloudpickle",
+)
+
+_watches_picklers = False
+
+
+def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
+    """From now on code is pickled as the program's own, which a function tells."""
+    global _watches_picklers
+    if _watches_picklers:
+        return
+    _watches_picklers = True
+
+    def patch_cloudpickle(module: ModuleType) -> None:
+        table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)
+        table = table if table is not None else getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
+        maps: Any = getattr(table, "maps", None)
+        reduce = maps[0].get(CodeType) if maps else None
+        if reduce is not None:  # else another cloudpickle than those that were checked
+            maps[0][CodeType] = lambda code: reduce(own_code(code))
+            for name in ("_extract_code_globals", "_find_imported_submodules"):  # taps may name what the program's own code does not
+                look = getattr(module, name, None)
+                if look is not None:
+                    setattr(module, name, _at_own_code(look, own_code))
+
+    def patch_dill(module: ModuleType) -> None:
+        table: Any = getattr(getattr(module, "Pickler", None), "dispatch", {})
+        save = table.get(CodeType)
+        if save is not None:
+            table[CodeType] = lambda pickler, code: save(pickler, own_code(code))
+
+    for name in ("dumps", "dump"):
+        setattr(marshal, name, _of_own_code(getattr(marshal, name), own_code))
+    for name in CLOUDPICKLES:
+        when_imported(name, patch_cloudpickle)
+    when_imported("dill._dill", patch_dill)
+
+
+def _at_own_code(look: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
+    @functools.wraps(look)
+    def looked(code: CodeType, *args: Any) -> Any:
+        return look(own_code(code), *args)
+
+    return looked
+
+
+def _of_own_code(dump: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
+    @functools.wraps(dump)
+    def marshalled(value: Any, *args: Any) -> Any:
+        return dump(own_code(value) if type(value) is CodeType else value, *args)
+
+    return marshalled

@@ -1,0 +1,1 @@
+"""The selector language: reads selectors, checks them against sources without running anything, and suggests some."""
