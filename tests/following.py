@@ -20,7 +20,7 @@ NEEDED = [
 # torchrun's ranks write unbuffered to one pipe, where print would write each of its words by itself
 SAYS = """\
 import os, sys
-os.write(1, f"{sys.argv[1:]} {'VOIRKIT_FOLLOW' in os.environ} {'voirkit.overseer' in sys.modules}\\n".encode())
+os.write(1, f"{sys.argv[1:]} {'VOIRKIT_FOLLOW' in os.environ} {'voirkit.runner.overseer' in sys.modules}\\n".encode())
 """
 FOLLOWED, ALONE = "False True", "False False"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from voirkit.configuration import Setting, collect, find, read
 from voirkit.errors import ConfigurationError
 from voirkit.options import ExtendedArgumentParser
+from voirkit.options.configuration import Setting, collect, find, read
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -426,7 +426,7 @@ def test_a_parser_is_imported_only_for_a_file_that_needs_it(place: Path) -> None
     program = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from voirkit.configuration import collect
+from voirkit.options.configuration import collect
 collect("main.py", os.getcwd())
 print(*[name for name in ("tomllib", "tomli", "yaml", "json", "pathlib", "typing") if name in sys.modules])
 """

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from voirkit.follow_words import how, read
+from voirkit.processes.python_words import how, read
 
 STANDARD = frozenset(sys.stdlib_module_names)
 

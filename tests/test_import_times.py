@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from voirkit import import_times
+from voirkit.runner import import_times
 
 MANAGER = _bootstrap._ModuleLockManager  # type: ignore[attr-defined]
 

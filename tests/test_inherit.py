@@ -69,7 +69,7 @@ PROGRAM = """
         context = multiprocessing.get_context(sys.argv[1])
         multiprocessing.set_start_method(sys.argv[1])
         import tools, work
-        from voirkit import inherit
+        from voirkit.processes import inherit
         queue = context.Queue()
 
         def told(target=work.work, args=(), make=context.Process):
@@ -200,7 +200,7 @@ def test_a_process_starts_though_voirkit_does_not_work_there(place: Place) -> No
         inherit._FOLDER = "empty"
         inherit.watch("tools:take", tools.offer)
         print(json.dumps(told()))
-    """, err=f"voirkit: sees nothing in a process that was started anew (ImportError: cannot import name 'inherit' from 'voirkit' ({place.folder}/empty/__init__.py)).\n") == []  # fmt: skip
+    """, err="voirkit: sees nothing in a process that was started anew (ModuleNotFoundError: No module named 'voirkit.processes').\n") == []  # fmt: skip
 
 
 def test_a_process_inherits_once_though_another_is_among_its_arguments(place: Place) -> None:
@@ -220,8 +220,15 @@ def test_voirkit_need_not_be_on_the_path_of_the_child(place: Place) -> None:
 
 
 def test_importing_it_is_light(place: Place) -> None:
-    place.write(program="import sys\nbefore = set(sys.modules)\nimport voirkit.inherit\nprint(*sorted(set(sys.modules) - before))")
+    place.write(
+        program="import sys\nbefore = set(sys.modules)\nimport voirkit.processes.inherit\nprint(*sorted(set(sys.modules) - before))"
+    )
     env = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
     loaded = place.python("program.py", env=env).out.split()
-    assert [name for name in loaded if name.startswith("voirkit")] == ["voirkit", "voirkit.imports", "voirkit.inherit"]
+    assert [name for name in loaded if name.startswith("voirkit")] == [
+        "voirkit",
+        "voirkit.imports",
+        "voirkit.processes",
+        "voirkit.processes.inherit",
+    ]
     assert not {"multiprocessing", "pickle", "weakref", "importlib.util"} & set(loaded)

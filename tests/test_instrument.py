@@ -14,7 +14,7 @@ from voirkit.errors import InstrumentError, VoirkitError
 from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import BaseOverseer
-from voirkit.voirfile import check, place_of
+from voirkit.runner.voirfiles import check, place_of
 
 if TYPE_CHECKING:
     from argparse import Namespace

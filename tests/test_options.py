@@ -349,12 +349,12 @@ def test_reading_a_plain_command_line_imports_nothing_heavy() -> None:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from voirkit.options import ExtendedArgumentParser
-import voirkit.configuration, voirkit.instrument
+import voirkit.options.configuration, voirkit.instrument
 parser = ExtendedArgumentParser()
 parser.add_argument("--config", action="append", default=[])
 line = ["--dash", "main.py"]
 parser.early_values(line, "--config")
-parser.apply(voirkit.configuration.collect(parser.guess_script(line)[0], "/"))
+parser.apply(voirkit.options.configuration.collect(parser.guess_script(line)[0], "/"))
 parser.definer = "x"
 parser.add_argument("--dash", action="store_true")
 parser.parse_command(line)

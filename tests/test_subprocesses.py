@@ -22,7 +22,7 @@ TOOLS = """
 MAIN = """
     import json, os, subprocess, sys
     import tools
-    from voirkit import inherit
+    from voirkit.processes import inherit
 
     if __name__ == "__main__":
         inherit.watch("tools:take", tools.offer)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from voirkit.errors import SelectorError, VoirkitError
     from voirkit.helpers import iterate, log
     from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
     from voirkit.probes.selector.grammar import tag
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Instrument": "voirkit.instrument",
     "Option": "voirkit.instrument",
-    "Overseer": "voirkit.overseer",
+    "Overseer": "voirkit.runner.overseer",
     "Probe": "voirkit.probes",
     "SelectorError": "voirkit.errors",
     "StopProgram": "voirkit.phases",

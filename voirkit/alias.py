@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from voirkit import inherit
+from voirkit.processes import inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

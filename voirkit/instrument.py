@@ -55,7 +55,7 @@ class Option:
             settings.update({key: value for key, value in {"type": type, "metavar": metavar, "const": const}.items() if value is not None})
             settings.update({"nargs": "?"} if const is not None else {"action": "append"} if repeatable else {})
         self._settings = settings
-        self._attributes = {"is_script": is_script, "asks_for_help": answers}  # see voirkit.words
+        self._attributes = {"is_script": is_script, "asks_for_help": answers}  # see voirkit.options.argv
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
 
     Instrument = Callable[..., Any]
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, Literal
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
 METHODS = ("delta", "wrap")
 

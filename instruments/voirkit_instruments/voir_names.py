@@ -43,7 +43,7 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
     },
     "voir.instruments.network": f"{_HERE}.monitor.readings",
     "voir.instruments.utils": {"monitor": f"{_HERE}.monitor.readings:repeat"},
-    "voir.overseer": "voirkit.overseer",
+    "voir.overseer": "voirkit.runner.overseer",
     "voir.phase": "voirkit.phases",
     "voir.proc": "voirkit.multiplexer",
     "voir.smuggle": "voirkit.escape",

@@ -29,7 +29,7 @@ from voirkit_instruments.stacks.analyse_frames import (
 from voirkit_instruments.stacks.analyse_spans import PHASE, Spans
 
 MAIN = Frame("<module>", "/home/me/main.py")
-SCRIPT = Frame("run", "/lib/voirkit/script.py")
+SCRIPT = Frame("run", "/lib/voirkit/runner/script.py")
 FORWARD = Frame("Module._call_impl", "/lib/python3.11/site-packages/torch/nn/modules/module.py")
 BACKWARD = Frame("Tensor.backward", "/lib/python3.11/site-packages/torch/_tensor.py")
 LOOP = Frame("_worker_loop", "/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py")

@@ -22,7 +22,7 @@ WORK = """
     def several(queue):
         for function, argument in ((work, 102), (work, 103), (tools.double, 3), (tools.double, 4), (json.dumps, 5)):
             function(argument)
-        queue.put([name for name in ("voirkit.probes.engine", "giving", "reactivex", "voirkit.reactive", "typing_extensions") if name in sys.modules])
+        queue.put([name for name in ("voirkit.probes.engine", "giving", "reactivex", "voirkit.streams.reactive", "typing_extensions") if name in sys.modules])
 
     def more(method):
         work(1)

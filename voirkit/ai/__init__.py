@@ -9,9 +9,9 @@ import os
 import sys
 from types import ModuleType
 
-from voirkit import recording
 from voirkit.ai.node import Node, allow
 from voirkit.ai.tree import ai
+from voirkit.runner import recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

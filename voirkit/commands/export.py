@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from voirkit.commands.ends_by_signal import ends_by_signal
 from voirkit.commands.target import read_words
-from voirkit.completion import lost
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.export.formats import formats, load
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.output import STDOUT
+from voirkit.runner.completion import lost
 from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run

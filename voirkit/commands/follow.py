@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from voirkit import voirfile
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.follow import Noted, end_like, follow
-from voirkit.overseer import Overseer
+from voirkit.processes.subprocesses import HOOK
+from voirkit.runner import voirfiles as voirfile
+from voirkit.runner.overseer import Overseer
 from voirkit.runs import directory
-from voirkit.subprocesses import HOOK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voirkit import voirfile
+from voirkit.runner import voirfiles as voirfile
 from voirkit.commands.target import read_script, read_words
 from voirkit.errors import CommandLineError, VoirfileError
 from voirkit.options import ExtendedArgumentParser

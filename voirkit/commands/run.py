@@ -8,14 +8,16 @@ import sys
 import time
 from collections.abc import Sequence
 
-from voirkit import alias, completion, plugins, voirfile
+from voirkit import alias, plugins
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
-from voirkit.options import BUILT_IN, PLUGIN
-from voirkit.overseer import Overseer
+from voirkit.options.parser import BUILT_IN, PLUGIN
+from voirkit.runner import completion
+from voirkit.runner import voirfiles as voirfile
+from voirkit.runner.overseer import Overseer
+from voirkit.runner.script import current_folder, folder_of, put_last
 from voirkit.runs.lines import listening
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.runs.summary import throughput
-from voirkit.script import current_folder, folder_of, put_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

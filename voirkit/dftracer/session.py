@@ -10,12 +10,12 @@ import atexit
 import os
 import time
 
-from voirkit import recording
 from voirkit.ai.node import allow
 from voirkit.ai.values import key, mapping, plain
 from voirkit.dftracer.entities import declare
 from voirkit.dftracer.words import EntityStore
 from voirkit.errors import tell
+from voirkit.runner import recording
 from voirkit.trace import recorder
 
 TYPE_CHECKING = False
@@ -86,7 +86,7 @@ class dftracer:
         if target is None or self._pid != os.getpid():
             return
         recording.end_alone()
-        from voirkit import completion
+        from voirkit.runner import completion
 
         if completion.are_there(self._folder):
             why = completion.export(self._folder, target)

@@ -16,7 +16,8 @@ from itertools import count
 from types import FunctionType, ModuleType
 from typing import Any
 
-from voirkit import child_process, inherit, streams
+from voirkit import streams
+from voirkit.processes import children as child_process, inherit
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.probes import weave
 from voirkit.probes.children import EXACT

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from voirkit.probes.engine import Engine
-    from voirkit.script import Program
+    from voirkit.runner.script import Program
 
 
 class Probe(Stream):

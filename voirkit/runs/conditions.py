@@ -9,8 +9,8 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.options.sizes import size
 from voirkit.runs.step_phases import PHASES
-from voirkit.sizes import size
 
 _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
 _FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from voirkit import inherit
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit.processes import inherit
 from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 SHOWN = 20  # names of skipped functions for each reason, in the summary
 
@@ -87,7 +87,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     if modules is None:
         option, value = ("--calls-every", every) if every is not None else ("--calls-warmup", warmup)
         raise CommandLineError(f"{option} is about calls, which are not recorded.", next=f"voirkit --calls {option} {value} SCRIPT")
-    from voirkit.script import folder_of
+    from voirkit.runner.script import folder_of
     from voirkit_instruments.calls import record_modules
 
     asked = record_modules.names(modules)

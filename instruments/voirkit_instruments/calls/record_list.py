@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def print_list(parser: Any, options: Any) -> NoReturn:
     """Print what ``--calls`` would record with these options, and end: 0, by SystemExit. The modules are imported here."""
-    from voirkit.script import folder_of
+    from voirkit.runner.script import folder_of
 
     given, folder = getattr(options, "--calls", None), folder_of(parser.guess_script(sys.argv[1:])[0])
     from voirkit.probes.call_hooks import CallHooks

@@ -5,7 +5,7 @@ Nothing here imports torch; a patch that does not fit switches itself off and is
 
 from __future__ import annotations
 
-from voirkit import inherit
+from voirkit.processes import inherit
 from voirkit.intercept import ThreadState, when_there
 from voirkit_instruments.checks.record_data_epochs import Epochs
 from voirkit_instruments.checks.record_data_ranks import Ranks

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 
 def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:

@@ -9,7 +9,7 @@ import os
 import time
 
 from voirkit.imports import when_imported
-from voirkit.recording import RECORDER
+from voirkit.runner.recording import RECORDER
 from voirkit.runs.ranks import rank_and_world_size
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.live.picture import Picture
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
 
 EVERY_S = 1.0
 MOST = 1 << 10  # records that are looked at at a time: about 150 steps

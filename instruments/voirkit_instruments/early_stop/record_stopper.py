@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
 
 GRACE_S = 0.5  # how long a given value is waited for
 _OURS = ("voirkit", "voirkit_instruments", "giving", "reactivex", "ptera")

@@ -6,9 +6,9 @@ It only records. The functions of torch and of the program keep their identity: 
 
 from __future__ import annotations
 
-from voirkit import inherit
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit.processes import inherit
 from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.loader.record_torch import LoaderTorch
 
 

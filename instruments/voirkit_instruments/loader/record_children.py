@@ -39,7 +39,7 @@ def offered() -> dict[str, Any] | None:
 
 def begin(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does."""
-    from voirkit.child_process import this_process
+    from voirkit.processes.children import this_process
     from voirkit.trace import recorder
 
     if _here is not None or not recorder.is_recording():

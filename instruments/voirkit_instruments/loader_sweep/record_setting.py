@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 KEYS = ("num_workers", "prefetch_factor", "steps")
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from subprocess import Popen
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
 # No child of the program: that may wait for all its children, and --monitor counts them. The first place where python looks would be the
 # current folder, which may hold a numpy.py of its own.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 WHOLE = ("parse_args", "parse_intermixed_args")
 PARTIAL = ("parse_known_args", "parse_known_intermixed_args")

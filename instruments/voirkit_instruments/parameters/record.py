@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.parameters.record_watch import Watch
 
 EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step

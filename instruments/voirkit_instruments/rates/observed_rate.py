@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
 
 
 NO_STEP = "No step was given, and no training step of torch was seen."

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
 
 def memory() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from _thread import get_ident  # threading is imported where the program imports it
 
-from voirkit import inherit
 from voirkit.imports import when_imported
+from voirkit.processes import inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.child_process import ChildProcess
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.processes.children import ChildProcess
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.record_spans import Recording
     from voirkit_instruments.steps.record_torch import TorchPatches
 
@@ -184,7 +184,7 @@ def offered() -> dict[str, Any] | None:
 
 def begin_in_child(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does, once it has torch."""
-    from voirkit.child_process import this_process
+    from voirkit.processes.children import this_process
 
     if _here is None:
         steps = Steps(this_process(offer["warnings"]))

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
 
 MOST_POINTS = 256
 _INFINITE = float("inf")

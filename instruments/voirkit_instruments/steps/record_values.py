@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.record_loss import Losses
 
     Fetched = Callable[[int, int, object], None]

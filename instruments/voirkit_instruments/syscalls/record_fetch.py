@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from voirkit import inherit
+from voirkit.processes import inherit
 from voirkit.intercept import Patches, ThreadState, when_there
 from voirkit.probes.around import Around
 from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges

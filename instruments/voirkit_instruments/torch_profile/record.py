@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.torch_profile.record_window import Recorded
 
 

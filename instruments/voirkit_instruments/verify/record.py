@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 ESSENTIAL = ("loss", "step+batch", "use_cuda")
 READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")

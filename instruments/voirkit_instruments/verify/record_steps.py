@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.recording import RECORDER
+from voirkit.runner.recording import RECORDER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

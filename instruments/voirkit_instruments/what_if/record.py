@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.intercept import Patches
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
     from voirkit.phases import PhaseWithPriority
 
 PLAIN = "plain"

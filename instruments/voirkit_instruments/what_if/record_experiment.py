@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
     from voirkit.phases import Phase
 
 _SMALL = 0.01
@@ -105,7 +105,7 @@ class Terminated(BaseException):
 @instrument_definition
 def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: int | None) -> Iterator[Phase]:
     """Measure, and end without running the script here."""
-    from voirkit.script import module, script
+    from voirkit.runner.script import module, script
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         raise CommandLineError("it runs one process.", where="--what-if", next="Leave out torchrun, or run one rank.")
@@ -137,7 +137,7 @@ def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: in
 
 def _write_page(ov: Overseer, run_dir: str) -> None:
     """The page of the first plain run, with what has been measured."""
-    from voirkit import completion
+    from voirkit.runner import completion
 
     if not os.path.exists(os.path.join(run_dir, SUMMARY)):  # nothing was measured, which has been reported
         return

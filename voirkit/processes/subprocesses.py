@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.follow_words import LAUNCHERS, STARTS_RAY_WORKERS, how, read
+from voirkit.processes.python_words import LAUNCHERS, STARTS_RAY_WORKERS, how, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ from giving.gvr import Giver, global_context, global_inherited
 from reactivex.disposable import Disposable
 from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
-from voirkit import operators, streams
+import voirkit
+from voirkit import streams
 from voirkit.phases import StopProgram
-from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
+from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, operators, raise_on_purpose, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ for _name in ("COLUMNS", "LINES"):  # giving imports pdb, which from 3.13 on loa
         os.unsetenv(_name)
 
 _LIBRARIES = (
-    *(os.path.join(os.path.dirname(os.path.abspath(str(f))), "") for f in (giving.__file__, reactivex.__file__, __file__)),
+    *(os.path.join(os.path.dirname(os.path.abspath(str(module.__file__))), "") for module in (giving, reactivex, voirkit)),
     "<frozen ",
 )
 

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Not `-m`: the script's folder, where python would look first, may hold a numpy.py of its own.
 _PYTHON = "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; sys.exit(main(sys.argv[1:]))"
 # The user waits for this one: it neither looks for cycles in what it is about to drop, nor takes its modules apart at the end (15 %).

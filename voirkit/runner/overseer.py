@@ -10,17 +10,20 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from voirkit import __version__, alias, child_process, completion, configuration, helpers, import_times, recording
+from voirkit import __version__, alias, helpers
 from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, say_as_it_is, tell
-from voirkit.failures import as_error, described, do_all, how_it_ended, shown, text_of
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
-from voirkit.options import VOIRFILE, ExtendedArgumentParser
+from voirkit.options import configuration
+from voirkit.options.parser import VOIRFILE, ExtendedArgumentParser
+from voirkit.options.sizes import size
 from voirkit.phases import GivenOverseer, Phase, StopProgram
+from voirkit.processes import children as child_process
+from voirkit.runner import completion, import_times, recording
+from voirkit.runner.outcome import as_error, described, do_all, how_it_ended, shown, text_of
+from voirkit.runner.script import Program, current_folder, module, script
 from voirkit.runs import summary
 from voirkit.runs.ranks import rank_and_world_size
-from voirkit.script import Program, current_folder, module, script
-from voirkit.sizes import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -288,7 +291,7 @@ class Overseer(GivenOverseer):
         helpers.set_current_overseer(self)
         # The script may give without any instrument that listens: what is given is counted all the same.
         when_imported("voirkit.streams", self._report_of_streams)
-        when_imported("voirkit.reactive", self._notice_streams)
+        when_imported("voirkit.streams.reactive", self._notice_streams)
         when_imported("giving", _load_streams)
         self._open_log()
         super()._prepare()
@@ -568,7 +571,7 @@ def _columns() -> tuple[int, bool]:
 
 
 def _load_streams(_: object) -> None:
-    __import__("voirkit.reactive")
+    __import__("voirkit.streams.reactive")
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:

@@ -17,8 +17,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from voirkit.configuration import convert
 from voirkit.errors import CommandLineError, ConfigurationError, InstrumentError, did_you_mean
+from voirkit.options.configuration import convert
 
 if TYPE_CHECKING:
     from voirkit.options import ExtendedArgumentParser

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 
 from voirkit.errors import CommandLineError, ConfigurationError, InstrumentError, VoirkitError, did_you_mean
-from voirkit.words import MODULE_SYNTAX, SYNTAX, Words, as_argparse_reads_it, asks_for_help, values_of, why_no_script
+from voirkit.options.argv import MODULE_SYNTAX, SYNTAX, Words, as_argparse_reads_it, asks_for_help, values_of, why_no_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Action, Namespace
     from typing import Any, NoReturn
 
-    from voirkit.configuration import Setting
+    from voirkit.options.configuration import Setting
 
 
 BUILT_IN, PLUGIN, VOIRFILE = range(3)
@@ -175,7 +175,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             InstrumentError: It is no dataclass, or a field has a type that can not be read from a command line.
             ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
         """
-        from voirkit.dataclass_options import add_model
+        from voirkit.options.dataclass_fields import add_model
 
         if dest in self._builders:
             raise InstrumentError(f"two dataclasses want the place options.{dest}.", where=self.definer or "")
@@ -305,7 +305,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         self._check_tables()
         values: dict[str, object] = {}
         if self._settings:
-            from voirkit.configuration import values_for
+            from voirkit.options.configuration import values_for
 
             values = values_for(self, self._settings)
         for action in self._actions:

@@ -1,7 +1,7 @@
 """What all streams share: one lock, what goes through them into the program, and where their failures are told.
 
-The streams themselves (``voirkit.reactive``, and with it giving and reactivex: 170 ms of CPU) are loaded when one is first asked for here:
-a child process that only sends events to its parent has none.
+The streams themselves (``voirkit.streams.reactive``, and with it giving and reactivex: 170 ms of CPU) are loaded when one is first asked
+for here: a child process that only sends events to its parent has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from voirkit.reactive import Direct, Given, Stream, of_nothing, place, place_of_failure
+    from voirkit.streams.reactive import Direct, Given, Stream, of_nothing, place, place_of_failure
 
 # What is to come out at the next event in the main thread.
 _due: list[BaseException] = []
@@ -179,6 +179,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'voirkit.streams' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module("voirkit.reactive"), name)
+    value = getattr(import_module("voirkit.streams.reactive"), name)
     globals()[name] = value
     return value

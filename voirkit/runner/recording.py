@@ -9,9 +9,9 @@ import atexit
 import os
 import sys
 
-from voirkit import inherit
 from voirkit.errors import VoirkitError, tell
 from voirkit.imports import when_imported
+from voirkit.processes import inherit
 from voirkit.runs.ranks import rank_and_world_size
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VARIABLE = "VOIRKIT_RUN_DIR"
 RECORDER = "voirkit.trace.recorder"
 LIMIT = 4 * 10**9  # bytes of segments, --trace-limit
-_BEGIN = "voirkit.recording:take"
+_BEGIN = "voirkit.runner.recording:take"
 
 _plan: dict[str, Any] | None = None  # folder, rank, host, limit, world_size
 _tell: Callable[[str], None] = tell
@@ -103,7 +103,7 @@ def end_late() -> None:
         return
     (plan, pid), _late = _late, None
     if sys.modules[RECORDER].end().events and os.getpid() == pid:
-        from voirkit import completion
+        from voirkit.runner import completion
 
         completion.settle(plan["folder"], plan["rank"])
 

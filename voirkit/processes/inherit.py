@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Run in the child, when multiprocessing has loaded the main module and before it loads what the process is to do.  The child's sys.path is
 # the program's: voirkit need not be on it, and what has its name there may be something else.
@@ -36,7 +36,7 @@ try:
         except BaseException:
             del sys.modules["voirkit"]
             raise
-    from voirkit import inherit
+    from voirkit.processes import inherit
     inherit.take(offers, before_main)
 except Exception as exc:
     if sys.stderr is not None:
@@ -96,8 +96,8 @@ def unwatch(begin: str) -> None:
     spawn = sys.modules.get("multiprocessing.spawn")
     if not _offers and getattr(spawn, "get_preparation_data", None) is _preparation_data and _original is not None:
         spawn.get_preparation_data = _original  # type: ignore[union-attr]  # just asked for the attribute
-    if not _offers and "voirkit.subprocesses" in sys.modules:
-        sys.modules["voirkit.subprocesses"].remove()
+    if not _offers and "voirkit.processes.subprocesses" in sys.modules:
+        sys.modules["voirkit.processes.subprocesses"].remove()
 
 
 def _patch(process: ModuleType) -> None:
@@ -112,7 +112,7 @@ def _patch_subprocess(subprocess: ModuleType) -> None:
         from voirkit.errors import tell
 
         try:
-            from voirkit import subprocesses
+            from voirkit.processes import subprocesses
 
             subprocesses.put(subprocess, _as_text, tell)
         except Exception as exc:  # the program is importing something: this must not come out there

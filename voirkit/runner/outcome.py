@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 
 from voirkit.errors import InstrumentError, VoirkitError, misspelt
 from voirkit.phases import NotAPhase
-from voirkit.script import current_folder
-from voirkit.voirfile import name_of, place_of
+from voirkit.runner.script import current_folder
+from voirkit.runner.voirfiles import name_of, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def described(instrument: Any) -> str:

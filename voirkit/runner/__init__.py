@@ -1,0 +1,1 @@
+"""One run: the overseer that leads it, its script and voirfiles, where its spans go, and how it ends."""
