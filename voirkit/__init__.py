@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from voirkit.errors import SelectorError, VoirkitError
     from voirkit.helpers import iterate, log
     from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
-    from voirkit.runner.overseer import Overseer
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
     from voirkit.probes.selector.grammar import tag
+    from voirkit.runner.overseer import Overseer
     from voirkit.runs.opened import open_run
 
 __version__ = "0.1.0"

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voirkit.runner import voirfiles as voirfile
 from voirkit.commands.target import read_script, read_words
 from voirkit.errors import CommandLineError, VoirfileError
 from voirkit.options import ExtendedArgumentParser
 from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates
+from voirkit.runner import voirfiles as voirfile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

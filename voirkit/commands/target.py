@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from voirkit.errors import CommandLineError, SelectorError
 from voirkit.options import ExtendedArgumentParser
+from voirkit.options.argv import Words
 from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of_module
 from voirkit.runner.script import enter_folder, folder_of, script
-from voirkit.options.argv import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

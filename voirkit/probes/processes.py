@@ -17,10 +17,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from voirkit import streams
-from voirkit.processes import children as child_process, inherit
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.probes import weave
 from voirkit.probes.children import EXACT
+from voirkit.processes import children as child_process
+from voirkit.processes import inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ Nothing here imports torch; a patch that does not fit switches itself off and is
 
 from __future__ import annotations
 
-from voirkit.processes import inherit
 from voirkit.intercept import ThreadState, when_there
+from voirkit.processes import inherit
 from voirkit_instruments.checks.record_data_epochs import Epochs
 from voirkit_instruments.checks.record_data_ranks import Ranks
 from voirkit_instruments.checks.record_data_workers import Drawing

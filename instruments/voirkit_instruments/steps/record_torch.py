@@ -10,9 +10,9 @@ from functools import partial
 from operator import attrgetter
 from types import FunctionType
 
-from voirkit.runner import import_times
 from voirkit.intercept import Patches
 from voirkit.probes.around import Around
+from voirkit.runner import import_times
 from voirkit.runner.recording import join_group
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, LOADER_ITERATED, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 from voirkit_instruments.steps.record_compute import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from voirkit.processes import inherit
 from voirkit.intercept import Patches, ThreadState, when_there
 from voirkit.probes.around import Around
+from voirkit.processes import inherit
 from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
 from voirkit_instruments.syscalls.record_markers import path_and_mode
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.intercept import Patches
-    from voirkit.runner.overseer import Overseer
     from voirkit.phases import PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 PLAIN = "plain"
 MOST_LOSSES = 10_000  # that are kept

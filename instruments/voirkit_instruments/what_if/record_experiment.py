@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from voirkit.runner.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
 _SMALL = 0.01
 _GRACE_S = 5.0  # for a run that is ended early
