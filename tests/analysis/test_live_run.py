@@ -56,10 +56,10 @@ class Clock:
 def test_another_run_in_its_place_is_shown_from_its_beginning(begin: Begin) -> None:
     run = LiveRun(begin())
     Training(length=9).epoch()
-    assert run.look().done == 9
+    assert run.update().done == 9
     begin(command=["other.py"])
     Training(length=5).epoch()
-    picture = run.look()
+    picture = run.update()
     assert (picture.title, picture.done) == ("other.py", 5)
     assert picture.steps is not None
     assert picture.steps["n"] == 5
@@ -69,9 +69,9 @@ def test_a_run_that_records_nothing_for_long_is_said_to(begin: Begin) -> None:
     clock = Clock()
     run = LiveRun(begin(host="elsewhere"), clock)
     Training(length=9).epoch()
-    assert run.look().warnings == []
+    assert run.update().warnings == []
     clock.now += 40
-    (warning,) = run.look().warnings
+    (warning,) = run.update().warnings
     assert warning == "nothing has been recorded for 40 s; whether it still runs is not known here"
 
 
@@ -79,11 +79,11 @@ def test_time_on_another_host_is_by_its_clock_and_goes_on_with_ours(begin: Begin
     clock, now = Clock(), recorder.now()
     run = LiveRun(begin(host="elsewhere", clocks={"perf_counter_ns": now - 5_000_000_000, "time_ns": 0}), clock)
     Training(length=100).epoch()  # of a second
-    first = run.look().elapsed_s
+    first = run.update().elapsed_s
     assert first is not None
     assert 5.9 < first < 6.1 + (recorder.now() - now) / 1e9
     clock.now += 7
-    assert run.look().elapsed_s == pytest.approx(first + 7)
+    assert run.update().elapsed_s == pytest.approx(first + 7)
 
 
 def test_until_the_summary_is_complete_the_run_is_said_to_end(begin: Begin) -> None:
@@ -93,10 +93,10 @@ def test_until_the_summary_is_complete_the_run_is_said_to_end(begin: Begin) -> N
     manifest = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**manifest, "ended": "normal", "exit_code": 0}))
     (path / "summary.json").write_text(json.dumps({"steps": None, "ended": "normal"}))
-    picture = run.look()
+    picture = run.update()
     assert (picture.state, picture.is_over) == ("ended, exit code 0; its summary is being made", False)
     (path / "summary.json").write_text(json.dumps({"steps": {"n": 0}, "ended": "normal", "exit_code": 0, "command": ["main.py"]}))
-    picture = run.look()
+    picture = run.update()
     assert (picture.state, picture.is_over) == ("ended, exit code 0", True)
 
 
@@ -104,7 +104,7 @@ def test_a_manifest_that_is_damaged_is_no_trouble(begin: Begin) -> None:
     path = Path(begin())
     (path / "run.json").write_text('{"command"')
     Training(length=9).epoch()
-    assert LiveRun(str(path)).look().done == 9
+    assert LiveRun(str(path)).update().done == 9
 
 
 def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None:

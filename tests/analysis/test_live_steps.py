@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Any:
 
 
 def picture_of(steps: LiveSteps) -> Picture:
-    steps.look()
+    steps.update()
     picture = Picture()
     steps.fill(picture)
     return picture
@@ -49,7 +49,7 @@ def test_looking_often_or_once_comes_to_the_same(run: str) -> None:
     training.begin()
     for _ in range(50):
         training.step()
-        often.look()
+        often.update()
     training.end()
     assert picture_of(often) == picture_of(LiveSteps(run))
 
@@ -130,6 +130,6 @@ def test_counters_have_their_last_value(run: str) -> None:
     for at, value in ((1, 0.5), (2, 1.75)):
         recorder.counter(number, at, value)
     steps = LiveSteps(run)
-    steps.look()
+    steps.update()
     (counter,) = steps.window.counters.values()
     assert (counter.value, counter.units) == (1.75, "cores")

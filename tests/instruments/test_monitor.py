@@ -65,26 +65,26 @@ def test_what_is_counted_survives_the_processes_that_it_is_counted_of() -> None:
     made = Made()
     tree = Tree(1, made.children, made.open)
     made.now = {1: ([2, 3], 5.0, 0.0, 0), 2: ([], 1.0, 0.0, 0), 3: ([], 1.0, 0.0, 0)}
-    assert tree.look().cpu_seconds == 0
+    assert tree.sample().cpu_seconds == 0
     made.now = {1: ([2, 3], 6.0, 0.0, 0), 2: ([], 3.0, 0.0, 500), 3: ([], 2.0, 0.0, 0)}
-    assert tree.look()[2:5] == (3, 4.0, 500)
+    assert tree.sample()[2:5] == (3, 4.0, 500)
     made.now = {1: ([3], 6.0, 3.5, 500), 3: ([], 2.0, 0.0, 0)}  # the second was waited for: it is its parent's now
-    assert tree.look()[:5] == (200, 20, 2, 4.5, 500)
+    assert tree.sample()[:5] == (200, 20, 2, 4.5, 500)
     made.now = {1: ([], 7.0, 3.5, 500)}  # the third was nobody's
-    assert tree.look().cpu_seconds == 5.5
+    assert tree.sample().cpu_seconds == 5.5
     made.now = {1: ([4], 7.0, 3.5, 500), 4: ([], 0.5, 0.0, 0)}
-    assert tree.look().cpu_seconds == 6.0
+    assert tree.sample().cpu_seconds == 6.0
 
 
 def test_a_process_that_gets_the_number_of_one_that_ended() -> None:
     made = Made()
     tree = Tree(1, made.children, made.open)
     made.now = {1: ([2], 0.0, 0.0, 0), 2: ([], 0.0, 0.0, 0)}
-    tree.look()
+    tree.sample()
     made.now = {1: ([2], 0.0, 0.0, 0), 2: ([], 9.0, 0.0, 0)}
-    tree.look()
+    tree.sample()
     made.now = {1: ([2], 0.0, 9.0, 0), 2: ([], 1.0, 0.0, 0)}
-    assert tree.look().cpu_seconds == 10.0
+    assert tree.sample().cpu_seconds == 10.0
 
 
 def test_the_children_of_every_thread_are_found() -> None:
@@ -108,7 +108,7 @@ def test_the_children_of_every_thread_are_found() -> None:
 def test_a_gpu_that_fails_is_left_out_with_one_warning() -> None:
     told: list[str] = []
     gpus = Gpus(fake_nvml, told.append, visible="0,1")
-    looks = [gpus.look() for _ in range(4)]
+    looks = [gpus.sample() for _ in range(4)]
     assert looks[0]["0"] == {"memory": [1024, 8192], "load": 0.75, "temperature": 61, "power": 250, "throttle": ["power cap"]}
     assert "power" not in looks[0]["1"]
     assert [sorted(look) for look in looks] == [["0", "1"], ["0", "1"], ["0"], ["0"]]
@@ -120,7 +120,7 @@ def test_a_gpu_that_fails_is_left_out_with_one_warning() -> None:
 )
 def test_only_the_gpus_that_the_program_sees_are_looked_at(visible: str, seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_nvml, "_looks", {0: 10, 1: 10})
-    assert list(Gpus(fake_nvml, pytest.fail, visible).look()) == seen
+    assert list(Gpus(fake_nvml, pytest.fail, visible).sample()) == seen
 
 
 # figures
@@ -169,8 +169,8 @@ def test_a_sample_that_fails_is_told_once_and_the_thread_goes_to_its_end() -> No
 
 def test_a_look_at_this_machine_has_all_it_gives() -> None:
     machine = Machine(None)
-    machine.look()
-    at_ns, given, figures = machine.look()
+    machine.sample()
+    at_ns, given, figures = machine.sample()
     assert {"load", "memory", "rss", "cores"} <= given["cpudata"].keys()
     assert figures["rss"] >= figures["shared"] > 0
     assert 0 < at_ns <= time.perf_counter_ns()

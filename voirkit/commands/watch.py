@@ -13,10 +13,9 @@ from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from voirkit.live.bottom_rows import BottomRows
-    from voirkit.live.keys import Keys
     from voirkit.live.picture import Picture
     from voirkit.live.run import LiveRun
+    from voirkit.live.terminal import BottomRows, Keys
     from voirkit.report.cells import Look
 
 PER_S = 2.0
@@ -52,15 +51,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _look(run: LiveRun) -> Picture:
     try:
-        return run.look()
+        return run.update()
     except OSError as exc:
         raise RunDirectoryError(f"it can not be read any more: {exc.strerror}.", where=run.path) from None
 
 
 def _watch(run: LiveRun) -> None:
-    from voirkit.live.bottom_rows import BottomRows
     from voirkit.live.frame import watch_frame
-    from voirkit.live.keys import Keys
+    from voirkit.live.terminal import BottomRows, Keys
 
     rows = BottomRows(sys.stdout.fileno(), sys.stdout.encoding or "ascii")
     look = _look_of(color=True)

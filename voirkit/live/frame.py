@@ -41,30 +41,30 @@ _MOST_WARNINGS = 3
 _Section = tuple[int, list[str]]
 
 
-def header_line(title: str, right: str, columns: int, look: Look) -> str:
+def header_line(title: str, right: str, columns: int, terminal: Look) -> str:
     """``-- main.py  0:01:23  2400 events ------``; of what does not fit the title is cut, and then only the right is there."""
-    dash = "─" if look.blocks else "-"
+    dash = "─" if terminal.blocks else "-"
     right = f" {printable(right)} "
     if width(right) + 4 > columns:
         return fitted(right.strip(), columns)
     title = fitted(f" {printable(title)} ", max(0, columns - width(right) - 3), keep_end=True)
     rest = dash * max(0, columns - width(title) - width(right) - 3)
-    return "".join([styled(dash * 2, DIM, look), styled(title, BOLD, look), styled(dash, DIM, look), right, styled(rest, DIM, look)])
+    return "".join([styled(dash * 2, DIM, terminal), styled(title, BOLD, terminal), styled(dash, DIM, terminal), right, styled(rest, DIM, terminal)])
 
 
-def watch_frame(picture: Picture, size: tuple[int, int], look: Look) -> list[str]:
+def watch_frame(picture: Picture, size: tuple[int, int], terminal: Look) -> list[str]:
     """The lines of `voirkit watch`: none wider than the terminal less one column, as many as there is room for less two."""
     columns, room = size[0] - 1, size[1] - 2
     if columns < 10 or room < 1:
         return []
     right = "  ".join(([clock(picture.elapsed_s)] if picture.elapsed_s is not None else []) + [picture.state])
-    header = header_line(picture.title, right, columns, look)
-    return [header, *picture_lines(picture, columns, room - 1, look)]
+    header = header_line(picture.title, right, columns, terminal)
+    return [header, *picture_lines(picture, columns, room - 1, terminal)]
 
 
-def picture_lines(picture: Picture, columns: int, room: int, look: Look) -> list[str]:
+def picture_lines(picture: Picture, columns: int, room: int, terminal: Look) -> list[str]:
     """What is known of a run, without a header; what does not fit is left out, the least important first."""
-    sections = list(_sections(picture, columns, look))
+    sections = list(_sections(picture, columns, terminal))
     kept, left = set(), room
     for number, (_, lines) in sorted(enumerate(sections), key=lambda pair: pair[1][0]):
         if len(lines) <= left:
@@ -73,40 +73,40 @@ def picture_lines(picture: Picture, columns: int, room: int, look: Look) -> list
     return [line for number, (_, lines) in enumerate(sections) if number in kept for line in lines]
 
 
-def _sections(picture: Picture, columns: int, look: Look) -> Iterator[_Section]:
+def _sections(picture: Picture, columns: int, terminal: Look) -> Iterator[_Section]:
     steps = picture.steps
     if picture.wall:
         yield 6, _packed(wall_line(picture.wall, picture.evaluation).split(" · "), columns)
     if steps is not None:
         shares = _shares(steps)
-        yield 0, [stacked([(name, COLOURS[name], share) for name, share in shares if share is not None], columns, look)]
-        yield 1, _legend(shares, columns, look)
-        yield 3, [_step_line(picture, steps, columns, look)]
+        yield 0, [stacked([(name, COLOURS[name], share) for name, share in shares if share is not None], columns, terminal)]
+        yield 1, _legend(shares, columns, terminal)
+        yield 3, [_step_line(picture, steps, columns, terminal)]
         parts = _parts(steps)
         if parts:
-            yield 12, [styled(fitted(f"other: {parts}", columns), DIM, look)]
+            yield 12, [styled(fitted(f"other: {parts}", columns), DIM, terminal)]
     else:
-        yield 0, [styled(fitted("no training step was recorded" if picture.is_over else "no training step yet", columns), DIM, look)]
+        yield 0, [styled(fitted("no training step was recorded" if picture.is_over else "no training step yet", columns), DIM, terminal)]
     if picture.progress:
         bars = [Bar("", one.label, one.done, one.total) for one in picture.progress]
-        yield 4, bar_lines(bars[:2], [one.left_s for one in picture.progress[:2]], columns, look)
-    rates = _numbers([*picture.rates, *picture.numbers], columns, look)
+        yield 4, bar_lines(bars[:2], [one.left_s for one in picture.progress[:2]], columns, terminal)
+    rates = _numbers([*picture.rates, *picture.numbers], columns, terminal)
     for place, line in enumerate(rates):
         yield 5 if place == 0 or place == len(picture.rates) else 9 + place, [line]
     if picture.workers is not None:
         yield 8, [_workers(picture, columns)]
     if picture.devices:
         yield 8, _packed([f"{one.name} {amount(one.value, one.units)}" for one in picture.devices], columns)
-    for number, line in enumerate(_ranks(picture.ranks, columns, look)):
+    for number, line in enumerate(_ranks(picture.ranks, columns, terminal)):
         yield 7 if number < 5 else 14, [line]
     if picture.verdict is not None:
-        first, *more = _verdict(picture.verdict, columns, look)
+        first, *more = _verdict(picture.verdict, columns, terminal)
         yield 2, first
         for lines in more:
             yield 10, lines
     for text in list(picture.warnings)[:_MOST_WARNINGS]:
         said = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
-        yield 6, [styled("warning  ", BOLD + ";" + YELLOW, look) + said[0], *said[1:2]]
+        yield 6, [styled("warning  ", BOLD + ";" + YELLOW, terminal) + said[0], *said[1:2]]
 
 
 def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
@@ -114,30 +114,30 @@ def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
     return [(name, steps["phases"][name]["share"] if name != "wait" or known else None) for name in shown_phases(steps["phases"])]
 
 
-def _legend(shares: Sequence[tuple[str, float | None]], columns: int, look: Look) -> list[str]:
+def _legend(shares: Sequence[tuple[str, float | None]], columns: int, terminal: Look) -> list[str]:
     """``wait 61%  forward 9%  …``, each in its colour or after its letter, in as many lines as it takes."""
     lines, at = [""], 0
     for name, share in shares:
-        letter = "" if look.color else f"{LETTERS.get(name, name[:1])} "
+        letter = "" if terminal.color else f"{LETTERS.get(name, name[:1])} "
         text = f"{letter}{name} {'?' if share is None else f'{share:.0%}'}"
         if at and at + 2 + len(text) > columns:
             lines.append("")
             at = 0
-        lines[-1] += ("  " if at else "") + styled(fitted(text, columns), COLOURS[name], look)
+        lines[-1] += ("  " if at else "") + styled(fitted(text, columns), COLOURS[name], terminal)
         at += len(text) + (2 if at else 0)
     return lines
 
 
-def _step_line(picture: Picture, steps: Mapping[str, Any], columns: int, look: Look) -> str:
+def _step_line(picture: Picture, steps: Mapping[str, Any], columns: int, terminal: Look) -> str:
     """``step 12.3 ms (11.9 ms .. 14.2 ms) · the last 154 steps · 2,400 so far``."""
     time = steps["time_s"]
-    texts = [f"step {seconds(time['median'], look)} ({seconds(time['p10'], look)} .. {seconds(time['p90'], look)})"]
+    texts = [f"step {seconds(time['median'], terminal)} ({seconds(time['p10'], terminal)} .. {seconds(time['p90'], terminal)})"]
     if picture.shown_s is not None:
         texts.append(f"the last {steps['n']:,} steps")
         texts.append(f"{picture.done:,} so far" if picture.is_counted else f"{picture.done:,} or more so far")
     else:
         texts.append(f"{steps['n']:,} steps")
-    return fitted((" · " if look.blocks else ", ").join(texts), columns)
+    return fitted((" · " if terminal.blocks else ", ").join(texts), columns)
 
 
 def _parts(steps: Mapping[str, Any]) -> str:
@@ -145,7 +145,7 @@ def _parts(steps: Mapping[str, Any]) -> str:
     return "  ".join(f"{name} {part['share']:.0%}" for name, part in parts.items() if part["share"] >= 0.02)
 
 
-def _numbers(numbers: Sequence[Number], columns: int, look: Look) -> list[str]:
+def _numbers(numbers: Sequence[Number], columns: int, terminal: Look) -> list[str]:
     """``train_rate  512 items/s  ▃▄▅``, in columns."""
     names = min(max((width(one.name) for one in numbers), default=0), max(columns // 2, 8))
     texts = [amount(one.value, one.units) for one in numbers]
@@ -153,10 +153,10 @@ def _numbers(numbers: Sequence[Number], columns: int, look: Look) -> list[str]:
     lines = []
     for one, text in zip(numbers, texts, strict=True):
         shown = padded(text, values) if one.history else fitted(text, values)
-        line = f"{styled(padded(printable(one.name), names), CYAN, look)}  {styled(shown, BOLD, look)}"
+        line = f"{styled(padded(printable(one.name), names), CYAN, terminal)}  {styled(shown, BOLD, terminal)}"
         room = columns - names - values - 4
         if len(one.history) > 1 and room >= 8:
-            line += "  " + styled(sparkline(list(one.history)[-room:], look), DIM, look)
+            line += "  " + styled(sparkline(list(one.history)[-room:], terminal), DIM, terminal)
         lines.append(line)
     return lines
 
@@ -171,31 +171,31 @@ def _workers(picture: Picture, columns: int) -> str:
     return fitted(text, columns)
 
 
-def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, look: Look) -> list[str]:
+def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: Look) -> list[str]:
     lines = []
     for rank in ranks[:_MOST_RANKS]:
         shares = [(name, COLOURS[name], rank["phases"][name]["share"]) for name in shown_phases(rank["phases"])]
-        time = seconds(rank["time_s"]["median"], look) if rank.get("time_s") else ""
+        time = seconds(rank["time_s"]["median"], terminal) if rank.get("time_s") else ""
         head = padded(f"rank {rank['rank']} {printable(rank['host'])}", min(24, columns // 3)) + f"  {time:>8}  "
         room = min(columns - width(head) - 10, 40)
         tail = f"  wait {rank['phases']['wait']['share']:.0%}"
-        lines.append(head + stacked(shares, room, look) + tail if room >= 8 else fitted(head + tail, columns))
+        lines.append(head + stacked(shares, room, terminal) + tail if room >= 8 else fitted(head + tail, columns))
     if len(ranks) > _MOST_RANKS:
-        lines.append(styled(fitted(f"{len(ranks) - _MOST_RANKS} more ranks", columns), DIM, look))
+        lines.append(styled(fitted(f"{len(ranks) - _MOST_RANKS} more ranks", columns), DIM, terminal))
     return lines
 
 
-def _verdict(verdict: Mapping[str, Any], columns: int, look: Look) -> list[list[str]]:
+def _verdict(verdict: Mapping[str, Any], columns: int, terminal: Look) -> list[list[str]]:
     """What it is bound by, in a line; why, in up to two; what to try, in up to three."""
     because = wrap(printable(verdict["because"], 400), columns)
     style = BOLD if verdict["kind"] in ("balanced", "unknown") else f"{BOLD};{RED}"
     kind, why = verdict["kind"], verdict["because"]
     if len(kind) + 2 + len(why) <= columns:
-        sections = [[styled(kind, style, look) + "  " + printable(why)]]
+        sections = [[styled(kind, style, terminal) + "  " + printable(why)]]
     else:
-        sections = [[styled(fitted(kind, columns), style, look)], because[:3]]
+        sections = [[styled(fitted(kind, columns), style, terminal)], because[:3]]
     advice = wrap("next  " + printable(verdict["next"], 600), columns)
-    return [*sections, [styled(line, DIM, look) for line in advice[:4]]]
+    return [*sections, [styled(line, DIM, terminal) for line in advice[:4]]]
 
 
 def _packed(words: Sequence[str], columns: int) -> list[str]:
@@ -233,9 +233,9 @@ def amount(value: float, units: str) -> str:
     return f"{text} {units}".rstrip()
 
 
-def seconds(value: float, look: Look) -> str:
+def seconds(value: float, terminal: Look) -> str:
     """Seconds as people read them, from microseconds to hours."""
-    for limit, factor, unit in ((1e-3, 1e6, "µs" if look.blocks else "us"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min")):
+    for limit, factor, unit in ((1e-3, 1e6, "µs" if terminal.blocks else "us"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min")):
         if value < limit:
             return f"{value * factor:.3g} {unit}"
     return f"{value / 3600:.3g} h"

@@ -42,7 +42,7 @@ class Collector:
         with self._lock:
             if self._picture is None or self._now() - self._looked_s >= LEAST_S:
                 try:
-                    self._picture = self._run.look()
+                    self._picture = self._run.update()
                 except OSError:
                     return  # the directory is gone
                 self._looked_s = self._now()

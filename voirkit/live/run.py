@@ -5,18 +5,121 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
-from voirkit.live.devices import devices
-from voirkit.live.log import Log
-from voirkit.live.picture import Number, Picture, ended, of_summary, title_of
-from voirkit.live.steps import LiveSteps
+from voirkit.live.picture import Number, Picture, Progress, ended, of_summary, title_of
+from voirkit.live.steps import LiveSteps, devices
 from voirkit.live.workers import Workers
 from voirkit.runs import directory
 from voirkit.runs.alive import goes_on, is_alive, is_here
 from voirkit.runs.wall import Moments
 
-SILENT_S = 30.0  # after which it is said that nothing has been recorded for so long
+NEWEST = 1 << 18  # bytes of a file that are read of what was there before the first update
+REMEMBERED = 64  # values of a key
+
+
+@dataclass
+class Logged:
+    """The values of one key of one task.
+
+    Attributes:
+        first: The first that was read; of a long run it is not the run's first.
+        values: The last ones.
+        n: How many have been read.
+    """
+
+    task: str
+    key: str
+    units: str = ""
+    first: float = 0.0
+    n: int = 0
+    values: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+
+class Log:
+    """The log streams of a run.
+
+    Args:
+        path: The run directory; it need not be there yet.
+
+    Attributes:
+        rows: By task and key.
+        progress: What was logged as ``progress=(i, n)`` or ``progress=i, total=n``, by task and description.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._folder = os.path.join(path, "stream")
+        self._at: dict[str, int] = {}
+        self.rows: dict[tuple[str, str], Logged] = {}
+        self.progress: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def update(self) -> None:
+        """Take in what has been logged since the last update.
+
+        Raises:
+            OSError: The folder can not be read.
+        """
+        try:
+            names = sorted(os.listdir(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            if name.endswith(".jsonl"):
+                self._read(os.path.join(self._folder, name))
+
+    def bars(self) -> list[Progress]:
+        """The progress that was logged, in order of first appearance."""
+        return [Progress(" ".join(word for word in key if word), *pair, None) for key, pair in self.progress.items()]
+
+    def _read(self, path: str) -> None:
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                at = self._at.get(path, max(size - NEWEST, 0))
+                if size <= at:
+                    return
+                file.seek(at)
+                text = file.read(size - at)
+        except FileNotFoundError:
+            return
+        end = text.rfind(b"\n") + 1
+        self._at[path] = at + end
+        for line in text[:end].splitlines():
+            try:
+                found = json.loads(line)
+            except ValueError:  # cut off where the reading began, or damaged
+                continue
+            if isinstance(found, dict) and "$event" not in found:
+                self._add(found)
+
+    def _add(self, event: dict[str, Any]) -> None:
+        task = event.get("task")
+        task = task if isinstance(task, str) else ""
+        units = event.get("units")
+        progress, total = event.get("progress"), event.get("total")
+        if isinstance(progress, list) and len(progress) == 2:
+            progress, total = progress
+        if _is_number(progress) and _is_number(total):
+            descr = event.get("descr")
+            self.progress[task, descr if isinstance(descr, str) else ""] = progress, total
+        for key, value in event.items():
+            if not _is_number(value) or key[:1] in "$#" or key in ("progress", "total"):
+                continue
+            row = self.rows.get((task, key))
+            if row is None:
+                row = self.rows[task, key] = Logged(task, key, first=value)
+            row.n += 1
+            row.units = units if isinstance(units, str) else row.units
+            row.values.append(value)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+SILENT_S = 30.0  # after which a warning says that nothing has been recorded for so long
 COMPLETED_WITHIN_S = 60.0  # how long the end of a run may take to write its summary
 
 
@@ -30,9 +133,9 @@ class LiveRun:
 
     def __init__(self, path: str, now: Any = time.monotonic) -> None:
         self.path, self._now = path, now
-        self._begin({})
+        self._reset({})
 
-    def _begin(self, manifest: dict[str, Any]) -> None:
+    def _reset(self, manifest: dict[str, Any]) -> None:
         """Nothing has been seen of the run."""
         self._manifest = manifest
         self._steps, self._log = LiveSteps(self.path), Log(self.path)
@@ -40,8 +143,8 @@ class LiveRun:
         self._seen_s = self._now()  # when something new was seen last
         self._over_s: float | None = None
 
-    def look(self) -> Picture:
-        """Take in what has come since the last look; the run at this moment.
+    def update(self) -> Picture:
+        """Take in what has come since the last update; the run at this moment.
 
         Raises:
             OSError: The directory is gone, or can not be read.
@@ -49,14 +152,14 @@ class LiveRun:
         os.stat(self.path)
         manifest = _document(os.path.join(self.path, directory.MANIFEST))
         if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):
-            self._begin(manifest)  # another run has taken its place (--force)
+            self._reset(manifest)  # another run has taken its place (--force)
         self._manifest = manifest or self._manifest
         if self._is_complete():
             return of_summary(_document(os.path.join(self.path, directory.SUMMARY)) or {})
         here = is_here(self._manifest.get("host"))
-        if self._steps.look(os.cpu_count() if here else None):
+        if self._steps.update(os.cpu_count() if here else None):
             self._seen_s = self._now()
-        self._log.look()
+        self._log.update()
         return self._picture(here)
 
     def _is_complete(self) -> bool:
@@ -75,7 +178,7 @@ class LiveRun:
         is_at_it = goes_on(manifest) if is_here(manifest.get("host")) else True
         return not is_at_it or self._now() - self._over_s > COMPLETED_WITHIN_S
 
-    def _picture(self, here: bool) -> Picture:
+    def _picture(self, is_here: bool) -> Picture:
         manifest = self._manifest
         picture = Picture(title=title_of(manifest.get("command") or []))
         is_running = self._goes_on()
@@ -90,7 +193,7 @@ class LiveRun:
         picture.devices = list(devices(self._steps.window.counters))
         if is_running and here and picture.workers:
             self._workers = self._workers or Workers(int(manifest["pid"]))
-            picture.worker_shares = self._workers.look()
+            picture.worker_shares = self._workers.sample()
         picture.state, picture.is_over = self._state(is_running)
         picture.warnings = list(self._warnings(picture, is_running))
         return picture
@@ -110,7 +213,7 @@ class LiveRun:
             return f"{ended(how, self._manifest.get('exit_code'))}; its summary is being made", False
         return ("running", False) if is_running else (ended("killed", None), True)
 
-    def _elapsed_s(self, is_here: bool) -> float | None:
+    def _elapsed_s(self, is_is_here: bool) -> float | None:
         """Since the run began: by this host's clock if it is the run's, else by the last record and the time since it was seen."""
         begun = Moments(self._manifest).begun
         if not isinstance(begun, int):
@@ -122,17 +225,17 @@ class LiveRun:
         return None if last is None else max((last - begun) * 1e-9 + since, 0.0)
 
     def _warnings(self, picture: Picture, is_running: bool) -> list[str]:
-        said = []
+        warnings = []
         silent = self._now() - self._seen_s
         if is_running and silent > SILENT_S:
             doubt = "" if is_here(self._manifest.get("host")) else "; whether it still runs is not known here"
-            said.append(f"nothing has been recorded for {silent:.0f} s{doubt}")
+            warnings.append(f"nothing has been recorded for {silent:.0f} s{doubt}")
         for logged in self._log.rows.values():
             if logged.key == "loss" and logged.values and logged.values[-1] != logged.values[-1]:
-                said.append("the loss is nan")
+                warnings.append("the loss is nan")
         if self._steps.has_dropped():
-            said.append("records were dropped: the trace is at its limit (--trace-limit), or can not be written")
-        return said
+            warnings.append("records were dropped: the trace is at its limit (--trace-limit), or can not be written")
+        return warnings
 
 
 def _document(path: str) -> dict[str, Any] | None:

@@ -24,8 +24,8 @@ class Workers:
         self._pid = pid
         self._before: dict[int, tuple[float, float]] = {}  # by id: when it was looked at, seconds of a core that it had used
 
-    def look(self) -> list[Worker]:
-        """Those that there are now; of one that is new, how busy it was in all its life."""
+    def sample(self) -> list[Worker]:
+        """Those that run now; of a new one, how busy it was since its start."""
         found, known = [], {}
         for pid in _children(self._pid)[:_MOST]:
             used = _used(pid)

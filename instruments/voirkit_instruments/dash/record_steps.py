@@ -54,17 +54,17 @@ class OwnSteps:
         if self._steps is None or time.monotonic() < self._next_s:
             return self._picture
         self._next_s = time.monotonic() + EVERY_S
-        if self._steps.look(os.cpu_count()):
+        if self._steps.update(os.cpu_count()):
             self._picture = self._made()
         return self._picture
 
     def _made(self) -> Picture | None:
-        from voirkit.live.devices import devices
         from voirkit.live.picture import Picture
+        from voirkit.live.steps import devices
 
         picture = Picture()
         self._steps.fill(picture)
         picture.devices = list(devices(self._steps.window.counters, self._rank))
         if picture.workers:
-            picture.worker_shares = self._workers.look()
+            picture.worker_shares = self._workers.sample()
         return picture if picture.steps is not None or picture.progress or picture.devices else None

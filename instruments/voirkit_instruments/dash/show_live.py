@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from voirkit.live.bottom_rows import BottomRows
 from voirkit.live.frame import plain_words
-from voirkit.live.keys import Keys
 from voirkit.live.picture import Picture
+from voirkit.live.terminal import BottomRows, Keys
 from voirkit.report.cells import Bar, Look, can_show
 from voirkit_instruments.dash.board import Board
 from voirkit_instruments.dash.show import Header, frame, plain_line

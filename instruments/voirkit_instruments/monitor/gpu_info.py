@@ -89,7 +89,7 @@ class CudaSMI:
             selection: Numbers and UUIDs, as strings; all if it is left out.
         """
         nvml, info = self._nvml, {}
-        for index, now in self._gpus.look().items():
+        for index, now in self._gpus.sample().items():
             handle = nvml.nvmlDeviceGetHandleByIndex(int(index))
             if selection is not None and index not in selection and _text(nvml.nvmlDeviceGetUUID(handle)) not in selection:
                 continue

@@ -51,7 +51,7 @@ class Gpus:
             except nvml.NVMLError as exc:
                 warn(f"monitor: GPU {word} can not be read and is left out ({exc}).")
 
-    def look(self) -> dict[str, dict[str, Any]]:
+    def sample(self) -> dict[str, dict[str, Any]]:
         """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C), ``power`` (W), ``throttle`` (reasons).
 
         What a GPU does not tell is left out; one that fails is left out from then on, which is told once.

@@ -58,7 +58,7 @@ class Tree:
         self._totals = [0.0] * len(COUNTED)
         self._begun = False
 
-    def look(self) -> Usage:
+    def sample(self) -> Usage:
         """What the tree uses now."""
         rss = shared = 0
         added, gone = [0.0] * len(COUNTED), [0.0] * len(COUNTED)

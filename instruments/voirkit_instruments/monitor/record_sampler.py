@@ -62,9 +62,9 @@ class Machine:
         self._cpu: tuple[int, float] | None = None
         self._processors, self._disks, self._network = cpu_monitor(), io_monitor(), network_monitor()
 
-    def look(self) -> tuple[int, dict[str, dict[str, Any]], dict[str, float]]:
+    def sample(self) -> tuple[int, dict[str, dict[str, Any]], dict[str, float]]:
         """(when, what is given, figures), the first with ``time.perf_counter_ns``."""
-        usage, at_ns = self._tree.look(), time.perf_counter_ns()
+        usage, at_ns = self._tree.sample(), time.perf_counter_ns()
         host, disks, network = self._processors(), self._disks(), self._network()
         given: dict[str, dict[str, Any]] = {
             "cpudata": {
@@ -86,7 +86,7 @@ class Machine:
         if network:
             given["netdata"] = network
             figures.update(net_sent=network["bytes_sent"], net_received=network["bytes_recv"])
-        if self._gpus is not None and (gpus := self._gpus.look()):
+        if self._gpus is not None and (gpus := self._gpus.sample()):
             given["gpudata"] = gpus
             figures.update(of_gpus(gpus))
         return at_ns, given, figures
@@ -164,7 +164,7 @@ class Sampler:
         self.cost_s += time.thread_time() - began
 
     def _take(self) -> None:
-        at_ns, given, figures = self._machine.look()
+        at_ns, given, figures = self._machine.sample()
         for name, value in figures.items():
             number = self._names.get(name)
             if number is None:

@@ -30,9 +30,9 @@ def without_probes(run_dir: str | None, losses: int) -> dict[str, Any]:
     from voirkit.live.steps import LiveSteps
 
     steps = LiveSteps(run_dir, pid=os.getpid())
-    steps.look()
+    steps.update()
     while steps.is_behind:
-        steps.look()
+        steps.update()
     picture = Picture()
     steps.fill(picture)
     if picture.steps is None:
