@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 def of_gpus(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Figures ``gpu<index>_<name>`` of what ``Gpus.look`` gives."""
+    """Figures ``gpu<index>_<name>`` of what ``Gpus.sample`` gives."""
     found: dict[str, float] = {}
     for index, gpu in gpudata.items():
         found[f"gpu{index}_memory"] = gpu["memory"][0] * _MIB
