@@ -14,12 +14,14 @@ from typing import Any
 import fake_nvml
 import psutil
 import pytest
+import recorded
 from conftest import Ended, Place
 
+from voirkit.live.workers import children_of
 from voirkit.runs.opened import open_run
-from voirkit_instruments.monitor.record_figures import Figures
+from voirkit_instruments.monitor.analyse import summarise
 from voirkit_instruments.monitor.record_gpus import Gpus
-from voirkit_instruments.monitor.record_processes import Tree, children_of
+from voirkit_instruments.monitor.record_processes import Tree
 from voirkit_instruments.monitor.record_sampler import Machine, Sampler
 
 FAKE = Path(fake_nvml.__file__).read_text()
@@ -126,11 +128,17 @@ def test_only_the_gpus_that_the_program_sees_are_looked_at(visible: str, seen: l
 # figures
 
 
-def test_levels_have_least_mean_and_most_and_counts_the_same_per_second() -> None:
-    figures = Figures()
+def test_levels_have_least_mean_and_most_and_counts_the_same_per_second(tmp_path: Path) -> None:
+    body = """
     for at_s, rss, read in ((0, 100, 0), (1, 300, 50), (3, 200, 50)):
-        figures.add(at_s * 10**9, {"rss": rss, "read": read})
-    assert figures.summary() == {
+        for name, value in (("rss", rss), ("read", read)):
+            recorder.counter(recorder.name("monitor", name, kind="counter", value="bytes"), NOW + at_s * 10**9, value)
+    """
+    with open_run(str(recorded.record_with_manifest(tmp_path / "run", body))) as run:
+        found = summarise([run], [], {"monitor": {"interval_s": 1.0}})
+    assert found is not None
+    assert found["monitor"] == {
+        "interval_s": 1.0,
         "rss": {"min": 100, "mean": 200, "max": 300, "units": "bytes"},
         "read": {"min": 0, "mean": pytest.approx(50 / 3), "max": 50, "total": 50, "units": "bytes/s"},
     }
@@ -143,14 +151,14 @@ def test_a_first_and_a_last_sample_come_whatever_the_interval_and_the_thread_is_
     )
     looks = iter([(0, {"cpudata": {}}, {"rss": 1.0}), (10**9, {"cpudata": {}}, {"rss": 2.0})])
     given: list[Any] = []
-    machine = SimpleNamespace(look=lambda: next(looks), close=lambda: given.append("closed"))
+    machine = SimpleNamespace(sample=lambda: next(looks), close=lambda: given.append("closed"))
     sampler = Sampler(machine, 3600, recorder, lambda **data: given.append(set(data)), pytest.fail)
     sampler.start()
     sampler.stop()
     assert recorded == [("rss", 1.0), ("rss", 2.0)]
     assert given == [{"task", "time", "cpudata"}] * 2 + ["closed"]
     assert "voirkit-monitor" not in {thread.name for thread in threading.enumerate()}
-    assert sampler.summary()["rss"]["max"] == 2.0
+    assert sampler.summary()["samples"] == 2
 
 
 def test_a_sample_that_fails_is_told_once_and_the_thread_goes_to_its_end() -> None:
@@ -158,7 +166,7 @@ def test_a_sample_that_fails_is_told_once_and_the_thread_goes_to_its_end() -> No
         raise OSError("no /proc")
 
     told: list[str] = []
-    sampler = Sampler(SimpleNamespace(look=fail, close=lambda: None), 0.001, None, None, told.append)
+    sampler = Sampler(SimpleNamespace(sample=fail, close=lambda: None), 0.001, None, None, told.append)
     sampler.start()
     deadline = time.monotonic() + 60
     while not sampler.failed and time.monotonic() < deadline:

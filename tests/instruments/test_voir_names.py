@@ -10,8 +10,8 @@ import pytest
 from conftest import Place
 
 from voirkit_instruments import voir_names
-from voirkit_instruments.monitor import gpu_info
-from voirkit_instruments.monitor import readings as system_readings
+from voirkit_instruments.monitor import record_gpus as gpu_info
+from voirkit_instruments.monitor import record_processes as system_readings
 
 MILABENCH = """
 import os

@@ -1,4 +1,4 @@
-"""What the monitor's samples tell of a run: least, mean and most of each figure, and memory that creeps."""
+"""Memory that creeps: what the samples of a run's memory report."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ if TYPE_CHECKING:
 
 _MOST = 256  # samples of which every pair is looked at
 _PARTS = 8
-
-
-def monitored(run: Run) -> dict[str, Any] | None:
-    """The figures of the first rank's monitor, of a run that could not sum them up itself: ``{"min", "mean", "max", "units"}`` by name.
-
-    None without any. Counts of bytes, which the run itself tells per second, are left out.
-    """
-    query = (
-        "SELECT name, min(number), avg(number), max(number), any_value(value_key) FROM spans "
-        "WHERE kind = 'counter' AND category = 'monitor' AND rank = 0 AND NOT regexp_matches(name, '^(disk_|net_)|^(read|write)$') "
-        "GROUP BY name ORDER BY name"
-    )
-    found = run.connection().execute(query).fetchall()
-    return {name: {"min": low, "mean": mean, "max": high, "units": units} for name, low, mean, high, units in found} or None
 
 
 def memory_creep(run: Run) -> dict[str, Any] | None:

@@ -49,7 +49,9 @@ def header_line(title: str, right: str, columns: int, terminal: Look) -> str:
         return fitted(right.strip(), columns)
     title = fitted(f" {printable(title)} ", max(0, columns - width(right) - 3), keep_end=True)
     rest = dash * max(0, columns - width(title) - width(right) - 3)
-    return "".join([styled(dash * 2, DIM, terminal), styled(title, BOLD, terminal), styled(dash, DIM, terminal), right, styled(rest, DIM, terminal)])
+    return "".join(
+        [styled(dash * 2, DIM, terminal), styled(title, BOLD, terminal), styled(dash, DIM, terminal), right, styled(rest, DIM, terminal)]
+    )
 
 
 def watch_frame(picture: Picture, size: tuple[int, int], terminal: Look) -> list[str]:

@@ -156,11 +156,11 @@ class LiveRun:
         self._manifest = manifest or self._manifest
         if self._is_complete():
             return of_summary(_document(os.path.join(self.path, directory.SUMMARY)) or {})
-        here = is_here(self._manifest.get("host"))
-        if self._steps.update(os.cpu_count() if here else None):
+        is_local = is_here(self._manifest.get("host"))
+        if self._steps.update(os.cpu_count() if is_local else None):
             self._seen_s = self._now()
         self._log.update()
-        return self._picture(here)
+        return self._picture(is_local)
 
     def _is_complete(self) -> bool:
         """Whether the summary is there, with the steps that the end of a run adds to it."""
@@ -178,12 +178,12 @@ class LiveRun:
         is_at_it = goes_on(manifest) if is_here(manifest.get("host")) else True
         return not is_at_it or self._now() - self._over_s > COMPLETED_WITHIN_S
 
-    def _picture(self, is_here: bool) -> Picture:
+    def _picture(self, is_local: bool) -> Picture:
         manifest = self._manifest
         picture = Picture(title=title_of(manifest.get("command") or []))
         is_running = self._goes_on()
         self._steps.fill(picture)
-        picture.elapsed_s = self._elapsed_s(here and is_running)
+        picture.elapsed_s = self._elapsed_s(is_local and is_running)
         picture.numbers = [
             Number(" ".join(word for word in (row.task, row.key) if word), row.values[-1], row.units, list(row.values))
             for row in self._log.rows.values()
@@ -191,7 +191,7 @@ class LiveRun:
         ]
         picture.progress = [*picture.progress, *self._log.bars()]
         picture.devices = list(devices(self._steps.window.counters))
-        if is_running and here and picture.workers:
+        if is_running and is_local and picture.workers:
             self._workers = self._workers or Workers(int(manifest["pid"]))
             picture.worker_shares = self._workers.sample()
         picture.state, picture.is_over = self._state(is_running)
@@ -213,12 +213,12 @@ class LiveRun:
             return f"{ended(how, self._manifest.get('exit_code'))}; its summary is being made", False
         return ("running", False) if is_running else (ended("killed", None), True)
 
-    def _elapsed_s(self, is_is_here: bool) -> float | None:
+    def _elapsed_s(self, is_local: bool) -> float | None:
         """Since the run began: by this host's clock if it is the run's, else by the last record and the time since it was seen."""
         begun = Moments(self._manifest).begun
         if not isinstance(begun, int):
             return None
-        if is_here:
+        if is_local:
             return max((time.perf_counter_ns() - begun) * 1e-9, 0.0)
         last = self._steps.last_ns(str(self._manifest.get("host")))
         since = self._now() - self._seen_s if self._goes_on() else 0.0

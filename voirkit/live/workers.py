@@ -1,12 +1,11 @@
-"""A loader's worker processes while they work: which there are on this machine, and how busy each is.
-
-Linux only; elsewhere none are known.
-"""
+"""A loader's worker processes while they work: which there are on this machine, and how busy each is."""
 
 from __future__ import annotations
 
 import os
 import time
+
+import psutil
 
 from voirkit.live.picture import Worker
 
@@ -22,61 +21,69 @@ class Workers:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._before: dict[int, tuple[float, float]] = {}  # by id: when it was looked at, seconds of a core that it had used
+        self._before: dict[int, tuple[float, float]] = {}  # by process: when it was sampled, seconds of a core that it had used
 
     def sample(self) -> list[Worker]:
-        """Those that run now; of a new one, how busy it was since its start."""
-        found, known = [], {}
-        for pid in _children(self._pid)[:_MOST]:
-            used = _used(pid)
-            if used is None:
+        """Those that run now, and how busy each was since the last sample; a new one, since its start."""
+        workers, before = [], {}
+        for process in _workers_below(self._pid)[:_MOST]:
+            try:
+                with process.oneshot():
+                    times, started_s = process.cpu_times(), process.create_time()
+            except psutil.Error:
                 continue
-            now, (seconds, age) = time.monotonic(), used
-            at, before = self._before.get(pid, (now - age, 0.0))
-            known[pid] = now, seconds
-            if now > at:
-                found.append(Worker(pid, min(max((seconds - before) / (now - at), 0.0), 9.99)))
-        self._before = known
-        return found
+            now_s, used_s = time.time(), times.user + times.system
+            at_s, used_before_s = self._before.get(process.pid, (started_s, 0.0))
+            before[process.pid] = now_s, used_s
+            if now_s > at_s:
+                workers.append(Worker(process.pid, min(max((used_s - used_before_s) / (now_s - at_s), 0.0), 9.99)))
+        self._before = before
+        return workers
 
 
-def _children(pid: int) -> list[int]:
-    """The processes that a process has forked to do work of its own: those that run the same program."""
+def _workers_below(pid: int) -> list[psutil.Process]:
+    """The children that run the same program: one that was forked has its parent's command, one that was spawned reports it."""
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-        program = os.readlink(f"/proc/{pid}/exe")
-        command = _read(f"/proc/{pid}/cmdline")
-    except OSError:
+        parent = psutil.Process(pid)
+        program, command = parent.exe(), parent.cmdline()
+    except psutil.Error:
         return []
-    found = []
-    for task in tasks:
+    workers = []
+    for child in sorted(children_of(pid)):
         try:
-            children = _read(f"/proc/{pid}/task/{task}/children").split()
+            process = psutil.Process(child)
+            words = process.cmdline()
+            if process.exe() == program and (words == command or any("spawn_main" in word for word in words)):
+                workers.append(process)
+        except psutil.Error:
+            continue
+    return workers
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process; empty if it has ended.
+
+    Linux lists them by thread, at the cost of one small file each; psutil would read the files of all processes of the machine.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return [] if os.path.isdir("/proc/self/task") else _children_by_psutil(pid)
+    children: list[int] = []
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
+                return _children_by_psutil(pid)
         except OSError:
             continue
-        for child in map(int, children):
-            try:
-                words = _read(f"/proc/{child}/cmdline")
-                is_same = os.readlink(f"/proc/{child}/exe") == program
-            except OSError:
-                continue
-            # One that was forked has its parent's command; one that was spawned says so.
-            if is_same and (words == command or b"spawn_main" in words):
-                found.append(child)
-    return sorted(found)
+    return children
 
 
-def _used(pid: int) -> tuple[float, float] | None:
-    """(seconds of a core that it has used, its age in seconds); None if it is gone."""
+def _children_by_psutil(pid: int) -> list[int]:
     try:
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        tick = os.sysconf("SC_CLK_TCK")
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / tick
-        return (int(fields[11]) + int(fields[12])) / tick, max(age, 1 / tick)
-    except (OSError, ValueError, IndexError, AttributeError):
-        return None
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read(1 << 16)
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []

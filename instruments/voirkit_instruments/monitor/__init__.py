@@ -5,6 +5,8 @@ from __future__ import annotations
 from voirkit.instrument import Instrument, Option, lazy_names
 from voirkit_instruments import flag_values
 
+COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")  # bytes since some beginning; other figures are levels
+
 INSTRUMENT = Instrument(
     "monitor",
     options=(
@@ -21,7 +23,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.monitor.record:record",
     parts={"monitor": dict},
     summarise="voirkit_instruments.monitor.analyse:summarise",
-    page="voirkit_instruments.monitor.show_page:monitor",
+    sections="voirkit_instruments.monitor.show:sections",
 )  # fmt: skip
 
 __getattr__ = lazy_names(__name__, monitor_all="record", gpu_monitor="record")

@@ -10,7 +10,6 @@ import os
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.monitor.record_extra import needed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +18,21 @@ if TYPE_CHECKING:
 
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
+
+
+def needed(module: str, option: str) -> Any:
+    """A module of the extra ``monitor``.
+
+    Raises:
+        CommandLineError: It is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        what = f"it needs {exc.name or module}, which is not installed."
+        raise CommandLineError(what, where=option, next="Install it with: pip install 'voirkit[monitor]'") from None
 
 
 def _nvml(ov: Overseer) -> Any:

@@ -1,19 +1,31 @@
-"""What the processes of a run use: this one and all below it, as they come and go. Read with psutil (checked with 5.9 and 7.2).
+"""What processes, storage and network do, read with psutil (checked with 5.9 to 7): for ``--monitor``, and with voir's names for voirfiles.
 
-What is counted (processor time, bytes) never runs backwards, whatever ends in between.
+``monitor(ov, poll_interval=1, cpudata=cpu_monitor(), iodata=io_monitor())`` in a voirfile gives ``cpudata`` and ``iodata`` once a second.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import psutil
 
+from voirkit.live.workers import children_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterator
+    from typing import Any, TypeAlias
+
+    from voirkit.overseer import Overseer
+
+    from voirkit.phases import Phase
+
+    Reading: TypeAlias = Callable[[], dict[str, Any]]
 
 COUNTED = ("cpu_seconds", "read_bytes", "write_bytes")
 _TICK_S = 0.05  # the kernel rounds times of processes to some hundredths of a second
@@ -114,30 +126,157 @@ def _read(process: Any) -> tuple[tuple[int, int], tuple[float, ...]]:
     return (memory.rss, getattr(memory, "shared", 0)), (cpu, float(read), float(written))
 
 
-def children_of(pid: int) -> list[int]:
-    """The children of a process; empty if it has ended.
+_DISK = ("read_count", "write_count", "read_bytes", "write_bytes", "read_time", "write_time", "busy_time")
+_NET = ("bytes_sent", "bytes_recv", "packets_sent", "packets_recv", "errin", "errout", "dropin", "dropout")
+_PROCESS_IO = ("read_bytes", "write_bytes", "read_chars", "write_chars")
 
-    Linux lists them by thread, at the cost of one small file each; psutil would read the files of all processes of the machine.
+
+def cpu_monitor() -> Reading:
+    """A function that returns ``memory`` ([used, total], bytes) and ``load`` (percent of all processors since the call before)."""
+
+    def read() -> dict[str, Any]:
+        memory = psutil.virtual_memory()
+        return {"memory": [memory.used, memory.total], "load": psutil.cpu_percent()}
+
+    return read
+
+
+def process_monitor(pid: int, recursive: bool = True) -> Reading:
+    """A function that returns what a process, and with ``recursive`` all below it, uses.
+
+    ``load`` is percent of all processors since the call before (of a process that is new since then, nothing), ``num`` the processor that
+    it runs on, ``memory`` [resident, the machine's], bytes; of what a process may not be asked, nothing is counted.
     """
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return [] if os.path.isdir("/proc/self/task") else _by_psutil(pid)
-    found: list[int] = []
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
-                return _by_psutil(pid)
-        except OSError:
-            continue
-    return found
+    top = psutil.Process(pid)
+    known: dict[int, Any] = {pid: top}  # psutil measures a process's load from one call of an object to the next
+
+    def read() -> dict[str, Any]:
+        used: Counter[str] = Counter()
+        below = top.children(recursive=True) if recursive else []
+        for process in (top, *below):
+            process = known.setdefault(process.pid, process)
+            try:
+                io = process.io_counters()
+                used["memory"] += process.memory_info().rss
+                used["load"] += process.cpu_percent()
+            except (psutil.AccessDenied, psutil.NoSuchProcess):
+                continue
+            used.update({key: getattr(io, key, 0) for key in _PROCESS_IO})
+        return {
+            "pid": pid, "load": used["load"] / (psutil.cpu_count() or 1), "num": top.cpu_num(), **{key: used[key] for key in _PROCESS_IO},
+            "memory": [used["memory"], psutil.virtual_memory().total],
+        }  # fmt: skip
+
+    return read
 
 
-def _by_psutil(pid: int) -> list[int]:
+def io_monitor(perdisk: bool = False) -> Reading:
+    """A function that returns what the disks have done since this call: counts, bytes and milliseconds, as psutil names them."""
+    first = _by_name(psutil.disk_io_counters, perdisk)
+
+    def read() -> dict[str, Any]:
+        now = _by_name(psutil.disk_io_counters, perdisk)
+        done = {disk: {key: getattr(io, key, 0) - getattr(first.get(disk), key, 0) for key in _DISK} for disk, io in now.items()}
+        return done if perdisk else done.get("", {})
+
+    return read
+
+
+def network_monitor(pernic: bool = False) -> Reading:
+    """A function that returns what has gone through the network since the machine started, as psutil names it."""
+
+    def read() -> dict[str, Any]:
+        now = _by_name(psutil.net_io_counters, pernic)
+        done = {nic: {key: getattr(io, key) for key in _NET} for nic, io in now.items()}
+        return done if pernic else done.get("", {})
+
+    return read
+
+
+def _by_name(read: Callable[..., Any], several: bool) -> dict[str, Any]:
+    counters = read(several)
+    if counters is None:  # some containers show none
+        return {}
+    return {str(name): value for name, value in counters.items()} if several else {"": counters}
+
+
+class Repeat:
+    """A thread that calls a function, first after one interval.
+
+    Args:
+        interval_s: Seconds from one call to the next.
+        call: What it calls; what that raises ends the calls, and is given to ``failed``.
+        failed: Told of it.
+    """
+
+    def __init__(self, interval_s: float, call: Callable[[], object], failed: Callable[[Exception], object] | None = None) -> None:
+        self._interval_s, self._call, self._failed = interval_s, call, failed
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="voirkit-readings", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a call that is under way is waited for."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._interval_s):
+            try:
+                self._call()
+            except Exception as exc:
+                if self._failed is not None:
+                    self._failed(exc)
+                    return
+                raise
+
+
+def repeat(
+    delay: float,
+    getfun: Callable[[], Any],
+    pushfun: Callable[[Any], object],
+    process: bool = False,
+    worker_init: Callable[[], object] | None = None,
+) -> Repeat:
+    """What calls ``pushfun(getfun())`` every ``delay`` seconds between its ``start()`` and ``stop()``, as voir's ``monitor``.
+
+    Always in a thread: ``process`` is taken for voir's sake. ``worker_init`` is called first, here.
+    """
+    if worker_init is not None:
+        worker_init()
+    return Repeat(delay, lambda: pushfun(getfun()))
+
+
+def monitor(
+    ov: Overseer, poll_interval: float = 10, worker_init: Callable[[], object] | None = None, **monitors: Reading
+) -> Iterator[Phase]:
+    """Give what functions return, each under its own key, with ``task="main"`` and ``time`` (seconds since the epoch).
+
+    Args:
+        ov: The overseer.
+        poll_interval: Seconds from one reading to the next.
+        worker_init: Called before the first.
+        monitors: For each key the function.
+    """
+    yield ov.phases.load_script
+
+    def give() -> None:
+        at_s = time.time()
+        for key, read in monitors.items():
+            ov.give(task="main", time=at_s, **{key: read()})
+
+    def failed(exc: Exception) -> None:
+        ov.warn(f"monitor: nothing more is read ({type(exc).__name__}: {exc}).")
+
+    if worker_init is not None:
+        worker_init()
+    readings = Repeat(poll_interval, give, failed)
+    readings.start()
     try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
+        yield ov.phases.run_script
+    finally:
+        readings.stop()

@@ -1,4 +1,4 @@
-"""Takes samples in a thread of its own until the script ends: into the trace as counters, into the stream, and summed up for the summary.
+"""Takes samples in a thread of its own until the script ends: into the trace as counters, and into the stream.
 
 Never raises into the program. A fork of the program does not happen while a sample is taken.
 """
@@ -11,16 +11,19 @@ import time
 import weakref
 from collections.abc import Callable
 
-from voirkit_instruments.monitor.readings import cpu_monitor, io_monitor, network_monitor
-from voirkit_instruments.monitor.record_figures import Figures, of_gpus, units_of
-from voirkit_instruments.monitor.record_processes import Tree
+from voirkit_instruments.monitor import COUNTS
+from voirkit_instruments.monitor.record_processes import Tree, cpu_monitor, io_monitor, network_monitor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from voirkit_instruments.monitor.record_gpus import Gpus
 
+LEVELS = {"cpu": "cores", "rss": "bytes", "shared": "bytes", "processes": "processes", "host_cpu": "share", "host_memory": "bytes"}
+GPU_LEVELS = {"load": "share", "memory": "bytes", "power": "W", "temperature": "°C", "throttled": "share"}
+_MIB = 1 << 20
 LAST_S = 5.0  # how long the end of a run waits for the last sample: a driver may hang
 
 _samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
@@ -49,12 +52,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
+def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Figures ``gpu<index>_<name>`` of what ``Gpus.sample`` returns."""
+    figures: dict[str, float] = {}
+    for index, gpu in gpudata.items():
+        figures[f"gpu{index}_memory"] = gpu["memory"][0] * _MIB
+        figures.update({f"gpu{index}_{key}": gpu[key] for key in ("load", "power", "temperature") if key in gpu})
+        if "throttle" in gpu:
+            figures[f"gpu{index}_throttled"] = float(bool(gpu["throttle"]))
+    return figures
+
+
+def units_of(name: str) -> str:
+    """The units of a figure."""
+    return "bytes" if name in COUNTS else LEVELS.get(name) or GPU_LEVELS[name.rpartition("_")[2]]
+
+
 class Machine:
     """What the processes of this run, the machine and its GPUs do.
 
     Args:
-        gpus: The GPUs to look at.
-        tree: The processes to look at; this one and all below it unless a test brings others.
+        gpus: The GPUs to sample.
+        tree: The processes to sample; this one and all below it unless a test brings others.
     """
 
     def __init__(self, gpus: Gpus | None, tree: Tree | None = None) -> None:
@@ -88,7 +107,7 @@ class Machine:
             figures.update(net_sent=network["bytes_sent"], net_received=network["bytes_recv"])
         if self._gpus is not None and (gpus := self._gpus.sample()):
             given["gpudata"] = gpus
-            figures.update(of_gpus(gpus))
+            figures.update(gpu_figures(gpus))
         return at_ns, given, figures
 
     def close(self) -> None:
@@ -98,17 +117,16 @@ class Machine:
 
 
 class Sampler:
-    """A thread that looks at a machine at once, every interval, and a last time when it is stopped.
+    """A thread that samples a machine at once, every interval, and a last time when it is stopped.
 
     Args:
-        machine: Has ``look`` and ``close`` of ``Machine``.
+        machine: Has ``sample`` and ``close`` of ``Machine``.
         interval_s: Seconds from one sample to the next.
         recorder: ``voirkit.trace.recorder``.
         give: Takes what is to be given, as keywords; None if nobody is to hear it.
         warn: Told, once, of a sample that failed.
 
     Attributes:
-        latest: The figures of the last sample.
         at_work: Held while a sample is taken.
     """
 
@@ -118,10 +136,8 @@ class Sampler:
         self._machine, self._interval_s, self._recorder = machine, interval_s, recorder
         self._give, self._warn = give, warn
         self._names: dict[str, int] = {}
-        self._figures = Figures()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="voirkit-monitor", daemon=True)
-        self.latest: dict[str, float] = {}
         self.at_work = threading.RLock()
         self.samples, self.cost_s, self.failed = 0, 0.0, False
 
@@ -141,9 +157,8 @@ class Sampler:
             self._machine.close()
 
     def summary(self) -> dict[str, Any]:
-        """``interval_s``, ``samples``, ``cost_s`` (processor time of a sample) and, by figure, ``{"min", "mean", "max", "units"}``."""
-        cost_s = self.cost_s / self.samples if self.samples else 0.0
-        return {"interval_s": self._interval_s, "samples": self.samples, "cost_s": cost_s, **self._figures.summary()}
+        """``interval_s``, ``samples`` and ``cost_s`` (processor time of a sample); the figures are computed from the trace."""
+        return {"interval_s": self._interval_s, "samples": self.samples, "cost_s": self.cost_s / self.samples if self.samples else 0.0}
 
     def _run(self) -> None:
         self._sample()
@@ -157,22 +172,20 @@ class Sampler:
         began = time.thread_time()
         try:
             with self.at_work:
-                self._take()
+                self._record_sample()
         except Exception as exc:  # whatever the system shows: the program goes on
             self.failed = True
             self._warn(f"monitor: no more samples are taken ({type(exc).__name__}: {exc}).")
         self.cost_s += time.thread_time() - began
 
-    def _take(self) -> None:
+    def _record_sample(self) -> None:
         at_ns, given, figures = self._machine.sample()
         for name, value in figures.items():
             number = self._names.get(name)
             if number is None:
                 number = self._names[name] = self._recorder.name("monitor", name, kind="counter", value=units_of(name))
             self._recorder.counter(number, at_ns, value)
-        self._figures.add(at_ns, figures)
         self.samples += 1
-        self.latest = figures
         if self._give is not None:
             now = time.time()
             for key, data in given.items():
