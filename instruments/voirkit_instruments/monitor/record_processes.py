@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeAlias
 
-    from voirkit.overseer import Overseer
+    from voirkit.runner.overseer import Overseer
 
     from voirkit.phases import Phase
 
