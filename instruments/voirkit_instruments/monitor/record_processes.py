@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeAlias
 
-    from voirkit.runner.overseer import Overseer
-
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
     Reading: TypeAlias = Callable[[], dict[str, Any]]
 
