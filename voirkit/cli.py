@@ -6,10 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from voirkit.commands import SUBCOMMANDS
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
-
-# Each subcommand is a module with a main(words) -> exit code, imported only when it is called.
-_SUBCOMMANDS = {word: f"voirkit.commands.{word}" for word in ("probes", "init", "export", "report", "compare", "watch")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     word = words[0] if words else ""
     try:
-        module = _SUBCOMMANDS.get(word) or _of_instruments().get(word) if word.isalpha() else None
+        module = (f"voirkit.commands.{word}" if word in SUBCOMMANDS else _of_instruments().get(word)) if word.isalpha() else None
         if module is not None:
             command = __import__(module, fromlist=["main"])
             return int(command.main(words[1:]))
@@ -47,6 +45,6 @@ def _refuse_misspelt(word: str) -> None:
         CommandLineError: It is.
     """
     if word.isalpha() and not os.path.exists(word):
-        hint = did_you_mean(word, [*_SUBCOMMANDS, *_of_instruments()])
+        hint = did_you_mean(word, [*SUBCOMMANDS, *_of_instruments()])
         if hint:
             raise CommandLineError(f"{word!r} is neither a script nor a subcommand.", next=hint)

@@ -62,13 +62,13 @@ class Option:
         """``loader_ops`` for ``--loader-ops``."""
         return self.flag.lstrip("-").replace("-", "_")
 
-    def add(self, parser: Any) -> None:
-        """Add it to the command line."""
+    def add(self, parser: Any, group: str = "instruments") -> None:
+        """Add it to the command line, in that group of ``--help``."""
         settings = dict(self._settings)
         if ":" in str(settings.get("action")):
             settings["action"] = _printing(settings["action"])
             del settings["default"]
-        action = parser.add_argument(self.flag, **settings)
+        action = parser.group(group).add_argument(self.flag, **settings)
         for name, value in self._attributes.items():
             if value:
                 setattr(action, name, value)
@@ -114,6 +114,7 @@ class Instrument:
         folders: What it writes in a run directory.
         exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
         commands: Subcommands: word to module, which has a ``main(words) -> exit code``.
+        group: Of its options in ``--help``: one of ``voirkit.options.parser.GROUPS``, or a title of its own.
         priority: Of its recording among those that start when the options are known; higher is earlier, the steps instrument has 0.
     """
 
@@ -121,10 +122,11 @@ class Instrument:
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
         sections: str = "", table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "", leads: bool = False,
         folders: Sequence[str] = (),
-        exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, priority: int = 0,
+        exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
+        priority: int = 0,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
-        self.options, self.record, self.priority = options, record, priority
+        self.options, self.record, self.group, self.priority = options, record, group, priority
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.table, self.page, self.compare, self.leads = table, page, compare, leads
         self.difference, self.rules = difference, rules
@@ -136,7 +138,7 @@ class Instrument:
         for key in self.parts:
             ov.summary.setdefault(key, None)
         for option in self.options:
-            option.add(ov.argparser)
+            option.add(ov.argparser, self.group)
         yield ov.phases.parse_args(priority=self.priority)
         values = {option.name: ov.argparser.value(ov.options, option.flag) for option in self.options}
         is_on = any(not (value is None or value is False or value == []) for value in values.values())  # 0 is a value

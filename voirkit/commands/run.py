@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from voirkit import alias, plugins
+from voirkit.commands import SUBCOMMANDS
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
 from voirkit.options.parser import BUILT_IN, PLUGIN
 from voirkit.runner import completion
@@ -47,6 +48,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
             return code
     pid = os.getpid()
     overseer = Overseer(logfile=listening(), record=True, begun_ns=process_begun_ns() if with_process else None)
+    overseer.argparser.description = description()
     try:
         _collect(overseer, argv)
         overseer(argv)
@@ -63,6 +65,12 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
         if os.getpid() == pid:
             closing_words(overseer)
     return overseer.exit_code
+
+
+def description() -> str:
+    """What ``--help`` shows above the options: the subcommands."""
+    lines = [f"  {f'{word} {arguments}':<16}  {what}" for word, (arguments, what) in SUBCOMMANDS.items()]
+    return "\n".join(["commands (voirkit COMMAND --help):", *lines])
 
 
 def process_begun_ns() -> int:

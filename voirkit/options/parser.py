@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 BUILT_IN, PLUGIN, VOIRFILE = range(3)
+GROUPS = ("see a run", "look deeper", "try a change", "CI", "output")  # of options in --help, by what a user wants
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -34,6 +35,9 @@ class _HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None) -> None:
         # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)  # a list is laid out already
 
     def _expand_help(self, action: Action) -> str:
         try:
@@ -81,7 +85,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         self.precedence = BUILT_IN
         self._precedences: dict[str, int] = {}
         self.displaced: dict[str, str] = {}
-        self._of_instruments: argparse._ArgumentGroup | None = None
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._was_read = False
         self._settings: list[Setting] = []
         self._early: dict[str, list[str]] = {}
@@ -103,9 +107,13 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     def _add_action(self, action: Any) -> Any:
         if self.definer is None or not action.option_strings:
             return super()._add_action(action)
-        if self._of_instruments is None:
-            self._of_instruments = self.add_argument_group("instruments")
-        return self._of_instruments._add_action(action)
+        return self.group("instruments")._add_action(action)
+
+    def group(self, title: str) -> argparse._ArgumentGroup:
+        """The group of that title in ``--help``."""
+        if title not in self._groups:
+            self._groups[title] = self.add_argument_group(title)
+        return self._groups[title]
 
     def _claim(self, action: Action) -> None:
         """Note who adds an option.

@@ -15,7 +15,7 @@ from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, say_as_it_is, tell
 from voirkit.imports import when_imported
 from voirkit.logstream import LogStream
 from voirkit.options import configuration
-from voirkit.options.parser import VOIRFILE, ExtendedArgumentParser
+from voirkit.options.parser import GROUPS, VOIRFILE, ExtendedArgumentParser
 from voirkit.options.sizes import size
 from voirkit.phases import GivenOverseer, Phase, StopProgram
 from voirkit.processes import children as child_process
@@ -575,25 +575,18 @@ def _load_streams(_: object) -> None:
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
-    parser.epilog = (
-        "voirkit probes SCRIPT lists what can be probed in a script, voirkit init SCRIPT writes a first voirfile for it; "
-        "voirkit watch [RUN] shows a run as it goes on, voirkit report [RUN] what one came to, voirkit compare RUN RUN how two differ, "
-        "voirkit export [RUN] writes its trace for other tools; voirkit syscalls LOG reads a log of strace."
-    )
-    parser.add_argument("--run-dir", metavar="DIR", help="where to record the run (default: voirkit-runs/<time>-<script>)")
-    parser.add_argument("--force", action="store_true", help="replace the run that --run-dir holds")
-    parser.add_argument("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE",
-                        help="the most that the trace of the run may take, such as 500MB (default: 4GB); all else is counted")  # fmt: skip
-    parser.add_argument("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file")
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="SCRIPT is a shell script: run it, and each python that it starts, torchrun's too, under voirkit",
-    )
-    parser.add_argument("--html", action="store_true", help="write what the run came to as one HTML page, report.html in the run directory")
-    parser.add_argument("--quiet", action="store_true", help="voirkit itself says nothing on stderr but errors and warnings")
-    parser.add_argument(
-        "--require", action="append", default=[], metavar="CONDITION",
-        help='exit with 3 if the run does not fulfil it: "train_rate>=500", "memory<2GB", any figure of summary.json (repeatable)',
-    )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"voirkit {__version__}", help="show voirkit's version and end")
+    add = parser.add_argument
+    add("--version", action="version", version=f"voirkit {__version__}", help="print voirkit's version and exit")
+    add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")
+    add("--follow", action="store_true", help="SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too")
+    for title in GROUPS:
+        parser.group(title)
+    require = 'exit with code 3 if the run misses a target: "train_rate>=500", "memory<2GB", any figure of summary.json (repeatable)'
+    parser.group("CI").add_argument("--require", action="append", default=[], metavar="CONDITION", help=require)
+    add = parser.group("output").add_argument
+    add("--run-dir", metavar="DIR", help="directory to record the run in (default: voirkit-runs/<time>-<script>)")
+    add("--force", action="store_true", help="replace the run in --run-dir")
+    limit = "disk space for the trace, such as 500MB; events beyond it are only counted (default: 4GB)"
+    add("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE", help=limit)
+    add("--html", action="store_true", help="also write the report as one HTML page, report.html in the run directory")
+    add("--quiet", action="store_true", help="print errors and warnings only")
