@@ -48,7 +48,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
             return code
     pid = os.getpid()
     overseer = Overseer(logfile=listening(), record=True, begun_ns=process_begun_ns() if with_process else None)
-    overseer.argparser.description = description()
+    overseer.argparser.describe = list_commands
     try:
         _collect(overseer, argv)
         overseer(argv)
@@ -67,10 +67,15 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
     return overseer.exit_code
 
 
-def description() -> str:
-    """What ``--help`` shows above the options: the subcommands."""
-    lines = [f"  {f'{word} {arguments}':<16}  {what}" for word, (arguments, what) in SUBCOMMANDS.items()]
-    return "\n".join(["commands (voirkit COMMAND --help):", *lines])
+def list_commands() -> str:
+    """What ``--help`` shows above the options."""
+    rows = [(f"{word} {arguments}", what) for word, (arguments, what) in SUBCOMMANDS.items()]
+    rows += [
+        (word, f"read the records of --{instrument.name} alone")
+        for instrument in plugins.installed_instruments()
+        for word in instrument.commands
+    ]
+    return "\n".join(["commands (voirkit COMMAND --help):", *(f"  {command:<24}{what}" for command, what in rows)])
 
 
 def process_begun_ns() -> int:

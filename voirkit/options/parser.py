@@ -36,6 +36,11 @@ class _HelpFormatter(argparse.HelpFormatter):
         # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        import textwrap
+
+        return textwrap.wrap(text, width, break_on_hyphens=False)  # not within --torch-profile
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)  # a list is laid out already
 
@@ -75,6 +80,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         definer: Who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself.
         precedence: That of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes the name of one that has less.
         displaced: The names that were taken so, each with who has it now.
+        describe: Makes the description, for ``--help`` alone.
     """
 
     def __init__(self, prog: str | None = None, usage: str | None = None, *args: Any, **kwargs: Any) -> None:
@@ -85,6 +91,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         self.precedence = BUILT_IN
         self._precedences: dict[str, int] = {}
         self.displaced: dict[str, str] = {}
+        self.describe: Callable[[], str] | None = None
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._was_read = False
         self._settings: list[Setting] = []
@@ -149,6 +156,12 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 self.displaced[name] = who
             self._definers[name] = who
             self._precedences[name] = self.precedence
+
+    def format_help(self) -> str:
+        """As argparse's."""
+        if self.describe is not None:
+            self.description = self.describe()
+        return super().format_help()
 
     def defined_by(self, option: str) -> str | None:
         """Who added an option (with its dashes); None if it is voirkit's own."""

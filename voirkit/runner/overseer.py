@@ -575,6 +575,7 @@ def _load_streams(_: object) -> None:
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
+    parser.epilog = "An optional [VALUE] is attached with '=': --monitor=0.5. voirkit's options stand before SCRIPT."
     add = parser.add_argument
     add("--version", action="version", version=f"voirkit {__version__}", help="print voirkit's version and exit")
     add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")

@@ -7,16 +7,17 @@ from voirkit_instruments import flag_values
 
 INSTRUMENT = Instrument(
     "calls",
+    group="look deeper",
     options=(
         Option(
             "--calls",
-            "record calls of the functions of these modules (commas between; torch, your own), by default those that a training calls",
+            "record calls of the functions of these modules, torch or your own, with commas (default: those that training calls)",
             type=str, const=True, metavar="MODULES", is_script=flag_values.is_script_behind_calls,
         ),
         Option("--calls-every", "record the calls of one step in N", type=flag_values.every, metavar="N"),
-        Option("--calls-warmup", "with --calls-every: of the first M steps all", type=flag_values.whole, metavar="M"),
+        Option("--calls-warmup", "with --calls-every: record all calls of the first M steps", type=flag_values.whole, metavar="M"),
         Option(
-            "--calls-list", "print what --calls would record, and what not and why, and exit",
+            "--calls-list", "print what --calls would record, what not and why, and exit",
             prints="voirkit_instruments.calls.record_list:print_list",
         ),
     ),

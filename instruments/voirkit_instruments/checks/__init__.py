@@ -6,7 +6,8 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "checks",
-    options=(Option("--checks", "look for silent bugs: no zero_grad, parameters that never change, training in eval mode ..."),),
+    group="look deeper",
+    options=(Option("--checks", "look for silent bugs: missing zero_grad, parameters that never change, training in eval mode ..."),),
     record="voirkit_instruments.checks.record:record",
     parts={"checks": list},
     summarise="voirkit_instruments.checks.analyse:summarise",

@@ -6,7 +6,8 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "dash",
-    options=(Option("--dash", "show a live view of the steps, rates, progress and given values; the key q ends the view"),),
+    group="see a run",
+    options=(Option("--dash", "show a live view of steps, rates, progress and given values; the key q closes it"),),
     record="voirkit_instruments.dash.record:record",
 )
 instrument_dash = INSTRUMENT

@@ -6,7 +6,8 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "display",
-    options=(Option("--display", "print everything that is given, one event a line, on stderr"),),
+    group="see a run",
+    options=(Option("--display", "print all given values on stderr, one event a line"),),
     record="voirkit_instruments.display.record:record",
 )
 instrument_display = INSTRUMENT

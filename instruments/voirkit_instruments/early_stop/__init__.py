@@ -7,11 +7,15 @@ from voirkit_instruments import flag_values
 
 INSTRUMENT = Instrument(
     "early_stop",
+    group="try a change",
     options=(
-        Option("--stop", "stop the script after N rates (train_rate, if no rate is asked for)", type=flag_values.positive, metavar="N"),
         Option(
-            "--stop-after", "stop the script when it has run that long: 30s, 5m, 1.5h, 250ms", type=flag_values.duration, metavar="TIME"
+            "--stop",
+            "stop the script after N values of the rate (train_rate, if none is asked for)",
+            type=flag_values.positive,
+            metavar="N",
         ),
+        Option("--stop-after", "stop the script after this time: 30s, 5m, 1.5h, 250ms", type=flag_values.duration, metavar="TIME"),
     ),
     record="voirkit_instruments.early_stop.record:record",
 )

@@ -6,11 +6,12 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "loader",
+    group="look deeper",
     options=(
-        Option("--loader", "record every sample, transform, worker and wait of the data loaders"),
+        Option("--loader", "record each sample, transform, worker and wait of the data loaders"),
         Option(
             "--loader-ops",
-            "functions that --loader records as operations of their own, such as a tokenizer's; may be repeated, or have commas",
+            "with --loader: functions to record as operations of their own, such as a tokenizer's; several with commas, or repeat it",
             metavar="MODULE:CLASS.METHOD", repeatable=True, default=[],
         ),
     ),

@@ -7,9 +7,11 @@ from voirkit_instruments import flag_values
 
 INSTRUMENT = Instrument(
     "loader_sweep",
+    group="try a change",
     options=(
         Option(
-            "--loader-sweep", "run the script for some steps (40) with one number of loader workers after the other, and say which is best",
+            "--loader-sweep",
+            "run the script for STEPS steps with each of several numbers of loader workers, and report the best (default: 40)",
             type=flag_values.steps, const=40, metavar="STEPS",
         ),
         Option("--loader-setting", type=flag_values.setting),

@@ -6,9 +6,10 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "log",
+    group="see a run",
     options=(
         Option(
-            "--log", "log the given values of that key, or of all that match ('*_rate'); '+task' goes along; may be repeated",
+            "--log", "log the given values of this key or pattern ('*_rate'); '+task' adds another key (repeatable)",
             metavar="PATTERN", repeatable=True,
         ),
     ),

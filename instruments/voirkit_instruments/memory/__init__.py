@@ -7,11 +7,12 @@ from voirkit_instruments import flag_values
 
 INSTRUMENT = Instrument(
     "memory",
+    group="look deeper",
     options=(
         Option(
             "--memory-snapshot",
-            "tell how much memory each phase takes, also by operator with --torch-profile, and keep CUDA's history of allocations; "
-            "=tracemalloc tells of python's own objects too, and makes the program slow",
+            "report the memory of each phase, with --torch-profile of each operator too, and keep CUDA's history of allocations; "
+            "=tracemalloc adds Python objects and slows the program down",
             type=flag_values.memory, const="rss", metavar="tracemalloc",
         ),
     ),

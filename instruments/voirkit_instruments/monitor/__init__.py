@@ -9,14 +9,15 @@ COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received"
 
 INSTRUMENT = Instrument(
     "monitor",
+    group="see a run",
     options=(
         Option(
-            "--monitor", "sample processor, memory, storage, network and GPUs, every second or as often as --monitor=SECONDS says",
+            "--monitor", "sample processor, memory, storage, network and GPUs every SECONDS (default: 1)",
             type=flag_values.duration, const=1.0, metavar="SECONDS",
         ),
         Option(
             "--prometheus",
-            "serve rates, steps, shares and what --monitor samples for Prometheus, to this machine alone unless HOST is given",
+            "serve rates, steps, shares and what --monitor samples to Prometheus, on this machine only unless HOST is given",
             type=flag_values.address, metavar="[HOST:]PORT",
         ),
     ),

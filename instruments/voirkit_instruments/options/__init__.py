@@ -6,6 +6,7 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "options",
+    group="see a run",
     options=(Option("--options", "give the arguments that the script parses with argparse, as options"),),
     record="voirkit_instruments.options.record:record",
 )

@@ -7,14 +7,15 @@ from voirkit_instruments import flag_values
 
 INSTRUMENT = Instrument(
     "parameters",
+    group="look deeper",
     options=(
         Option(
             "--parameters",
-            "record norms, changes, gradients and NaN of each parameter at the optimizer's steps, in full every EVERY steps (50)",
+            "record norms, changes, gradients and NaN of each parameter at optimizer steps, in full every EVERY steps (default: 50)",
             type=flag_values.every, const=0, metavar="EVERY",
         ),
         Option(
-            "--parameters-of", "look also at the models' buffers, the optimizers' state, or both; implies --parameters",
+            "--parameters-of", "also record the models' buffers, the optimizers' state, or both; implies --parameters",
             type=flag_values.parameters_of, metavar="buffers,state",
         ),
     ),

@@ -14,10 +14,11 @@ FLAME_FOLDER, NATIVE_FOLDER, NATIVE_FILE = "flame", "native", "native.json"  # o
 
 NATIVE = Instrument(
     "native",
+    group="look deeper",
     options=(
         Option(
             "--native",
-            f"sample the C functions under each loader operation (--loader) and phase with perf, {NATIVE_HZ} times a second or HERTZ",
+            f"sample C functions of each phase, and with --loader of each loader operation, with perf (default: {NATIVE_HZ} Hz)",
             type=flag_values.hertz, const=NATIVE_HZ, metavar="HERTZ",
         ),
     ),
@@ -31,14 +32,15 @@ NATIVE = Instrument(
 
 FLAME = Instrument(
     "flame",
+    group="look deeper",
     options=(
         Option(
             "--flame",
-            f"take the stacks of all threads and workers with py-spy, {FLAME_HZ} times a second or HERTZ, for a flame graph of each phase; "
-            "with --native those of C too",
+            f"sample the stacks of all threads and workers with py-spy, for a flame graph of each phase; with --native C functions too "
+            f"(default: {FLAME_HZ} Hz)",
             type=flag_values.stacks, const=FLAME_HZ, metavar="HERTZ",
         ),
-        Option("--gil", "with --flame: only of threads that hold the GIL"),
+        Option("--gil", "with --flame: only threads that hold the GIL"),
     ),
     record="voirkit_instruments.stacks.record:record",
     parts={"flame": dict},

@@ -139,8 +139,8 @@ class Steps:
 def instrument_steps(ov: Overseer) -> Iterator[Phase]:
     """Record the phases of the training's steps."""
     yield ov.phases.init
-    ov.argparser.add_argument(
-        "--no-steps", action="store_true", dest="--no-steps", help="do not record what training steps spend their time on"
+    ov.argparser.group("output").add_argument(
+        "--no-steps", action="store_true", dest="--no-steps", help="do not record training steps: no phases, rates and verdict"
     )
     yield ov.phases.parse_args
     recorder: Any = None

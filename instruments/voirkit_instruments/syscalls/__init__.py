@@ -9,11 +9,12 @@ FOLDER = "syscalls"  # of a run directory
 
 INSTRUMENT = Instrument(
     "syscalls",
+    group="look deeper",
     options=(
         Option(
             "--syscalls",
-            "count the system calls of each phase, thread and worker, with the kernel's own tracing as root, else with strace; "
-            "--syscalls=full or =files keeps them with their arguments, =counters needs no tool",
+            "count system calls of each phase, thread and worker, with kernel tracing as root, else with strace; "
+            "=full and =files keep each call with its arguments, =counters needs no tool (default: counts)",
             type=flag_values.syscalls, const="counts", metavar="|".join(flag_values.SYSCALLS),
         ),
     ),

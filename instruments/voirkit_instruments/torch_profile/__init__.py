@@ -9,11 +9,12 @@ FOLDER = "torch_profile"  # of a run directory
 
 INSTRUMENT = Instrument(
     "torch_profile",
+    group="look deeper",
     options=(
         Option(
             "--torch-profile",
-            "record torch's operators and kernels with torch's own profiler in a window of steps, by default 5:0:3: "
-            "5 steps are left out, 3 are recorded",
+            "record operators and kernels with torch's profiler in a window of steps "
+            "(default: 5:0:3, which skips 5 steps and records 3)",
             type=flag_values.window, const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
         ),
     ),

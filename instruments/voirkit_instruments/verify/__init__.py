@@ -6,8 +6,9 @@ from voirkit.instrument import Instrument, Option, lazy_names
 
 INSTRUMENT = Instrument(
     "verify",
+    group="CI",
     options=(
-        Option("--verify", "check that loss, step+batch, use_cuda and others arrive; exit code 3 if one of these three does not"),
+        Option("--verify", "check that loss, step+batch, use_cuda and others are given; exit with code 3 if one of these three is missing"),
     ),
     record="voirkit_instruments.verify.record:record",
 )  # fmt: skip

@@ -7,14 +7,15 @@ from voirkit_instruments import flag_values
 
 INSTRUMENT = Instrument(
     "what_if",
+    group="try a change",
     options=(
         Option(
             "--what-if",
-            "run the script in pairs with and without a change, and say what it wins: checkpoint-async, num-threads=4 ... "
-            "(--what-if list names them); with --stop N each run ends after N optimizer steps",
+            "run the script with and without a change, in pairs, and report the gain: num-threads=4, checkpoint-async ... "
+            "(--what-if list prints all); with --stop N each run ends after N optimizer steps",
             type=flag_values.what_if, metavar="NAME[=ARG]", repeatable=True, answers=("list",),
         ),
-        Option("--pairs", "with --what-if: how many pairs of runs (5)", type=flag_values.pairs, metavar="N"),
+        Option("--pairs", "with --what-if: number of pairs (default: 5)", type=flag_values.pairs, metavar="N"),
         Option("--what-if-setting", type=str),
     ),
     record="voirkit_instruments.what_if.record:record",
