@@ -11,11 +11,10 @@ from pipelined import Loader, record
 
 from voirkit.analysis.summary import summary_of
 from voirkit.runs.opened import Run
-from voirkit_instruments.loader.analyse import loader_of
-from voirkit_instruments.loader.analysis.lives import lives
-from voirkit_instruments.loader.analysis.records import Recorded
-from voirkit_instruments.loader.analysis.samples import operations
-from voirkit_instruments.loader.analysis.sources import sources
+from voirkit_instruments.loader.analyse import summarise_run
+from voirkit_instruments.loader.analyse_batches import follow_batches
+from voirkit_instruments.loader.analyse_operations import measure_operations
+from voirkit_instruments.loader.analyse_records import LoaderRecords, find_loaders
 
 
 def looked_into(folder: Path, *loaders: Loader, cpus: int = 8) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def test_ranks_are_added_up(tmp_path: Path) -> None:
 def test_without_steps_the_loader_is_known_by_its_own_records(tmp_path: Path) -> None:
     record(tmp_path / "run", Loader(phases=False))
     with Run(str(tmp_path / "run")) as run:
-        found = loader_of([run])
+        found = summarise_run([run])
     assert found is not None
     assert (found["workers"], found["batches"]) == (2, 6)
     assert found["operations"]["dataset.__getitem__"]["n"] == 24
@@ -180,11 +179,11 @@ def test_a_run_that_recorded_no_loader_has_none(tmp_path: Path) -> None:
 def test_chunks_of_any_size_give_the_same(tmp_path: Path, chunk: int) -> None:
     record(tmp_path / "run", Loader(epochs=2, inner=(("Jitter", 1.0),)))
     with Run(str(tmp_path / "run")) as run:
-        recorded = Recorded(run, 0)
-        found = recorded.of_batches()
-        known = sources(recorded, found)
-        made = lives(recorded, known, found)
-        parts, whole = operations(recorded, known, made, chunk), operations(recorded, known, made)
+        records = LoaderRecords(run, 0)
+        columns = records.batch_columns()
+        loaders = find_loaders(records, columns)
+        batches = follow_batches(records, loaders, columns)
+        parts, whole = (measure_operations(records, loaders, batches, *chunks) for chunks in ((chunk,), ()))
     assert parts.keys() == whole.keys()
     for kind, operation in whole.items():
         assert (parts[kind].spans.n, parts[kind].spans.total) == (operation.spans.n, operation.spans.total)

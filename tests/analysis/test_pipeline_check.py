@@ -9,7 +9,7 @@ from conftest import Place
 from pipelined import Loader, record
 
 from voirkit.runs.opened import Run
-from voirkit_instruments.loader.analysis.check import Rule, check
+from voirkit_instruments.loader.analyse_check import Rule, check
 
 OUT_OF_ORDER = Loader(operations=(("Sleep", [60.0, 0.5]),), own=0.0, collate=0.0, pause=0.0)
 

@@ -8,24 +8,34 @@ from typing import Any
 import pytest
 
 from voirkit.analysis.verdict import loader_words as words
-from voirkit_instruments.loader.analysis.advice import first
-from voirkit_instruments.loader.analysis.predict import Cost, best, enough, handing, limits, numbers, rate, recording_s, table
+from voirkit_instruments.loader.analyse_prediction import (
+    Cost,
+    best_workers,
+    candidate_workers,
+    enough_workers,
+    first_change,
+    handover_costs,
+    predict_rates,
+    rate,
+    rate_limits,
+    recording_s,
+)
 
 MACHINE = {"tensor_ns": 94_000, "mb_ns": 540_000, "call_ns": 34}
-TINY = Cost(batch_s=0.0003, cpu_s=0.0003, pause_s=0.0001, items=64, cores=8, **handing(8_000, 2, MACHINE))
-PYTHON = Cost(batch_s=0.1, cpu_s=0.1, pause_s=0.001, items=64, cores=8, **handing(8_000, 2, MACHINE))
-WAITING = Cost(batch_s=0.1, cpu_s=0.0001, pause_s=0.001, items=64, cores=2, **handing(8_000, 2, MACHINE))
+TINY = Cost(batch_s=0.0003, cpu_s=0.0003, pause_s=0.0001, items=64, cores=8, **handover_costs(8_000, 2, MACHINE))
+PYTHON = Cost(batch_s=0.1, cpu_s=0.1, pause_s=0.001, items=64, cores=8, **handover_costs(8_000, 2, MACHINE))
+WAITING = Cost(batch_s=0.1, cpu_s=0.0001, pause_s=0.001, items=64, cores=2, **handover_costs(8_000, 2, MACHINE))
 
 
 def test_tiny_samples_are_faster_without_workers() -> None:
     """64 samples of a TensorDataset took 0.43 ms a step, 1.8 ms with one worker."""
     assert rate(TINY, 1) < rate(TINY, 0) / 2
-    assert best(TINY) == 0
+    assert best_workers(TINY) == 0
 
 
 def test_costly_samples_are_faster_with_workers() -> None:
     assert rate(PYTHON, 4) > 3 * rate(PYTHON, 0)
-    assert best(PYTHON) > 4
+    assert best_workers(PYTHON) > 4
 
 
 def test_what_waits_is_not_held_up_by_handing_over_nor_by_the_number_of_processors() -> None:
@@ -35,7 +45,7 @@ def test_what_waits_is_not_held_up_by_handing_over_nor_by_the_number_of_processo
 
 def test_the_processors_that_the_training_uses_are_not_the_workers() -> None:
     busy = replace(PYTHON, pause_s=0.05, training_cores=8.0)
-    assert limits(busy, 8)["processors"] < limits(replace(busy, training_cores=1.0), 8)["processors"]
+    assert rate_limits(busy, 8)["processors"] < rate_limits(replace(busy, training_cores=1.0), 8)["processors"]
 
 
 def test_a_rate_that_present_workers_have_not_reached_is_not_promised_of_more() -> None:
@@ -44,16 +54,16 @@ def test_a_rate_that_present_workers_have_not_reached_is_not_promised_of_more() 
 
 
 def test_large_and_many_tensors_cost_more_to_hand_over() -> None:
-    small, large, many = (handing(*size, MACHINE) for size in ((8_000, 1), (16_000_000, 1), (8_000, 16)))
+    small, large, many = (handover_costs(*size, MACHINE) for size in ((8_000, 1), (16_000_000, 1), (8_000, 16)))
     assert all(large[key] > small[key] and many[key] > small[key] for key in small)
-    assert set(handing(16_000_000, 4, {}).values()) == {0.0}
+    assert set(handover_costs(16_000_000, 4, {}).values()) == {0.0}
 
 
 def test_the_training_never_waits_less_than_taking_a_batch_lasts() -> None:
-    wanted = enough(WAITING)
+    wanted = enough_workers(WAITING)
     assert wanted is not None
-    assert {row["limited_by"] for row in table(WAITING, [2 * wanted])} == {"training"}
-    assert table(WAITING, [2 * wanted])[0]["rate"] < 64 / WAITING.pause_s
+    assert {row["limited_by"] for row in predict_rates(WAITING, [2 * wanted])} == {"training"}
+    assert predict_rates(WAITING, [2 * wanted])[0]["rate"] < 64 / WAITING.pause_s
 
 
 def test_records_are_what_calls_of_python_are_on_the_machine() -> None:
@@ -63,9 +73,9 @@ def test_records_are_what_calls_of_python_are_on_the_machine() -> None:
 
 def loader_with(cost: Cost, workers: int, **more: Any) -> dict[str, Any]:
     """What a summary has of a loader, for the words of a verdict."""
-    wanted = enough(cost), best(cost)
+    wanted = enough_workers(cost), best_workers(cost)
     return {
-        "workers": workers, "cost": asdict(cost), "predicted": table(cost, numbers(cost.cores, workers, *wanted)), "enough_workers": wanted[0],
+        "workers": workers, "cost": asdict(cost), "predicted": predict_rates(cost, candidate_workers(cost.cores, workers, *wanted)), "enough_workers": wanted[0],
         "best_workers": wanted[1], "operations": {"Rows.__getitem__": {"unit": "samples"}}, **more,
     }  # fmt: skip
 
@@ -108,7 +118,7 @@ def test_a_number_of_workers_is_named_only_where_it_wins() -> None:
 
 def test_a_collate_function_of_the_programs_own_is_to_be_done_once() -> None:
     row = {"collate_fn": {"total_s": 1.0, "share": 0.9, "wait_share": 0.9, "level": "collate"}}
-    own, torchs = (first(row, [], PYTHON, 10, 0, name) for name in ("tokenize", ""))
+    own, torchs = (first_change(row, [], PYTHON, 10, 0, name) for name in ("tokenize", ""))
     assert own is not None
     assert torchs is not None
     assert "tokenizing" in own["because"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from voirkit_instruments.loader.analysis.predict import Cost, best, enough, numbers, table
+from voirkit_instruments.loader.analyse_prediction import Cost, best_workers, candidate_workers, enough_workers, predict_rates
 from voirkit_instruments.loader.show import facts
 
 NOTHING = {"n": 0, "mean_s": 0.0, "median_s": 0.0, "std_s": 0.0}
@@ -15,10 +15,10 @@ NOTHING = {"n": 0, "mean_s": 0.0, "median_s": 0.0, "std_s": 0.0}
 
 def loader(cost: Cost, workers: int) -> dict[str, Any]:
     """What a summary has of a loader that nothing but its cost is known of."""
-    wanted = enough(cost), best(cost)
+    wanted = enough_workers(cost), best_workers(cost)
     return {
         "workers": workers, "items": 64, "preprocess": NOTHING, "wait": NOTHING, "operations": {}, "out_of_order": 0, "failed": 0,
-        "predicted": table(cost, numbers(cost.cores, workers, *wanted)), "enough_workers": wanted[0], "best_workers": wanted[1],
+        "predicted": predict_rates(cost, candidate_workers(cost.cores, workers, *wanted)), "enough_workers": wanted[0], "best_workers": wanted[1],
         "cost": {"batch_s": cost.batch_s, "cpu_s": cost.cpu_s, "pause_s": cost.pause_s, "items": cost.items, "cores": cost.cores},
     }  # fmt: skip
 
@@ -40,4 +40,4 @@ def test_many_workers_are_named_whatever_the_number_of_processors(cores: int, ba
     said = lines(loader(waiting, 2))
 
     assert "2 (now)" in said
-    assert f"· {best(waiting)} " in said
+    assert f"· {best_workers(waiting)} " in said

@@ -6,42 +6,42 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from voirkit.runs.tables.parquet import quoted
-from voirkit_instruments.loader.analysis.records import KIND
+from voirkit_instruments.loader.analyse_records import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
-    from voirkit_instruments.loader.analysis.partial import Partial
 
 
-def ranks_of(run: Run) -> list[int]:
+def loader_ranks(run: Run) -> list[int]:
     """The ranks that have recorded their loaders."""
-    found = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)} ORDER BY rank").fetchall()
-    return [rank for (rank,) in found]
+    rows = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)} ORDER BY rank").fetchall()
+    return [rank for (rank,) in rows]
 
 
-def loader_of(runs: Collection[Run], training: Collection[int] = ()) -> dict[str, Any] | None:
+def summarise_run(runs: Collection[Run], training: Collection[int] = ()) -> dict[str, Any] | None:
     """What the loaders of a run did; None if it was recorded without ``--loader``.
+
+    A pipeline of pure functions: the records of one rank -> its batches and operations -> what it knows of each loader, which adds up over
+    ranks -> the figures of a summary.
 
     Args:
         runs: The run, or the directories of its ranks.
         training: Numbers of the loaders that are trained on.
     """
-    recorded = [(run, rank) for run in runs for rank in ranks_of(run)]
-    if not recorded:
+    ranks = [(run, rank) for run in runs for rank in loader_ranks(run)]
+    if not ranks:
         return None
-    from voirkit_instruments.loader.analysis.figures import figures
-    from voirkit_instruments.loader.analysis.partial import combine, partials
+    from voirkit_instruments.loader.analyse_figures import summarise_loaders
+    from voirkit_instruments.loader.analyse_totals import combine, totals_of_rank
 
-    parts: list[Partial] = []
-    for run, rank in recorded:
-        parts += partials(run, rank)
+    totals = combine([loader for run, rank in ranks for loader in totals_of_rank(run, rank)])
     cpus = next((run.manifest["cpus"] for run in runs if run.manifest.get("cpus")), None)
     places = {(process.host, process.rank) for run in runs for process in run.processes()}
-    ranks_of_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
-    return figures(combine(parts), training, None if cpus is None else max(cpus // ranks_of_host, 1))
+    ranks_a_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
+    return summarise_loaders(totals, training, None if cpus is None else max(cpus // ranks_a_host, 1))
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
     from voirkit_instruments.syscalls.analyse import is_by_strace
 
-    loader = loader_of(runs, list(training))
+    loader = summarise_run(runs, list(training))
     if loader is not None and any(map(is_by_strace, runs)):
         loader["stretched_by"] = "strace"
     return {"loader": loader}
@@ -60,7 +60,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
 
 def rules(run: Run) -> Iterator[tuple[int, Iterable[Any]]]:
     """What must be true of the records of each rank's loaders; see ``voirkit.instrument.Instrument``."""
-    from voirkit_instruments.loader.analysis.check import check
+    from voirkit_instruments.loader.analyse_check import check
 
-    for rank in ranks_of(run):
+    for rank in loader_ranks(run):
         yield rank, check(run, rank)

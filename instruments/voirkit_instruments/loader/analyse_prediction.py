@@ -1,24 +1,26 @@
-"""How fast a loader would be with other numbers of workers, from what a batch costs: a bound, whichever is the tightest.
+"""How fast a loader would be with other numbers of workers, and which part of the work on a batch to change first.
+
+The rate is a bound, from what a batch costs, whichever is the tightest.
 
 Without workers the training makes a batch itself, ``batch_s``, and then trains on it, ``pause_s``.
 
 A worker makes a batch in ``batch_s``. Threads of its own send it and answer the training that takes it (a handshake for each tensor). That
 holds up what the worker computes, but not what it waits for: n workers give n / max(batch_s, cpu_s + send_s + receive_s) batches. The
 training takes each of them in ``receive_s`` and trains on it: 1 / (receive_s + pause_s), and nobody asks for more. All processes together
-can not use more than the processors' time. Where workers were there, all this is scaled to the rate that they reached.
+cannot use more than the processors' time. Where workers were there, all this is scaled to the rate that they reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 _NEAR = 0.97  # as good as the best
 
 # What torch 2.15 takes to hand a batch over: the processor's time to send and to take it, and how long the training waits for that where
-# the worker is busy. As parts of what ``loader_handing`` measures on the same machine: one file of shared memory (94 us where these were
+# the worker is busy. As parts of what ``record_handover`` measures on the same machine: one file of shared memory (94 us where these were
 # measured, with 1 to 16 tensors of 4 bytes to 16 MB), and a million bytes written into one (0.54 ms).
 _SEND, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
 _TAKE, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
@@ -30,6 +32,27 @@ _LATE, _LATEST_S = 1.0, 0.002
 _SHARED = 0.85
 # What a record of a sample costs, as a part of the same machine's time for a call of python (34 ns where it was 2.4 us).
 _RECORD = 70.0
+
+# Operations that draw random numbers give something else each time (names of torchvision 0.16 to 0.29 and albumentations 1 to 2).
+_RANDOM = (
+    "Random", "RandAugment", "ColorJitter", "TrivialAugment", "AutoAugment", "AugMix", "CutMix", "MixUp", "Mixup", "ElasticTransform",
+    "ScaleJitter", "GaussNoise", "GaussianNoise", "GaussianBlur", "HorizontalFlip", "VerticalFlip", "ShiftScaleRotate", "CoarseDropout",
+)  # fmt: skip
+# From these on a sample is a tensor.
+_TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage", "ToTensorV2", "ToTensorImage")
+_READS = "Loader"
+
+CACHE, MOVE, VECTORISE, REDUCE = "cache", "move", "vectorise", "reduce"
+_ADVICE = {
+    "read": "keep smaller or already decoded copies (resized files, an array on disk, memory), or use a faster decoder",
+    "own": "look at what it reads and computes: read ahead, keep the result, or do it once before the training",
+    CACHE: "it comes before anything random and gives the same for a sample each time: do it once and keep the result",
+    MOVE: "it works on tensors: do it on whole batches, on the device where there is one",
+    VECTORISE: "do it for the whole batch at once: let the dataset give whole batches (__getitems__), or stack once, into memory that is "
+    "reused",
+    "collate": "what it does for each sample (tokenizing, padding, converting) is the same in each epoch: do it once, before the training",
+    REDUCE: "use a cheaper form of it (smaller images first, fewer parts, a compiled library), or do it on whole batches on the device",
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +86,7 @@ class Cost:
     reached: float = 1.0
 
 
-def handing(n_bytes: float, tensors: float, machine: Mapping[str, float]) -> dict[str, float]:
+def handover_costs(n_bytes: float, tensors: float, machine: Mapping[str, float]) -> dict[str, float]:
     """``send_s, take_s, receive_s`` that a batch would need.
 
     Args:
@@ -91,7 +114,7 @@ def worker_s(cost: Cost) -> float:
     return max(cost.batch_s, cpu_s + cost.send_s + cost.receive_s + late_s, 1e-12)
 
 
-def limits(cost: Cost, workers: int) -> dict[str, float]:
+def rate_limits(cost: Cost, workers: int) -> dict[str, float]:
     """Batches per second that each part would allow; ``workers=0`` loads in the training's own process."""
     if workers == 0:
         return {"workers": 1 / max(cost.batch_s - cost.beside_s + cost.pause_s, 1e-12)}
@@ -104,41 +127,94 @@ def limits(cost: Cost, workers: int) -> dict[str, float]:
 
 def rate(cost: Cost, workers: int) -> float:
     """Items per second, at best."""
-    return min(limits(cost, workers).values()) * cost.items
+    return min(rate_limits(cost, workers).values()) * cost.items
 
 
-def table(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
+def predict_rates(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
     """For each number of workers ``{"workers", "rate", "loading_rate", "limited_by"}``: items per second with the training, what the loader
     alone could give, and whether the workers, the processors or the training itself are the limit."""
     found = []
     for n in workers:
-        allowed = limits(cost, n)
+        allowed = rate_limits(cost, n)
         by = min(allowed, key=lambda what: allowed[what])
         alone = min((allowed[what] for what in allowed if what != "training"), default=0.0)
         found.append({"workers": n, "rate": allowed[by] * cost.items, "loading_rate": alone * cost.items, "limited_by": by})
     return found
 
 
-def enough(cost: Cost) -> int | None:
+def enough_workers(cost: Cost) -> int | None:
     """The fewest workers with which the training would not wait; None if the processors do not allow it."""
-    allowed = limits(cost, 1)
+    allowed = rate_limits(cost, 1)
     wanted = allowed["training"]
     if allowed.get("processors", wanted) < wanted * _NEAR:
         return None
     return max(1, ceil(wanted * _NEAR / allowed["workers"]))
 
 
-def best(cost: Cost) -> int:
+def best_workers(cost: Cost) -> int:
     """The fewest workers that give as much as any number of them would; 0 if loading in the training's own process does."""
-    allowed = limits(cost, 1)
+    allowed = rate_limits(cost, 1)
     most = min(allowed["training"], allowed.get("processors", allowed["training"]))
-    if limits(cost, 0)["workers"] >= most * _NEAR:
+    if rate_limits(cost, 0)["workers"] >= most * _NEAR:
         return 0
     return max(1, ceil(most * _NEAR / allowed["workers"]))
 
 
-def numbers(cores: int | None, now: int, *others: int | None) -> list[int]:
+def candidate_workers(cores: int | None, now: int, *others: int | None) -> list[int]:
     """Numbers of workers that are worth a look: none, 1 to twice the processors, the present one, and others."""
     most = 2 * (cores or max(now, 1))
     few = range(most + 1) if most <= 16 else (*range(9), *range(12, 33, 4), *range(40, most + 1, 8))
     return sorted({*(n for n in few if n <= most), most, now, *(n for n in others if n is not None)})
+
+
+def first_change(
+    rows: Mapping[str, Mapping[str, Any]], order: Sequence[str], cost: Cost, batches: int, workers: int, collate: str = ""
+) -> dict[str, Any] | None:
+    """What to change first.
+
+    Args:
+        rows: Operations by name, with ``total_s, share, wait_share`` (None where nobody waited), ``level``.
+        order: Names of the operations as they follow each other on a sample.
+        cost: What a batch costs now.
+        batches: How many batches were made.
+        workers: How many workers there are.
+        collate: The name of the program's own collate function; "" for torch's.
+
+    Returns:
+        ``{"operation", "share", "wait_share", "action", "because", "rate_without"}``; None without operations. ``rate_without`` is
+        what the loader would give at best, in items per second, if the operation cost nothing.
+    """
+    candidates = {name: row for name, row in rows.items() if "inside" not in row and row["total_s"] > 0}
+    if not candidates:
+        return None
+    name = max(candidates, key=lambda key: (candidates[key]["wait_share"] or 0.0, candidates[key]["share"]))
+    row = candidates[name]
+    action, why = (CACHE, "collate") if row["level"] == "collate" and collate else _how(name, row["level"], order)
+    spared = row["total_s"] / max(batches, 1)
+    left = max(cost.batch_s - spared, 0.0)
+    cpu = None if cost.cpu_s is None else max(cost.cpu_s * left / max(cost.batch_s, 1e-12), 0.0)
+    return {
+        "operation": name,
+        "share": row["share"],
+        "wait_share": row["wait_share"],
+        "action": action,
+        "because": _ADVICE[why],
+        "rate_without": rate(replace(cost, batch_s=left, cpu_s=cpu), workers),
+    }
+
+
+def _how(name: str, level: str, order: Sequence[str]) -> tuple[str, str]:
+    if level == "collate":
+        return VECTORISE, VECTORISE
+    if level == "sample":
+        return CACHE, "own"
+    if name == _READS:
+        return CACHE, "read"
+    before = order[: order.index(name)] if name in order else ()
+    if any(one in _TO_TENSOR for one in before):
+        return MOVE, MOVE
+    is_random = [one.startswith(_RANDOM) for one in (*before, name)]
+    is_known = any(one.startswith(_RANDOM) for one in order)  # else nobody knows which of them are
+    if is_known and not any(is_random):
+        return CACHE, CACHE
+    return REDUCE, REDUCE

@@ -1,0 +1,245 @@
+"""The records of ``--loader`` of one rank as columns of numbers, those of batches at once, those of samples in chunks; and its loaders."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.of_run import numbered
+from voirkit.runs.tables.parquet import quoted
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
+
+KIND = "loader"
+NONE = -1  # of a time or an index: it was not recorded
+CHUNK = 500_000  # records at a time: 50 MB with what is made of them
+_OF_BATCHES = "(category IN ('batch', 'worker') OR (category = 'data' AND name IN ('preprocess', 'collate', 'cpu')))"
+_OF_COSTS = "category = 'cost'"
+_OF_SAMPLES = "(category = 'operation' OR (category = 'data' AND name <> 'cpu'))"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some records; arrays of shape (n,): times in nanoseconds of the host's clock, the rest indices of ``LoaderRecords``' tables, but for
+    ``value``, which is the record's own number (-1: it has none)."""
+
+    start_ns: Array
+    duration_ns: Array
+    name: Array
+    args: Array
+    thread: Array
+    value: Array
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def end_ns(self) -> Array:
+        return self.start_ns + self.duration_ns
+
+    def select(self, chosen: Array) -> Columns:
+        """Those of these indices, or where a mask is true."""
+        return Columns(*(getattr(self, key)[chosen] for key in FIELDS))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """All of these, in their order."""
+        return cls(*(np.concatenate([np.zeros(0, np.int64), *(getattr(part, key) for part in parts)]) for key in FIELDS))
+
+
+FIELDS = ("start_ns", "duration_ns", "name", "args", "thread", "value")
+
+
+class LoaderRecords:
+    """What one rank has recorded of its loaders.
+
+    Args:
+        run: The opened run.
+        rank: Which.
+
+    Attributes:
+        names: (category, name) by index.
+        arguments: Of a record, by index: ``loader, episode, worker`` ...
+        threads: (host, pid, tid) by index.
+        parents: The process that started one, by its id, as far as it is known.
+        iterated: What is known of loaders whose iterators the steps instrument has seen: (pid, loader) to ``dataset, batch_size`` ...
+        readers: What reads samples, such as ``Pictures.__getitem__``, by index; empty where that is not recorded.
+        reader: By set of arguments, an index into ``readers``.
+        reads_batches: By set of arguments, whether what reads gives all samples of a batch at once.
+        fetched: What the steps instrument has counted: (pid, loader) to (items, batches that they are of, batches).
+    """
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._connection = run.connection()
+        of_rank = f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND rank = {rank}"
+        self._connection.execute(f"CREATE OR REPLACE TEMP VIEW of_loader AS {of_rank}")
+        self.names: Sequence[tuple[str, str]] = self._rows("SELECT DISTINCT category, name FROM of_loader ORDER BY ALL")
+        texts = [text for (text,) in self._rows("SELECT DISTINCT coalesce(args, '{}') FROM of_loader ORDER BY ALL")]
+        self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in texts]
+        self.threads: Sequence[tuple[str, int, int]] = self._rows("SELECT DISTINCT host, pid, tid FROM of_loader ORDER BY ALL")
+        self.parents = {process.pid: process.ppid for process in run.processes() if process.rank == rank}
+        self.iterated = self._iterated(rank)
+        sources = [str(arguments.get("source", "")) for arguments in self.arguments]
+        self.readers = sorted(set(sources))
+        self.reader = np.array([self.readers.index(name) for name in sources], np.int64)
+        self.reads_batches = np.array([arguments.get("whole") is True for arguments in self.arguments], bool)
+        self.fetched = self._fetched(rank)
+        columns = {
+            "loader_names": {"category": [c for c, _ in self.names], "name": [n for _, n in self.names]},
+            "loader_arguments": {"text": texts},
+            "loader_threads": {key: [thread[i] for thread in self.threads] for i, key in enumerate(("host", "pid", "tid"))},
+        }
+        for name, table in columns.items():
+            self._connection.register(name, numbered(**table))
+
+    def _rows(self, query: str) -> list[Any]:
+        return self._connection.execute(query).fetchall()
+
+    def _iterated(self, rank: int) -> dict[tuple[int, int], dict[str, Any]]:
+        rows = self._rows(
+            "SELECT DISTINCT pid, args FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND name = 'iter' "
+            f"AND rank = {rank} AND args IS NOT NULL"
+        )
+        described = ((pid, json.loads(text)) for pid, text in rows)
+        return {(pid, facts["loader"]): facts for pid, facts in described if "loader" in facts}
+
+    def _fetched(self, rank: int) -> dict[tuple[int, int], tuple[int, int, int]]:
+        rows = self._rows(
+            "SELECT pid, CAST(json_extract(args, '$.loader') AS BIGINT) AS loader, coalesce(sum(value) FILTER (value >= 0), 0)::BIGINT, "
+            "count(*) FILTER (value >= 0), count(*) FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND name = 'fetch' "
+            f"AND rank = {rank} GROUP BY ALL"
+        )
+        return {(pid, loader): (items, counted, n) for pid, loader, items, counted, n in rows if loader is not None}
+
+    def batch_columns(self) -> Columns:
+        """All that is recorded once a batch."""
+        return self._fetch(_OF_BATCHES)
+
+    def cost_columns(self) -> Columns:
+        """What a batch costs beside its making; ``value`` is in nanoseconds of a processor's time, bytes, or tensors."""
+        return self._fetch(_OF_COSTS)
+
+    def handover(self) -> dict[str, float]:
+        """What handing a batch over costs on the machine of the run, by name; empty where it was not measured."""
+        return dict(self._rows(f"SELECT name, median(value) FROM of_loader WHERE {_OF_COSTS} AND args IS NULL GROUP BY name"))
+
+    def sample_chunks(self, chunk: int = CHUNK) -> Iterator[Columns]:
+        """Batches, samples and operations, in chunks by the time at which they began; memory does not grow with the run."""
+        (n,) = self._rows(f"SELECT count(*) FROM of_loader WHERE {_OF_SAMPLES}")[0]
+        edges: list[int] = []
+        if n > chunk:
+            parts = -(-n // chunk)
+            quantiles = ", ".join(str(i / parts) for i in range(1, parts))
+            (times,) = self._rows(f"SELECT approx_quantile(start_ns, [{quantiles}]) FROM of_loader WHERE {_OF_SAMPLES}")[0]
+            edges = sorted({int(time) for time in times})
+        for low, high in zip([None, *edges], [*edges, None], strict=True):
+            between = [f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)
+            yield self._fetch(" AND ".join([_OF_SAMPLES, *between]))
+
+    def _fetch(self, where: str) -> Columns:
+        columns = self._connection.execute(
+            "SELECT start_ns, duration_ns, n.code AS name, a.code AS args, t.code AS thread, coalesce(value, -1) AS value "
+            f"FROM (SELECT * FROM of_loader WHERE {where}) s JOIN loader_names n USING (category, name) "
+            "JOIN loader_arguments a ON a.text = coalesce(s.args, '{}') JOIN loader_threads t USING (host, pid, tid)"
+        ).fetchnumpy()
+        return Columns(**{key: np.asarray(columns[key]).astype(np.int64, copy=False) for key in FIELDS})
+
+    def slowest(self, args: Array, most: int) -> list[tuple[int, int, float, float, str]]:
+        """The samples that take longest, by the median of their times: (index, n, median, longest, the operation that takes most of it).
+
+        Times are in nanoseconds. The first sample of each worker is left out: it pays for what is imported and opened once.
+
+        Args:
+            args: The sets of arguments of the loader's records.
+            most: How many.
+        """
+        if not len(args):
+            return []
+        of_source = f"coalesce(args, '{{}}') IN (SELECT text FROM loader_arguments WHERE code IN ({', '.join(map(str, args.tolist()))}))"
+        return self._rows(
+            "WITH timed AS (SELECT value, duration_ns, row_number() OVER (PARTITION BY host, pid, tid ORDER BY start_ns) AS place "
+            f"FROM of_loader WHERE category = 'data' AND name = 'item' AND value >= 0 AND {of_source}), "
+            "samples AS (SELECT value, count(*) AS n, median(duration_ns) AS middle, max(duration_ns) AS longest FROM timed "
+            f"WHERE place > 1 GROUP BY value ORDER BY middle DESC, value LIMIT {most}), "
+            "spent AS (SELECT value, name, sum(duration_ns) AS ns FROM of_loader "
+            f"WHERE category = 'operation' AND value IN (SELECT value FROM samples) AND {of_source} GROUP BY value, name), "
+            "heaviest AS (SELECT value, arg_max(name, ns) AS operation FROM spent GROUP BY value) "
+            "SELECT value, n, middle, longest, coalesce(operation, '') FROM samples LEFT JOIN heaviest USING (value) "
+            "ORDER BY middle DESC, value"
+        )
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A loader of one process.
+
+    Attributes:
+        pid: Of the process that asks it for batches.
+        number: Its number there.
+        facts: What the steps instrument knows of it: ``dataset, batch_size, length, workers``; may be empty.
+    """
+
+    pid: int
+    number: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """The loaders of a rank, and which of them each record belongs to: they come from the process that trains and from its workers.
+
+    Attributes:
+        all: Each.
+        owner: By thread, the process whose loaders its records are of, as an index.
+        number: By set of arguments, the loader's number there; -1 for none.
+        episode: By set of arguments, the iterator's number.
+        worker: By set of arguments; -1 in the main process.
+        index: (owner, number) to an index into ``all``.
+    """
+
+    all: Sequence[Loader]
+    owner: Array
+    number: Array
+    episode: Array
+    worker: Array
+    index: Mapping[tuple[int, int], int]
+
+    def of_each(self, columns: Columns) -> Array:
+        """The loader of each record, an index into ``all``; -1 for none."""
+        width = int(self.number.max(initial=0)) + 2
+        table = np.full((int(self.owner.max(initial=0)) + 1) * width, NONE)
+        for (owner, number), i in self.index.items():
+            table[owner * width + number + 1] = i
+        return table[self.owner[columns.thread] * width + self.number[columns.args] + 1]
+
+
+def find_loaders(records: LoaderRecords, batches: Columns) -> Loaders:
+    """The loaders of a rank, those of the process that asks for most batches first."""
+    number, episode, worker = (
+        np.array([int(arguments.get(key, NONE)) for arguments in records.arguments], np.int64) for key in ("loader", "episode", "worker")
+    )
+    is_requested = np.array([category == "batch" for category, _ in records.names], bool)[batches.name]
+    requests = Counter(records.threads[thread][1] for thread in batches.thread[is_requested].tolist())
+    mains = [pid for pid, _ in requests.most_common()] or sorted({pid for _, pid, _ in records.threads})[:1]
+    owner = np.array([mains.index(_owner(pid, mains, records.parents)) for _, pid, _ in records.threads], np.int64)
+    pairs = np.unique(np.stack([owner[batches.thread], number[batches.args]]), axis=1).T.tolist() if len(batches) else []
+    pairs = [(o, n) for o, n in pairs if n >= 0]
+    loaders = [Loader(mains[o], n, records.iterated.get((mains[o], n), {})) for o, n in pairs]
+    return Loaders(loaders, owner, number, episode, worker, {pair: i for i, pair in enumerate(pairs)})
+
+
+def _owner(pid: int, mains: Sequence[int], parents: Mapping[int, int]) -> int:
+    """The process that started a worker, itself or through others; the first one if that is not known (a forkserver's child)."""
+    ancestor: int | None = pid
+    for _ in range(16):
+        if ancestor is None or ancestor in mains:
+            break
+        ancestor = parents.get(ancestor)
+    return ancestor if ancestor is not None and ancestor in mains else mains[0]
