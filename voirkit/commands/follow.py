@@ -1,15 +1,25 @@
-"""``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each python that a shell script starts runs under voirkit."""
+"""``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each python that a shell script starts runs under voirkit.
+
+The script has one variable more in its environment, ``$VOIRKIT_FOLLOW``, which ``voirkit.follow_start`` reads in each python that has
+voirkit; its folder, its arguments, its files and its signals are those that it would have. Needs Linux.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import psutil
 
 from voirkit.errors import CommandLineError, VoirkitError, tell
-from voirkit.follow import Noted, end_like, follow
+from voirkit.follow_start import FOLDER, NOTE, OPTIONS, RUN_DIR, words_in, write_words
 from voirkit.processes.subprocesses import HOOK
-from voirkit.runner import voirfiles as voirfile
+from voirkit.runner import voirfiles
 from voirkit.runner.overseer import Overseer
 from voirkit.runs import directory
 
@@ -18,24 +28,51 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 FLAG = "--follow"
+_USAGE = "voirkit --follow SHELL-SCRIPT [arguments]"
+# Sent to voirkit and meant for the script. What a terminal sends reaches both, since they are of one process group.
+_FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGCONT", "SIGTSTP")
+_BY_KERNEL = 128  # SI_KERNEL: it comes from the terminal
+_PAUSES_S = (0.5, 1.0, 2.0)  # between checks of what runs; the last one goes on
+
+
+class StartedPython:
+    """A python that started: its process, what became of it (``run``, ``launcher``, ``plain``), and its command line."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        pid, ppid, self.how, rank, self.cwd, self.run_dir, self.kind, *command = words
+        self.pid, self.ppid, self.rank, self.command = int(pid), int(ppid), int(rank) if rank.isdigit() else 0, command
+
+    def directory(self) -> str | None:
+        """Its run directory: the one it was told to use, or the one whose manifest names it; of ranks that of their first."""
+        if self.run_dir:
+            return self.run_dir if os.path.isdir(self.run_dir) else None
+        parent = os.path.join(self.cwd, directory.PARENT)
+        for name in sorted(os.listdir(parent), reverse=True) if os.path.isdir(parent) else ():
+            path = os.path.join(parent, name)
+            manifest = None if os.path.islink(path) else directory.read_manifest(path)
+            streams = os.path.join(path, "stream")
+            is_rank = os.path.isdir(streams) and any(name.endswith(f"-{self.pid}.jsonl") for name in os.listdir(streams))
+            if manifest is not None and (manifest.get("pid") == self.pid or is_rank):
+                return path
+        return None
 
 
 class _Reader(Overseer):
     """Reads a command line with the options of all instruments, and runs nothing.
 
     Attributes:
-        found: The options.
+        parsed: The options.
         own: Voirkit's own words on it.
     """
 
-    found: Namespace
+    parsed: Namespace
     own: list[str]
 
     def _run(self, argv: Sequence[str]) -> None:
         with self.run_phase(self.phases.init):
             pass
         self._refuse()
-        self.found = self.argparser.parse_command(argv)
+        self.parsed = self.argparser.parse_command(argv)
         self.own = self.argparser.split(argv)[0]
 
 
@@ -47,84 +84,194 @@ def main(argv: Sequence[str]) -> int | None:
     """
     reader = _Reader()
     try:
-        for instruments in voirfile.plugins(reader.warn).values():
+        for instruments in voirfiles.plugins(reader.warn).values():
             reader.require(*instruments)
         reader(argv)
-        if not reader.found.follow:
+        options = reader.parsed
+        if not options.follow:
             return None
-        if reader.found.SCRIPT is None:
-            raise CommandLineError("-m runs a module, and no shell script.", where=FLAG, next="voirkit --follow SHELL-SCRIPT [arguments]")
+        if options.SCRIPT is None:
+            raise CommandLineError("-m runs a module, and no shell script.", where=FLAG, next=_USAGE)
         if not any(os.path.exists(os.path.join(folder, HOOK)) for folder in sys.path):
-            tell(
-                f"there is no {HOOK} beside voirkit: {sys.executable} is not followed.\n  Install voirkit into it anew: pip install voirkit"
-            )
-        options, run_dir = _for_each(reader.own, reader.found.run_dir)
-        status, pythons = follow(reader.found.SCRIPT, reader.found.ARGV, options, run_dir)
+            tell(f"there is no {HOOK} beside voirkit: {sys.executable} is not followed.\n  Install voirkit there: pip install voirkit")
+        words, run_dir = _words_for_each(reader.own, options.run_dir)
+        status, pythons = follow(options.SCRIPT, options.ARGV, words, run_dir)
     except VoirkitError as exc:
         tell(str(exc))
         return exc.exit_code
-    if not reader.found.quiet:
-        for line in words(reader.found.SCRIPT, pythons):
-            tell(line)
-    return end_like(status)
+    if not options.quiet:
+        tell(_summary(options.SCRIPT, pythons))
+    return _end_like(status)
 
 
-def _for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str], str | None]:
+def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str], str | None]:
     """Voirkit's words for each run, and the directory of the first: the script may change its folder before it starts a python."""
     words: list[str] = []
-    given = iter(own)
-    for word in given:
+    remaining = iter(own)
+    for word in remaining:
         name, equals, value = word.partition("=")
         if word == FLAG:
             continue
         if name == "--run-dir":
             if not equals:
-                next(given)
+                next(remaining)
         elif name == "--config":
-            words += [name, os.path.abspath(value if equals else next(given))]
+            words += [name, os.path.abspath(value if equals else next(remaining))]
         else:
             words.append(word)
     return words, None if run_dir is None else os.path.abspath(run_dir)
 
 
-def words(script: str, pythons: Sequence[Noted]) -> Iterator[str]:
-    """What is told when a shell script has ended: its runs, and where their records are."""
+def _summary(script: str, pythons: Sequence[StartedPython]) -> str:
+    """The runs of a shell script that has ended, and where their records are."""
     runs = [one for one in pythons if one.how == "run"]
     if not runs:
-        others = {one.how for one in pythons}
-        why = "its pythons ran commands, tools, or voirkit itself" if others else "it started no python that has voirkit"
-        yield f"{script}: nothing was followed: {why}."
-        return
-    seen: dict[str, list[Noted]] = {}
+        why = "its pythons ran commands, tools, or voirkit itself" if pythons else "it started no python that has voirkit"
+        return f"{script}: nothing was followed: {why}."
+    ranks_by_path: dict[str, list[StartedPython]] = {}
     for one in runs:
-        seen.setdefault(_directory(one) or f"?{one.ppid}", []).append(one)
-    lines = []
-    for path, ranks in seen.items():
+        ranks_by_path.setdefault(one.directory() or f"?{one.ppid}", []).append(one)
+    lines = [f"{script}: {len(ranks_by_path)} run{'s' if len(ranks_by_path) > 1 else ''}"]
+    for path, ranks in ranks_by_path.items():
         first = min(ranks, key=lambda one: one.rank)
         name = " ".join([*(["-m"] if first.kind == "module" else []), *first.command])
-        many = f" ({len(ranks)} ranks)" if len(ranks) > 1 else ""
-        lines.append(f"  {'(no run directory)' if path.startswith('?') else _shown(path)}   {name}{many}")
-    yield "\n".join([f"{script}: {len(lines)} run{'s' if len(lines) > 1 else ''}", *lines])
+        shown = "(no run directory)" if path.startswith("?") else path.removeprefix(os.getcwd() + os.sep)
+        lines.append(f"  {shown}   {name}" + (f" ({len(ranks)} ranks)" if len(ranks) > 1 else ""))
+    return "\n".join(lines)
 
 
-def _shown(path: str) -> str:
-    return path.removeprefix(os.getcwd() + os.sep)
+def follow(script: str, arguments: Sequence[str], options: Sequence[str], run_dir: str | None) -> tuple[int, list[StartedPython]]:
+    """Run a shell script to its end.
+
+    Args:
+        script: As the user typed it.
+        arguments: Its own.
+        options: Voirkit's, for each run.
+        run_dir: Of the first run; None: each chooses its own.
+
+    Returns:
+        How it ended, as ``os.waitpid`` says it; the pythons that started, in their order.
+
+    Raises:
+        CommandLineError: There is no such script, or it cannot be run.
+    """
+    command = _command_of(script)
+    folder = tempfile.mkdtemp(prefix="voirkit-follow-")
+    try:
+        write_words(os.path.join(folder, OPTIONS), options)
+        if run_dir is not None:
+            write_words(os.path.join(folder, RUN_DIR), [run_dir])
+        status = _run([*command, *arguments], folder)
+        return status, _started(folder)
+    finally:
+        if not any(_has(process, folder) for process in psutil.process_iter()):  # a python in the background may still begin
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _directory(one: Noted) -> str | None:
-    """The run directory of a python: the one it was told to use, or the one whose manifest names it; of ranks that of their first."""
-    if one.run_dir:
-        return one.run_dir if os.path.isdir(one.run_dir) else None
-    parent = os.path.join(one.cwd, directory.PARENT)
-    for name in sorted(os.listdir(parent), reverse=True) if os.path.isdir(parent) else ():
-        path = os.path.join(parent, name)
-        manifest = None if os.path.islink(path) else directory.read_manifest(path)
-        if manifest is not None and (manifest.get("pid") == one.pid or _is_rank_of(path, one)):
-            return path
-    return None
+def _command_of(script: str) -> list[str]:
+    """What the kernel, or else a shell, would execute for a script.
+
+    Raises:
+        CommandLineError: There is no such file, or it is none that a shell runs.
+    """
+    if os.path.isdir(script):
+        raise CommandLineError(f"{script!r} is a folder.", where=FLAG, next=_USAGE)
+    if not os.path.exists(script):
+        hint = f"{script} is a command: put it into a shell script." if shutil.which(script) else _USAGE
+        raise CommandLineError(f"there is no file {script!r}.", where=FLAG, next=hint)
+    try:
+        with open(script, "rb") as file:
+            first = file.readline(4096)
+    except OSError as exc:
+        raise CommandLineError(f"{script!r} cannot be read: {exc.strerror}.", where=FLAG) from None
+    if first.startswith(b"#!"):
+        words = os.fsdecode(first[2:].strip()).split(None, 1)  # as the kernel: the interpreter, and the rest as one argument
+        if words and not os.path.exists(words[0]):
+            raise CommandLineError(f"{script!r} is to be run by {words[0]}, which is not there.", where=FLAG)
+        return [*words, script] if words else ["/bin/sh", script]
+    if b"\0" in first and os.access(script, os.X_OK):
+        return [os.path.join(".", script) if "/" not in script else script]
+    if b"\0" in first or script.endswith(".py"):
+        hint = f"Without a shell script: voirkit {script}" if script.endswith(".py") else ""
+        raise CommandLineError(f"{script!r} is no shell script.", where=FLAG, next=hint)
+    return ["/bin/sh", script]
 
 
-def _is_rank_of(path: str, one: Noted) -> bool:
-    folder = os.path.join(path, "stream")
-    ending = f"-{one.pid}.jsonl"
-    return os.path.isdir(folder) and any(name.endswith(ending) for name in os.listdir(folder))
+def _run(command: list[str], folder: str) -> int:
+    if not hasattr(signal, "sigtimedwait"):
+        raise CommandLineError("this needs Linux.", where=FLAG, next="Put voirkit into the script: python -m voirkit main.py")
+    forwarded = {getattr(signal, name) for name in _FORWARDED}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
+    try:
+        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # which python ignores, and a shell does not
+        pid = os.posix_spawn(command[0], command, {**os.environ, FOLDER: folder}, setsigmask=before, setsigdef=restored)
+        return _wait(pid, folder, forwarded)
+    except OSError as exc:
+        raise CommandLineError(f"{command[0]} cannot be run: {exc.strerror}.", where=FLAG) from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
+    """Wait for the script's end; pass on what is sent to voirkit alone; report pythons without voirkit."""
+    pauses, suspects, reported = list(_PAUSES_S), set[int](), set[str]()
+    while True:
+        received = signal.sigtimedwait({*forwarded, signal.SIGCHLD}, pauses[0])
+        if received is not None and received.si_signo in forwarded:
+            if received.si_code != _BY_KERNEL:
+                os.kill(pid, received.si_signo)
+            if received.si_signo == signal.SIGTSTP:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        if received is None:
+            pauses = pauses[1:] or pauses
+            unknown = dict(_unknown(pid, folder))
+            for path in {path for other, path in unknown.items() if other in suspects} - reported:
+                reported.add(path)
+                tell(f"{path} has no voirkit: what it runs is not recorded.\n  Install it there: {path} -m pip install voirkit")
+            suspects = set(unknown)
+
+
+def _started(folder: str) -> list[StartedPython]:
+    """The pythons that have started, in their order."""
+    paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(NOTE)]
+    notes = map(words_in, sorted(paths, key=lambda path: os.stat(path).st_mtime_ns))
+    return [StartedPython(words) for words in notes if len(words) > 6]  # else it is still being written
+
+
+def _has(process: psutil.Process, folder: str) -> bool:
+    """Whether a process would have its pythons followed."""
+    try:
+        return process.environ().get(FOLDER) == folder
+    except psutil.Error:
+        return False
+
+
+def _unknown(root: int, folder: str) -> Iterator[tuple[int, str]]:
+    """Pythons below a process that have not started voirkit: process and path. What runs under voirkit, or is not to, is passed over."""
+    how = {one.pid: one.how for one in _started(folder)}
+    waiting = [psutil.Process(root)]
+    while waiting:
+        process = waiting.pop()
+        if how.get(process.pid, "launcher") == "launcher":
+            with suppress(psutil.Error):
+                path = process.exe()
+                if process.pid not in how and os.path.basename(path).startswith("python"):
+                    yield process.pid, path
+                waiting += process.children()
+
+
+def _end_like(status: int) -> int:
+    """The exit code for how a script ended; where a signal ended it, this process ends by it too."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return 128 + number
+    return os.waitstatus_to_exitcode(status)

@@ -22,7 +22,7 @@ class ChildProcess(SharedState):
 
     Attributes:
         summary: What an instrument would add to the run's summary; the run's own process writes that, from what is recorded here.
-        warnings: What has been told, here or in the process that started this one: each is told once.
+        warnings: Those shown, here or in the process that started this one: each is shown once.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ChildProcess(SharedState):
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
-        """Tell the user that something is not as it should be, unless it has been told."""
+        """Warn the user, unless this warning has been shown."""
         if text not in self.warnings:
             self.warnings.append(text)
             tell(text)
@@ -43,26 +43,23 @@ def this_process(warnings: Iterable[str] = ()) -> ChildProcess:
     """What stands for the run in this process; the same for all instruments.
 
     Args:
-        warnings: What need not be told here.
+        warnings: Those shown already.
     """
     _this.warnings += warnings
     return _this
 
 
-def are_left() -> bool:
+def has_running_children() -> bool:
     """Whether children of multiprocessing still run that python will wait for at its end. Asks nothing of them: nothing is reaped."""
     process = sys.modules.get("multiprocessing.process")
     children = list(getattr(process, "_children", ()))
     return any(not child.daemon and child._popen is not None and child._popen.returncode is None for child in children)
 
 
-def when_they_have_ended(function: Callable[[], None]) -> bool:
-    """Whether multiprocessing will wait for its children when python ends; the function is called when it has."""
+def after_children(function: Callable[[], None]) -> bool:
+    """Call a function when multiprocessing has waited for its children at python's end; False if it will not."""
     util = sys.modules.get("multiprocessing.util")
     if util is None or util._exiting:
         return False
     util.Finalize(None, function, exitpriority=-1000)
     return True
-
-
-__all__ = ["ChildProcess", "are_left", "this_process", "when_they_have_ended"]

@@ -15,7 +15,7 @@ from voirkit.imports import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
     from typing import Any
 
@@ -37,7 +37,7 @@ try:
             del sys.modules["voirkit"]
             raise
     from voirkit.processes import inherit
-    inherit.take(offers, before_main)
+    inherit.accept(offers, before_main)
 except Exception as exc:
     if sys.stderr is not None:
         try:
@@ -46,83 +46,85 @@ except Exception as exc:
             pass
 """
 
-# Who takes it, who makes it (module and name), whether subprocesses take it too, and the offer, pickled.
-Offer = tuple[str, str, str, bool, bytes]
-_offers: dict[str, Callable[[], object | None]] = {}
-_early: set[str] = set()  # those that are taken before the main module is loaded
-_of_multiprocessing: set[str] = set()  # those that are for children of multiprocessing alone
-_is_waiting = False  # for multiprocessing to be imported
-main_needs_them = False  # the main module can not be loaded where there are no offers: see alias
-_complained: set[str] = set()
+# As it is pickled: who takes it, who makes it (module and name), whether subprocesses take it too, and the offer, pickled by itself.
+PickledOffer = tuple[str, str, str, bool, bytes]
+
+
+class _Offer:
+    """What is handed to processes that are started.
+
+    Args:
+        function: ``offer`` of ``watch``.
+        before_main: As for ``watch``.
+        subprocesses: As for ``watch``.
+    """
+
+    def __init__(self, function: Callable[[], object | None], before_main: bool, subprocesses: bool) -> None:
+        self.function, self.before_main, self.subprocesses = function, before_main, subprocesses
+        self.has_failed = False
+
+
+_offers: dict[str, _Offer] = {}  # by who takes them
+main_needs_them = False  # the main module cannot be loaded where there are no offers: see alias
 
 # in the process that starts another
 
 
-def watch(begin: str, offer: Callable[[], object | None], *, before_main: bool = False, subprocesses: bool = True) -> None:
+def watch(receiver: str, offer: Callable[[], object | None], *, before_main: bool = False, subprocesses: bool = True) -> None:
     """From now on a process that is started anew calls a function with what is offered here; so do those started from there.
 
     Args:
-        begin: ``"module:function"``.  Called in the child, with one argument, when its main module has been loaded and before what the
-            process is to do is.  What it raises is told there.
+        receiver: ``"module:function"``.  Called in the child, with one argument, when its main module has been loaded and before what the
+            process is to do is.  What it raises is reported there.
         offer: Called here for each such process: what to hand to it, plain and picklable; None if there is nothing.  If it can be found
-            by its module and name in the child, it is watched there too, unless ``begin`` did not return.
+            by its module and name in the child, it is watched there too, unless the receiver did not return.
         before_main: Call it before the main module is loaded, and before ``sys.path`` is the program's; not where the server of
             forkserver has loaded that module for all that it forks (it does since 3.14).
         subprocesses: Offer it to pythons that are started by ``subprocess`` too; it is taken when they import torch, which may be before
             their main module has defined anything.
     """
-    global _is_waiting
-    _offers[begin] = offer
-    if before_main:
-        _early.add(begin)
-    if not subprocesses:
-        _of_multiprocessing.add(begin)
-    if "multiprocessing.process" in sys.modules or not _is_waiting:
-        _is_waiting = True
+    is_first = not _offers
+    _offers[receiver] = _Offer(offer, before_main, subprocesses)
+    if is_first:
         when_imported("multiprocessing.process", _patch)
         when_imported("multiprocessing.spawn", _patch_preparation)
         when_imported("subprocess", _patch_subprocess)
 
 
-def unwatch(begin: str) -> None:
+def unwatch(receiver: str) -> None:
     """No more."""
-    _offers.pop(begin, None)
-    _early.discard(begin)
-    _of_multiprocessing.discard(begin)
-    process = sys.modules.get("multiprocessing.process")
-    base = getattr(process, "BaseProcess", None)
-    if not _offers and base is not None and base.__dict__.get("__reduce_ex__") is _reduce_ex:
+    _offers.pop(receiver, None)
+    if _offers:
+        return
+    base = getattr(sys.modules.get("multiprocessing.process"), "BaseProcess", None)
+    if base is not None and base.__dict__.get("__reduce_ex__") is _reduce_ex:
         del base.__reduce_ex__
     spawn = sys.modules.get("multiprocessing.spawn")
-    if not _offers and getattr(spawn, "get_preparation_data", None) is _preparation_data and _original is not None:
+    if getattr(spawn, "get_preparation_data", None) is _preparation_data and _original is not None:
         spawn.get_preparation_data = _original  # type: ignore[union-attr]  # just asked for the attribute
-    if not _offers and "voirkit.processes.subprocesses" in sys.modules:
+    if "voirkit.processes.subprocesses" in sys.modules:
         sys.modules["voirkit.processes.subprocesses"].remove()
 
 
 def _patch(process: ModuleType) -> None:
-    global _is_waiting
-    _is_waiting = False
     if _offers and "__reduce_ex__" not in process.BaseProcess.__dict__:
         process.BaseProcess.__reduce_ex__ = _reduce_ex
 
 
 def _patch_subprocess(subprocess: ModuleType) -> None:
     if _offers:
-        from voirkit.errors import tell
-
         try:
             from voirkit.processes import subprocesses
 
-            subprocesses.put(subprocess, _as_text, tell)
+            subprocesses.install(subprocess, _as_text, _report)
         except Exception as exc:  # the program is importing something: this must not come out there
-            tell(f"pythons that the program starts are not recorded ({type(exc).__name__}: {exc}).")
+            _report(f"pythons that the program starts are not recorded ({type(exc).__name__}: {exc}).")
 
 
 def _as_text() -> str | None:
     """All offers for a python program, as a text; who loads it takes them."""
-    lots = [(early, [one for one in _collected(early) if one[3]]) for early in (True, False)]
-    begins = [_Begin({"offers": offers, "folder": _FOLDER, "before_main": early}) for early, offers in lots if offers]
+    lots = [(early, [one for one in _collect(early) if one[3]]) for early in (True, False)]
+    begins = [_Begin(offers, early) for early, offers in lots if offers]
     if not begins:
         return None
     from base64 import urlsafe_b64encode
@@ -144,44 +146,38 @@ def _preparation_data(name: str) -> dict[str, Any]:
     """What is pickled for a process before the process itself; multiprocessing takes from it what it knows."""
     assert _original is not None
     data = _original(name)
-    try:
-        offers = _collected(early=True)
-    except Exception:  # the program's process is started, whatever becomes of this
-        offers = []
+    offers = _collect(before_main=True)
     if name == "ignore" and main_needs_them:  # of the server of forkserver, which would load the main module for all that it forks
         for key in ("init_main_from_path", "init_main_from_name", "main_path"):
             data.pop(key, None)
     if offers:
-        data["voirkit"] = _Begin({"offers": offers, "folder": _FOLDER, "before_main": True})
+        data["voirkit"] = _Begin(offers, before_main=True)
     return data
 
 
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """What is pickled of a process."""
     reduced = super(sys.modules["multiprocessing.process"].BaseProcess, self).__reduce_ex__(protocol)
-    try:
-        offers = _collected(early=False) if isinstance(reduced, tuple) and _is_first() else []
-    except Exception:  # the program's process is started, whatever becomes of this
-        offers = []
+    offers = _collect(before_main=False) if isinstance(reduced, tuple) and _is_first() else []
     if not offers:
         return reduced
     make, arguments, *state = reduced
     # The entries of a dictionary are loaded in their order.
-    names = {"begin": _Begin({"offers": offers, "folder": _FOLDER, "before_main": False}), "make": make, "arguments": arguments}
+    names = {"begin": _Begin(offers, before_main=False), "make": make, "arguments": arguments}
     return (eval, ("make(*arguments)", names), *state)
 
 
 class _Begin:
     """Is loaded by running the text."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        self._names = names
+    def __init__(self, offers: list[PickledOffer], before_main: bool) -> None:
+        self._names = {"offers": offers, "folder": _FOLDER, "before_main": before_main}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (_BEGIN, self._names)
 
 
-_served: Any = None
+_served: Any = None  # a WeakSet of what starts processes
 
 
 def _is_first() -> bool:
@@ -201,50 +197,49 @@ def _is_first() -> bool:
     return True
 
 
-def _collected(early: bool) -> list[Offer]:
-    """All offers, each pickled by itself: it may fail to load there."""
+def _collect(before_main: bool) -> list[PickledOffer]:
+    """All offers, each pickled by itself: it may fail to load there. Raises nothing: the program's process is started in any case."""
     from pickle import dumps
 
-    found = []
-    for begin, offer in list(_offers.items()):
-        if (begin in _early) is not early:
+    pickled = []
+    for receiver, offer in list(_offers.items()):
+        if offer.before_main is not before_main:
             continue
         try:
-            offered = offer()
-            if offered is not None:
-                module, name = str(getattr(offer, "__module__", "")), str(getattr(offer, "__qualname__", ""))
-                found.append((begin, module, name, begin not in _of_multiprocessing, dumps(offered)))
+            value = offer.function()
+            if value is not None:
+                module, name = str(getattr(offer.function, "__module__", "")), str(getattr(offer.function, "__qualname__", ""))
+                pickled.append((receiver, module, name, offer.subprocesses, dumps(value)))
         except Exception as exc:
-            if begin not in _complained:
-                _complained.add(begin)
-                from voirkit.errors import tell
-
-                tell(f"{begin.partition(':')[0]} does not reach processes that are started anew ({type(exc).__name__}).")
-    return found
+            if not offer.has_failed:
+                offer.has_failed = True
+                _report(f"{receiver.partition(':')[0]} does not reach processes that are started anew ({type(exc).__name__}).")
+    return pickled
 
 
 # in the process that was started
 
 
-def take(offers: list[Offer], before_main: bool = False) -> None:
+def accept(offers: Iterable[PickledOffer], before_main: bool = False) -> None:
     """Call those who take what has been offered; none can keep the others from it."""
     from pickle import loads
 
-    for begin, module, name, subprocesses, offered in offers:
+    for receiver, module, name, subprocesses, value in offers:
         try:
-            _found(*begin.split(":"))(loads(offered))
-            if begin not in _offers and module and name.isidentifier():
-                watch(begin, _found(module, name), before_main=before_main, subprocesses=subprocesses)
+            _resolve(*receiver.split(":"))(loads(value))
+            if receiver not in _offers and module and name.isidentifier():
+                watch(receiver, _resolve(module, name), before_main=before_main, subprocesses=subprocesses)
         except Exception as exc:
-            from voirkit.errors import tell
-
-            tell(f"{begin.partition(':')[0]} does not work in a process that was started anew ({type(exc).__name__}: {exc}).")
+            _report(f"{receiver.partition(':')[0]} does not work in a process that was started anew ({type(exc).__name__}: {exc}).")
 
 
-def _found(module: str, name: str) -> Any:
+def _resolve(module: str, name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(module), name)
 
 
-__all__ = ["take", "unwatch", "watch"]
+def _report(text: str) -> None:
+    from voirkit.errors import tell
+
+    tell(text)

@@ -21,28 +21,27 @@ if TYPE_CHECKING:
 VARIABLE = "VOIRKIT_FOLLOW"
 HOOK = "voirkit_follow.pth"
 _LONGEST = 100_000  # the kernel takes 128 KiB for one variable
-_SHELLS = ("sh", "bash", "dash", "zsh")
 _RANKS = (b"RANK=", b"LOCAL_RANK=", b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
 
 _replaced: list[tuple[Any, str, Any]] = []  # where what is changed in subprocess is, and what it was
 
 
-def put(subprocess: ModuleType, offer: Callable[[], str | None], tell: Callable[[str], None]) -> None:
+def install(subprocess: ModuleType, offer: Callable[[], str | None], report: Callable[[str], None]) -> None:
     """From now on the program's pythons are handed something.
 
     Args:
         subprocess: The module.
         offer: What is handed to the next one, a text; None if there is nothing.
-        tell: Told, once, if a rank could not be reached.
+        report: Called, once, if a rank could not be reached.
     """
     global _replaced
     if _replaced or not hasattr(os, "putenv"):
         return
-    owner, name = _place(subprocess)
+    owner, name = _where_fork_exec_is(subprocess)
     fork_exec = getattr(owner, name, None)
     if fork_exec is None:
         return
-    said: list[str] = []
+    reported: list[str] = []
 
     def started(*arguments: Any) -> Any:
         """As ``_posixsubprocess.fork_exec``: the words, what may be executed, whether to close files, which not, folder, environment."""
@@ -50,12 +49,12 @@ def put(subprocess: ModuleType, offer: Callable[[], str | None], tell: Callable[
             chosen = arguments
             text = offer() if _may_train(arguments[0], arguments[1]) else None
             if text is not None and len(text) < _LONGEST:
-                why = _why_not(arguments)
+                why = _why_not()
                 if not why:
                     chosen = (*arguments[:5], _with(arguments[5], text), *arguments[6:])
-                elif why not in said and _is_rank(arguments[5]):
-                    said.append(why)
-                    tell(why)
+                elif why not in reported and any(word.startswith(_RANKS) for word in arguments[5] or ()):
+                    reported.append(why)
+                    report(why)
         except Exception:  # the program's process is started, whatever becomes of this
             return fork_exec(*arguments)
         return fork_exec(*chosen)
@@ -93,7 +92,7 @@ class _Posix:
         self.fork_exec = module.fork_exec
 
 
-def _place(subprocess: Any) -> tuple[Any, str]:
+def _where_fork_exec_is(subprocess: Any) -> tuple[Any, str]:
     if hasattr(subprocess, "_fork_exec"):
         return subprocess, "_fork_exec"
     if hasattr(subprocess, "_posixsubprocess") and not isinstance(subprocess._posixsubprocess, _Posix):
@@ -124,10 +123,10 @@ def _may_train(words: Sequence[Any], executables: Sequence[bytes]) -> bool:
     """Whether a command runs a python program, or what starts such programs."""
     named = [os.fsdecode(word) for word in words]
     program = os.path.basename(os.fsdecode(executables[0])) if executables else ""
-    if program in _SHELLS and named[1:2] == ["-c"]:
-        return any(_is_python(word) or _name(word) in LAUNCHERS for word in " ".join(named[2:3]).split())
     if _is_python(program):
         return how(read(named), sys.stdlib_module_names) != "plain"
+    if named[1:2] == ["-c"]:  # a shell, by whatever name
+        return any(_is_python(word) or _name(word) in LAUNCHERS for word in " ".join(named[2:3]).split())
     return _name(program) in LAUNCHERS or program == STARTS_RAY_WORKERS
 
 
@@ -139,11 +138,7 @@ def _name(word: str) -> str:
     return os.path.basename(word).rstrip("0123456789.")
 
 
-def _is_rank(environment: Sequence[bytes] | None) -> bool:
-    return any(word.startswith(_RANKS) for word in environment or ())
-
-
-def _why_not(arguments: Sequence[Any]) -> str:
+def _why_not() -> str:
     """Why this environment's pythons do not see the variable; empty if they do."""
     if any(os.path.exists(os.path.join(folder, HOOK)) for folder in sys.path):
         return ""
@@ -151,6 +146,3 @@ def _why_not(arguments: Sequence[Any]) -> str:
         f"the ranks that the script starts are not recorded: there is no {HOOK} in {sys.prefix}.\n"
         "  Install voirkit there (pip install voirkit), or have each rank run under it: torchrun -m voirkit SCRIPT"
     )
-
-
-__all__ = ["HOOK", "VARIABLE", "put", "remove"]

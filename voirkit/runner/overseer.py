@@ -18,7 +18,7 @@ from voirkit.options import configuration
 from voirkit.options.parser import GROUPS, VOIRFILE, ExtendedArgumentParser
 from voirkit.options.sizes import size
 from voirkit.phases import GivenOverseer, Phase, StopProgram
-from voirkit.processes import children as child_process
+from voirkit.processes import children
 from voirkit.runner import completion, import_times, recording
 from voirkit.runner.outcome import as_error, described, do_all, how_it_ended, shown, text_of
 from voirkit.runner.script import Program, current_folder, module, script
@@ -482,9 +482,9 @@ class Overseer(GivenOverseer):
             if self._traced or completion.are_there(self._record.path):  # by processes that the script has started
                 self._record.end(self._ended, self.exit_code, self.summary)  # read by what completes it
                 self._complete(self._record)
-            if not late and child_process.are_left():
+            if not late and children.has_running_children():
                 self.say("processes that the script has started still run: what they do is reported when they have ended.")
-                child_process.when_they_have_ended(self._complete_late)
+                children.after_children(self._complete_late)
             if not late:
                 self._check()
             self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
