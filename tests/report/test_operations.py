@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from voirkit_instruments.loader.analyse_prediction import Cost, best_workers, candidate_workers, enough_workers, predict_rates
 from voirkit_instruments.loader.show import facts
@@ -24,11 +23,7 @@ def loader(cost: Cost, workers: int) -> dict[str, Any]:
 
 
 def lines(of: dict[str, Any]) -> str:
-    console = Console(width=200)
-    with console.capture() as captured:
-        for line in facts(of):
-            console.print(line)
-    return captured.get()
+    return "\n".join(f"{line.label}  {line.text}" for line in facts(of))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 6, 15, 64])

@@ -18,10 +18,8 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.loader.record:record",
     parts={"loader": dict},
     summarise="voirkit_instruments.loader.analyse:summarise",
-    table="voirkit_instruments.loader.show:table",
-    page="voirkit_instruments.loader.show_page:loader",
+    sections="voirkit_instruments.loader.show:sections",
     rules="voirkit_instruments.loader.analyse:rules",
-    compare="voirkit_instruments.loader.show_page:compared",
     exports={
         "lotus": (
             "voirkit_instruments.loader.export_lotus",
