@@ -480,7 +480,7 @@ def _comprehension_taps(tapper: Instrumenter, name: str, later: list[str], sure:
     found: list[ast.expr] = []
     for tap in tapper.taps(site):
         direct = sure.issuperset(tap.reads)
-        function = tap.make(tap.reads) if direct else tapper.slow(tap, site)
+        function = tap.bind(tap.reads) if direct else tapper.frame_tap(tap, site)
         found.append(ast.Call(tapper.mark(function), loads([name, *(tap.reads if direct else ())]), []))
     return found
 

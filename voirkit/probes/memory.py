@@ -12,11 +12,12 @@ from itertools import count
 from typing import Any
 
 from voirkit.probes.selector.grammar import Element, Node, Rule, plain_names
+from voirkit.probes.tap_emitter import FixedTap
 from voirkit.probes.taps import Capture, Outlet, owner_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import CodeType
 
     from voirkit.probes.tap_emitter import Site
@@ -96,7 +97,7 @@ class Memory:
             running.clear()
         self.lambdas.clear()
 
-    def begin(self, node: Node, frame: Any) -> None:
+    def enter_call(self, node: Node, frame: Any) -> None:
         """A call begins."""
         if not self.is_on:
             return
@@ -119,7 +120,7 @@ class Memory:
         if records:
             self.running[node][id(frame)] = records
 
-    def finish(self, node: Node, frame: Any) -> None:
+    def leave_call(self, node: Node, frame: Any) -> None:
         """A call ends."""
         records = self.running[node].pop(id(frame), ())
         self.lambdas.pop((node, id(frame)), None)
@@ -136,7 +137,7 @@ class Memory:
         if not records:
             return value
         if self.rule.overridable:
-            value = self.ask(records, elements, name, value)
+            value = self.fire_replacing(records, elements, name, value)
         total = self.rule.total
         for element in elements:
             for record in records:
@@ -158,7 +159,7 @@ class Memory:
                         self.fire(self.of_pair(record, element) if self.rule.wrap else record.all(), record, element)
         return value
 
-    def ask(self, records: list[Record], elements: Sequence[Element], name: str, value: Any) -> Any:
+    def fire_replacing(self, records: list[Record], elements: Sequence[Element], name: str, value: Any) -> Any:
         new = value
         for element in elements:
             if element.focus:
@@ -168,7 +169,7 @@ class Memory:
                         record.tested[element] = [value]
                     event = self.event(caught, record)
                     if event is not None:
-                        replaced = self.outlet.ask(event, value)
+                        replaced = self.outlet.fire_replacing(event, value)
                         new = replaced if replaced is not value else new
         return new
 
@@ -227,7 +228,7 @@ class MemoryListener:
         self.foci: Sequence[str] = [] if memory.rule.total else [e.name or "" for e in node.elements if e.focus]
         self.is_total = memory.rule.total and node.parent is None
 
-    def taps(self, site: Site) -> Sequence[MemoryTap]:
+    def taps(self, site: Site) -> Sequence[FixedTap]:
         """See ``tap_emitter.Listener``."""
         memory, node = self.memory, self.node
         found = tuple(e for e in node.elements if e.matches(site.name, site.tags, site.kind))
@@ -238,7 +239,7 @@ class MemoryListener:
 
         def enter() -> None:
             frame = _getframe(1)
-            memory.begin(node, frame)
+            memory.enter_call(node, frame)
             if found:
                 tell(node, frame, found, name, True)
 
@@ -246,7 +247,7 @@ class MemoryListener:
             frame = _getframe(1)
             if found:
                 tell(node, frame, found, name, True)
-            memory.finish(node, frame)
+            memory.leave_call(node, frame)
 
         def given(value: Any) -> Any:
             return tell(node, _getframe(1), found, name, value)
@@ -270,38 +271,16 @@ class MemoryListener:
                 tell(node, frame, found, name, True)
 
         if site.kind == "enter":
-            return [MemoryTap(self, site, enter)]
+            return [FixedTap(enter)]
         if site.kind == "exit":
-            return [MemoryTap(self, site, leave)]
+            return [FixedTap(leave)]
         if site.kind in ("unset", "loop"):
             known = found or any(e.name in gone or e.name is None for e in node.elements)
-            return [MemoryTap(self, site, forget)] if known else []
+            return [FixedTap(forget)] if known else []
         if not found or site.kind == "declared":
             return []
         if site.kind == "error":
-            return [MemoryTap(self, site, fails)]
+            return [FixedTap(fails)]
         if not site.has_value:
-            return [MemoryTap(self, site, happens)]
-        return [MemoryTap(self, site, given_deep if deep else given)]
-
-
-class MemoryTap:
-    """A tap at one site (``tap_emitter.Tap``)."""
-
-    reads: tuple[str, ...] = ()
-
-    def __init__(self, listener: MemoryListener, site: Site, function: Callable[..., Any]) -> None:
-        self.replaces = listener.overridable and site.kind == "set"
-        self._function = function
-
-    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
-        """See ``tap_emitter.Tap``."""
-        return self._function
-
-    def slow(self) -> Callable[..., Any]:
-        """See ``tap_emitter.Tap``."""
-        return self._function
-
-    def one_by_one(self) -> Any:
-        """See ``tap_emitter.Tap``; it reads no variables."""
-        raise NotImplementedError
+            return [FixedTap(happens)]
+        return [FixedTap(given_deep if deep else given, self.overridable and site.kind == "set")]

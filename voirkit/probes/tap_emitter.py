@@ -68,17 +68,36 @@ class Tap(Protocol):
     reads: tuple[str, ...]
     replaces: bool
 
-    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
+    def bind(self, reads: Sequence[str]) -> Callable[..., Any]:
         """The function to call with those of the variables that are bound (after the value, if the site has one)."""
         ...
 
-    def slow(self) -> Callable[..., Any]:
+    def bind_to_frame(self) -> Callable[..., Any]:
         """The function to call without the variables; it looks for them in the calling frame."""
         ...
 
     def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
         """Functions to call at the site instead: to begin, with each variable that is bound (made from its name), and at last."""
         ...
+
+
+class FixedTap:
+    """A tap that reads no variables: one function (``Tap``)."""
+
+    reads: tuple[str, ...] = ()
+
+    def __init__(self, function: Callable[..., Any], replaces: bool = False) -> None:
+        self.function, self.replaces = function, replaces
+
+    def bind(self, reads: Sequence[str] = ()) -> Callable[..., Any]:
+        """See ``Tap``."""
+        return self.function
+
+    bind_to_frame = bind
+
+    def one_by_one(self) -> Any:
+        """See ``Tap``; never asked for, since it reads nothing."""
+        raise NotImplementedError
 
 
 class Listener(Protocol):
@@ -106,7 +125,7 @@ class Listener(Protocol):
 
 
 MARK = "\0voirkit "
-LADDER = 2  # so many names that may be unbound have a call for each case; 2**n calls
+MOST_LADDER_NAMES = 2  # so many names that may be unbound have a call for each case; 2**n calls
 # What shows a function the dictionary of its variables, which before python 3.13 is made anew by whoever looks at it.
 SEE_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
@@ -171,7 +190,7 @@ class TapEmitter:
             unsure = [name for name in tap.reads if name not in self.sure and name not in (sure or ())]
             if isinstance(self.node, ast.Lambda):
                 shown = [*([value] if value else []), *(() if unsure else tap.reads)]
-                function = self.slow(tap, site) if unsure else tap.make(tap.reads)
+                function = self.frame_tap(tap, site) if unsure else tap.bind(tap.reads)
                 made: ast.expr = ast.Call(self.mark(function), loads(shown), [])
                 if site.kind == "read":
                     made = ast.IfExp(ast.Call(self.mark(presence_test(site.name)), [], []), made, ast.Constant(None))
@@ -195,7 +214,7 @@ class TapEmitter:
         """
         if not unsure:
             return self.call(tap, values, reads, target)
-        if len(unsure) <= LADDER:
+        if len(unsure) <= MOST_LADDER_NAMES:
             return ast.While(ast.Constant(True), self.rungs(tap, values, reads, unsure, target), [])
         every: list[ast.stmt] = [ast.Expr(name) for name in loads(unsure)]
         call = [self.call(tap, values, reads, target), ast.Break()]
@@ -223,18 +242,18 @@ class TapEmitter:
 
     def call(self, tap: Tap, values: list[ast.expr], reads: list[str], target: str | None) -> ast.stmt:
         """The call of a tap with the value, if there is one, and variables."""
-        return call_statement(ast.Call(self.mark(tap.make(reads)), [*values, *loads(reads)], []), target)
+        return call_statement(ast.Call(self.mark(tap.bind(reads)), [*values, *loads(reads)], []), target)
 
     def wrap(self, site: Site, value: ast.expr) -> ast.expr:
         """An expression in the calls of all the taps of a site."""
         for tap in self.taps(site):
             direct = not self.deep and all(name in self.sure for name in tap.reads)
-            function = tap.make(tap.reads) if direct else self.slow(tap, site)
+            function = tap.bind(tap.reads) if direct else self.frame_tap(tap, site)
             reads = loads(tap.reads) if direct else []
             value = at_place(ast.Call(self.mark(function), [value, *reads], []), value)
         return value
 
-    def slow(self, tap: Tap, site: Site) -> Callable[..., Any]:
+    def frame_tap(self, tap: Tap, site: Site) -> Callable[..., Any]:
         """A tap for inside an expression, which must look for the variables itself.
 
         Raises:
@@ -248,7 +267,7 @@ class TapEmitter:
                 raise Unobservable(
                     f"can not be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it."
                 )
-        return tap.slow()
+        return tap.bind_to_frame()
 
     def set_names(self, set_here: Sequence[str], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
         """The taps after a statement that sets names, in their order."""
@@ -293,7 +312,7 @@ class TapEmitter:
             for tap in self.taps(site):
                 direct = sure.issuperset(tap.reads)
                 shown = loads([name, *(tap.reads if direct else ())])
-                call = ast.Call(self.mark(tap.make(tap.reads) if direct else self.slow(tap, site)), shown, [])
+                call = ast.Call(self.mark(tap.bind(tap.reads) if direct else self.frame_tap(tap, site)), shown, [])
                 found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
         return found
 
@@ -302,7 +321,7 @@ class TapEmitter:
         taps = self.taps(site)
         if any(tap.replaces or not self.sure.union(sure).issuperset(tap.reads) for tap in taps):
             return None
-        return [ast.Call(self.mark(tap.make(tap.reads)), loads([site.name, *tap.reads]), []) for tap in taps]
+        return [ast.Call(self.mark(tap.bind(tap.reads)), loads([site.name, *tap.reads]), []) for tap in taps]
 
 
 def loads(of: Iterable[str]) -> list[ast.expr]:

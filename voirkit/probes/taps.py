@@ -20,6 +20,7 @@ from voirkit.interruptions import is_from_handler
 from voirkit.probes.live_functions import locals_of
 from voirkit.probes.selector.grammar import ABSENT, Element, Node, plain_names
 from voirkit.probes.source import mangled
+from voirkit.probes.tap_emitter import FixedTap
 from voirkit.streams import MEANT, in_turn, threads
 
 TYPE_CHECKING = False
@@ -102,7 +103,7 @@ class Outlet:
             if self.failed.cell_contents(exc):
                 raise
 
-    def ask(self, event: Any, value: Any) -> Any:
+    def fire_replacing(self, event: Any, value: Any) -> Any:
         """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
         slot = self._slot
         before = getattr(slot, "value", ABSENT)
@@ -235,7 +236,17 @@ class LocalListener:
             return taps
         # A pair that has not ended with the call is none: another call may get a frame at the same place.  (A lambda that raises does
         # not tell that it ends, but the next one does that it begins.)
-        return [EndTap(self), *taps] if site.kind == "enter" else [*taps, EndTap(self)] if site.kind == "exit" else taps
+        if site.kind not in ("enter", "exit"):
+            return taps
+        begun, drop, _getframe = self._open, self.outlet.dropped, sys._getframe
+
+        def drop_pair() -> None:
+            key = id(_getframe(1))
+            begun.pop(key, None)
+            drop(key)
+
+        ending = FixedTap(drop_pair)
+        return [ending, *taps] if site.kind == "enter" else [*taps, ending]
 
     def _sources(self, site: Site, focus: Element) -> list[tuple[Element, str]]:
         """Where each capture is read for an event: the name of a variable, TRUE, or VALUE (what is being set)."""
@@ -278,7 +289,7 @@ class LocalTap:
         rule = listener.node.rule
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
 
-    def make(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
+    def bind(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
         """See ``tap_emitter.Tap``; ``depth``: how many calls the function is below that of the site."""
         listener, site = self.listener, self.site
         sources = [(e, s) for e, s in self.sources if s in (TRUE, VALUE) or s in reads]
@@ -286,7 +297,7 @@ class LocalTap:
         raw = listener.node.rule.raw
         places = {name: f"a{n}" for n, name in enumerate(reads)}
         places |= {TRUE: "True", VALUE: VALUE if site.has_value else "exc_info()[1]"}
-        shape = Shape(
+        shape = (
             len(reads), site.has_value, site.is_expression or self.replaces, self.replaces, self.step, listener.always_ends,
             listener.node.rule.wrap, raw,
             tuple((e.alias, places[s]) for e, s in sources if not e.alias.startswith("/")),
@@ -295,7 +306,7 @@ class LocalTap:
         names = {
             "__builtins__": builtins,
             "exc_info": sys.exc_info, "_getframe": sys._getframe, "ids": _ids, "open": listener._open, "checks": checks,
-            "passes": listener.outlet.passes, "ask": listener.outlet.ask, "Capture": Capture,
+            "passes": listener.outlet.passes, "ask": listener.outlet.fire_replacing, "Capture": Capture,
             "threads": threads, "MEANT": MEANT, "owner_of": owner_of,
             "in_turn": in_turn,
         }  # fmt: skip
@@ -303,7 +314,7 @@ class LocalTap:
             names["elements"] = [(e.source, e.alias, e.name or site.name) for e, _ in sources if not e.alias.startswith("/")]
         return _tap_function(shape, names, listener.outlet)
 
-    def slow(self) -> Callable[..., Any]:
+    def bind_to_frame(self) -> Callable[..., Any]:
         """See ``tap_emitter.Tap``."""
         reads, deep, inner = self.reads, self.site.is_deep, self.site.inner
         made: dict[tuple[str, ...], Callable[..., Any]] = {}
@@ -313,7 +324,7 @@ class LocalTap:
             key = tuple(found)
             function = made.get(key)
             if function is None:
-                function = made[key] = self.make(key, 2)
+                function = made[key] = self.bind(key, 2)
             return function(*value, *found.values())
 
         return tap
@@ -338,52 +349,14 @@ class LocalTap:
             key = tuple(found)
             function = made.get(key)
             if function is None:
-                function = made[key] = self.make(key, 2)
+                function = made[key] = self.bind(key, 2)
             return function(*value, *found.values())
 
         return start, take, tap
 
 
-class EndTap:
-    """Drops what a call has begun and not ended (``tap_emitter.Tap``)."""
-
-    reads: tuple[str, ...] = ()
-    replaces = False
-
-    def __init__(self, listener: LocalListener) -> None:
-        begun, drop, _getframe = listener._open, listener.outlet.dropped, sys._getframe
-
-        def tap() -> None:
-            key = id(_getframe(1))
-            begun.pop(key, None)
-            drop(key)
-
-        self._function = tap
-
-    def make(self, reads: Sequence[str]) -> Callable[..., Any]:
-        """See ``tap_emitter.Tap``."""
-        return self._function
-
-    def slow(self) -> Callable[..., Any]:
-        """See ``tap_emitter.Tap``."""
-        return self._function
-
-    def one_by_one(self) -> Any:
-        """See ``tap_emitter.Tap``; it reads no variables."""
-        raise NotImplementedError
-
-
-class Shape(tuple[Any, ...]):
-    """All that a tap's code depends on."""
-
-    __slots__ = ()
-
-    def __new__(cls, *parts: Any) -> Shape:
-        return super().__new__(cls, parts)
-
-
 @cache
-def _tap_code(shape: Shape) -> CodeType:
+def _tap_code(shape: tuple[Any, ...]) -> CodeType:
     """The code of a tap."""
     reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked, depth, is_deep = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
@@ -440,7 +413,7 @@ def _tap_code(shape: Shape) -> CodeType:
     return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 
-def _tap_function(shape: Shape, names: dict[str, Any], outlet: Outlet) -> FunctionType:
+def _tap_function(shape: tuple[Any, ...], names: dict[str, Any], outlet: Outlet) -> FunctionType:
     code = _tap_code(shape)
     cells = {
         "emit": outlet.emit,
