@@ -145,7 +145,7 @@ class Patches:
             from voirkit.probes import weave
         while self._around:
             name, (function, around) = self._around.popitem()
-            if around.made(weave.code_of(function)):
+            if around.is_made_here(weave.code_of(function)):
                 weave.set_code(function, around.less(function))
             else:
                 self.table[name] = _TAKEN

@@ -20,7 +20,7 @@ class Told:
     def __init__(self, *functions: object) -> None:
         self.events: list[Event] = []
         self.entry = CallHooks((self._begin, self._end, self._failed))
-        self.entry.put(dict(enumerate(functions)))
+        self.entry.add(dict(enumerate(functions)))
 
     def _begin(self, number: int, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         self.events.append((number, "begin", args, kwargs))

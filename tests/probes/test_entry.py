@@ -264,7 +264,7 @@ def test_nothing_is_told_inside_of_deaf_functions_on_their_thread():
         go_on.wait(60)
 
     with told(plainly, compiles) as found:
-        found.entry.deaf([compiles, fails])
+        found.entry.mute([compiles, fails])
         thread = threading.Thread(target=compiles)
         thread.start()
         inside.wait(60)
@@ -333,16 +333,16 @@ def test_functions_are_not_kept_alive_and_others_in_their_place_are_not_mistaken
         found.entry.off()
         found.entry.on()
         again = FunctionType(fails.__code__, globals(), "again")
-        found.entry.put({1000: again})
+        found.entry.add({1000: again})
         again(3)
     assert [event[0] for event in found.events if event[1] == "begin"] == [7, 1000]
 
 
 def test_more_functions_may_come_while_it_is_on():
     with told(plainly) as found:
-        found.entry.put({5: fails})
+        found.entry.add({5: fails})
         fails(1)
-        found.entry.put({6: fails})
+        found.entry.add({6: fails})
     assert [event[0] for event in found.events] == [5, 5]
     assert found.entry.skipped == {6: "is watched under another number"}
 

@@ -5,7 +5,7 @@ The function keeps its identity, name, signature, lines and frame: no wrapper is
 
 A body ``B`` becomes::
 
-    if <plain> or (was := here.inside) > <most>:
+    if <plain> or (was := thread_state.inside) > <most>:
         B
     else:
         began = 0
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from voirkit.probes.source import FunctionNode
 
-    class Here(Protocol):
+    class ThreadState(Protocol):
         """What a thread is inside of; ``inside`` is an integer that ``enter`` may set, and ``leave`` must set back to ``was``."""
 
         inside: int
@@ -62,11 +62,11 @@ class Around:
     """What is done around the body of functions. A call for which nothing is done costs one comparison (some 40 ns) and ``plain``.
 
     Args:
-        here: Holds ``inside`` for each thread. Copying it (``copy.deepcopy``) must give itself, since torch.compile copies constants.
-        most: Where ``here.inside`` is more than this, nothing is done around the body.
+        thread_state: Holds ``inside`` for each thread. ``copy.deepcopy`` of it must give itself, since torch.compile copies constants.
+        most: Where ``thread_state.inside`` is more than this, nothing is done around the body.
         enter: A function; a method would be copied with its object. Called with the passed variables; returns when the call began, anything
             but 0. Must not raise.
-        leave: A function. Called with what ``enter`` returned (0 if that was interrupted), what ``here.inside`` was, and the passed
+        leave: A function. Called with what ``enter`` returned (0 if that was interrupted), what ``thread_state.inside`` was, and the passed
             variables. Must not raise.
         passed: Names of variables of the function, as they are before and after the body: parameters, or free variables.
         value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
@@ -74,20 +74,20 @@ class Around:
             body where it is true.
         unasked: The module can not tell whether torch.compile looks at the function: it leaves it alone, or, where it must not
             (``fullgraph=True``), compiles it as without this.
-        left: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they can not be had.
+        leave_with: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they can not be had.
     """
 
     def __init__(
-        self, here: Here, most: int, enter: Callable[..., int], leave: Callable[..., None], passed: Sequence[str] = (), value: bool = False,
-        plain: Sequence[str] = (), left: Sequence[str] | None = None, unasked: bool = False,
+        self, thread_state: ThreadState, most: int, enter: Callable[..., int], leave: Callable[..., None], passed: Sequence[str] = (),
+        value: bool = False, plain: Sequence[str] = (), leave_with: Sequence[str] | None = None, unasked: bool = False,
     ) -> None:  # fmt: skip
         if unasked:
             watch_torch_compile()
         exclude_from_torch_compile()
         self.unasked = unasked
-        self.here, self.most, self.enter, self.leave = here, most, enter, leave
+        self.thread_state, self.most, self.enter, self.leave = thread_state, most, enter, leave
         self.passed, self.value, self.plain = passed, value, plain
-        self.left = passed if left is None else left
+        self.leave_with = passed if leave_with is None else leave_with
         self._made: dict[tuple[int, ...], Layers] = {}  # by identity of the program's code and of those further in
         weave.register_around(self)
 
@@ -95,7 +95,7 @@ class Around:
         """No function runs with this any more."""
         weave.unregister_around(self)
 
-    def made(self, code: CodeType) -> bool:
+    def is_made_here(self, code: CodeType) -> bool:
         """Whether some code is one that was made with this."""
         known = _layers.get(id(code))
         return known is not None and self in known.arounds
@@ -125,11 +125,13 @@ class Around:
         return _stacked(known.own, function.__globals__, known.qualname, left) if left else known.own
 
     def _check(self, code: CodeType) -> None:
-        unknown = [name for name in (*self.passed, *self.left) if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)]
+        unknown = [
+            name for name in (*self.passed, *self.leave_with) if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+        ]
         if unknown:
             raise NoSource(f"has no variable {unknown[0]}.")
 
-    def put(self, node: FunctionNode, code: CodeType, names: dict[str, Any], depth: int) -> dict[str, Any]:
+    def surround(self, node: FunctionNode, code: CodeType, names: dict[str, Any], depth: int) -> dict[str, Any]:
         """Put this around the body of a function in a tree.
 
         Args:
@@ -148,10 +150,10 @@ class Around:
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
         plain = _first_that_works([expression for expression in self.plain if expression.partition(".")[0] not in own], names, self.plain)
         markers = {slot: f"{MARK}around {depth} {slot}" for slot in _SLOTS}
-        self._put(node, markers, plain, depth)
-        return dict(zip(markers.values(), (self.here, self.enter, self.leave, ABSENT, _ON), strict=True))
+        self._surround(node, markers, plain, depth)
+        return dict(zip(markers.values(), (self.thread_state, self.enter, self.leave, ABSENT, _ON), strict=True))
 
-    def _put(self, node: FunctionNode, markers: dict[str, str], plain: str | None, depth: int) -> None:
+    def _surround(self, node: FunctionNode, markers: dict[str, str], plain: str | None, depth: int) -> None:
         here, enter, leave, absent, on = (_standing_for(markers[slot]) for slot in _SLOTS)
         kept_was, kept_began, kept_value = (f"@{name}{depth or ''}" for name in ("was", "began", "value"))
         passed: list[ast.expr] = [ast.Name(name, ast.Load()) for name in self.passed]
@@ -161,7 +163,7 @@ class Around:
             test = ast.BoolOp(ast.Or(), [ast.parse(plain, mode="eval").body, test])
         if self.unasked:
             test = ast.BoolOp(ast.Or(), [ast.UnaryOp(ast.Not(), ast.Call(on, [], [])), test])
-        left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in (kept_began, kept_was, *self.left)]
+        left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in (kept_began, kept_was, *self.leave_with)]
         if self.value:
             left.append(ast.Name(kept_value, ast.Load()))
         if isinstance(node, ast.Lambda):
@@ -222,7 +224,7 @@ def _stacked(own: CodeType, names: dict[str, Any], qualname: str, arounds: tuple
         tree, node = weave.tree_of(own, qualname, names)
         values: dict[str, Any] = {}
         for depth, around in enumerate(arounds):
-            values.update(around.put(node, own, names, depth))
+            values.update(around.surround(node, own, names, depth))
         alike = [c for c in all_codes(compile_like(tree, own)) if c.co_name == own.co_name and c.co_firstlineno == own.co_firstlineno]
         made = next(c for c in alike if any(isinstance(c2, str) and c2 in values for c2 in c.co_consts))
         code = made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
@@ -274,7 +276,7 @@ def _set(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
-def _first_that_works(expressions: Sequence[str], names: dict[str, Any], wanted: Sequence[str]) -> str | None:
+def _first_that_works(expressions: Sequence[str], names: dict[str, Any], alternatives: Sequence[str]) -> str | None:
     """The first expression that the function's module can evaluate.
 
     Raises:
@@ -286,6 +288,6 @@ def _first_that_works(expressions: Sequence[str], names: dict[str, Any], wanted:
         except (NameError, AttributeError):
             continue
         return expression
-    if wanted:
-        raise NoSource(f"can not tell {wanted[0]}.")
+    if alternatives:
+        raise NoSource(f"cannot tell {alternatives[0]}.")
     return None

@@ -71,7 +71,7 @@ class CallHooks:
             compatibility.watch_dynamo_reader(_code_for_torch_compile)
             weave.register_around(ALL_HOOKS)
 
-    def put(self, functions: Mapping[int, object]) -> None:
+    def add(self, functions: Mapping[int, object]) -> None:
         """Tell calls of more functions.
 
         Args:
@@ -79,7 +79,7 @@ class CallHooks:
                 method the function inside is meant. They are not kept alive.
         """
         for number, function in functions.items():
-            why = self._put(number, function, False)
+            why = self._add(number, function, False)
             if why:
                 self._skipped[number] = why
 
@@ -89,10 +89,10 @@ class CallHooks:
         deep: list[int] = self._ways.deep()
         return self._skipped | dict.fromkeys([number for number in deep if number >= 0], _TOO_DEEP)
 
-    def deaf(self, functions: Iterable[object]) -> None:
+    def mute(self, functions: Iterable[object]) -> None:
         """Tell nothing of what a thread does inside of calls of these. They may be told themselves."""
         for function in functions:
-            self._put(-1, function, True)
+            self._add(-1, function, True)
 
     def on(self, numbers: Iterable[int] | None = None) -> None:
         """Put the ways in place: all, or of some functions, by their numbers."""
@@ -126,7 +126,7 @@ class CallHooks:
         self.off()
         self._skipped = self.skipped
         for layer in self._layers:
-            layer.go(self)
+            layer.release(self)
         self._layers.clear()
         self._by_number.clear()
         for kind in self._made_by:
@@ -135,7 +135,7 @@ class CallHooks:
                 _entry.making(made, False)
         self._ways.remove()
 
-    def _put(self, number: int, function: Any, deaf: bool) -> str:
+    def _add(self, number: int, function: Any, deaf: bool) -> str:
         function = getattr(function, "__func__", function) if type(function) in _BOUND else function
         rewritten = REWRITES and type(function) is FunctionType
         layer = weave.overlays.get(id(function)) if rewritten else None
@@ -156,7 +156,7 @@ class CallHooks:
             if self._is_on:
                 layer.on(self)
             if _compiles:
-                layer.keep()
+                layer.freeze()
         if not why and SKIPS_INIT_HOOK and type(function) is FunctionType and function.__name__ == "__init__":
             for kind in _classes_made_with(function):
                 _entry.making(kind, True)
@@ -174,7 +174,7 @@ def _code_for_torch_compile(code: CodeType) -> CodeType:
     if not _compiles:
         _compiles = True
         for layer in layers:
-            layer.keep(layer.base is not code)
+            layer.freeze(layer.base is not code)
     return next((layer.base for layer in layers if layer.made is code), code)
 
 
@@ -215,10 +215,10 @@ class Layer:
         self.users: set[CallHooks] = set()
         self.is_on = self.kept = False
         self.base = code
-        self.made = self._make(code)
+        self.made = self._with_hooks(code)
         weave.overlays[key] = self
 
-    def _make(self, code: CodeType) -> CodeType:
+    def _with_hooks(self, code: CodeType) -> CodeType:
         made = with_call_hooks(code, self._way, _entry.left, _entry.failed)
         weave.register_overlay(made, code, frozenset([id(ALL_HOOKS)]))
         return made
@@ -227,22 +227,22 @@ class Layer:
         """Put the code in place."""
         self.users.add(who)
         if not self.is_on and not self.kept:
-            self._put()
+            self._install()
 
-    def keep(self, on: bool = True) -> None:
+    def freeze(self, on: bool = True) -> None:
         """Leave all as it is from now on: in place, or not."""
         if on and not self.is_on and not self.kept:
-            self._put()
+            self._install()
         self.kept = True
 
-    def _put(self) -> None:
+    def _install(self) -> None:
         function = self._function()
         if function is None:
             return
         if function.__code__ is not self.base:
             self.base = function.__code__
             try:
-                self.made = self._make(self.base)
+                self.made = self._with_hooks(self.base)
             except NotRewritable:
                 return
         function.__code__ = self.made
@@ -257,7 +257,7 @@ class Layer:
             if function.__code__ is self.made:
                 function.__code__ = self.base
 
-    def go(self, who: CallHooks) -> None:
+    def release(self, who: CallHooks) -> None:
         """One owner less; without any it is no more."""
         self.owners.discard(who)
         self.kept = self.kept and bool(self.owners)
@@ -276,7 +276,7 @@ class Layer:
             function.__code__ = code
             return
         try:
-            made = self._make(code)
+            made = self._with_hooks(code)
         except NotRewritable:
             made = code
         self.base, self.made = code, made
@@ -289,7 +289,7 @@ MOST_PARAMETERS = 60  # parameters
 _NOWHERE = 15  # what the table of lines has of instructions that are of no line
 _WORD = 8  # units that an entry of that table can tell of
 _LINES = re.compile(rb"[\x80-\xff][\x00-\x7f]*")  # only the first byte of an entry has its highest bit set
-_JUMPS = re.compile(b"[" + re.escape(bytes(hasjrel)) + b"]")
+_JUMPS = re.compile(b"[" + re.escape(bytes(op for op in hasjrel if op < 256)) + b"]")
 _op: Any = opmap.get  # of names that only 3.11 has
 
 
@@ -309,14 +309,16 @@ def why_not_rewritable(code: CodeType) -> str:
     return "has too many parameters" if parameters(code) > MOST_PARAMETERS else ""
 
 
-def with_call_hooks(code: Any, way: Callable[..., Any], left: Callable[[Any], Any], failed: Callable[[BaseException], Any]) -> CodeType:
+def with_call_hooks(
+    code: Any, way: Callable[..., Any], on_return: Callable[[Any], Any], on_raise: Callable[[BaseException], Any]
+) -> CodeType:
     """New code for a function, of python 3.11.
 
     Args:
         code: The function's; there is nothing that says ``why_not``.
         way: Called with the values of its parameters.
-        left: Called with what is returned, and returns it.
-        failed: Called with the exception.
+        on_return: Called with what is returned, and returns it.
+        on_raise: Called with the exception.
 
     None of these may raise.
 
@@ -353,7 +355,7 @@ def with_call_hooks(code: Any, way: Callable[..., Any], left: Callable[[Any], An
     silent = [(places.of(place), places.of(place) + len(ending) // 2 + 1) for place in returns]
     new: CodeType = code.replace(
         co_code=b"".join([*pieces, bytes(body[2 * done :]), handler]),
-        co_consts=(*code.co_consts, way, left, failed),
+        co_consts=(*code.co_consts, way, on_return, on_raise),
         co_stacksize=max(code.co_stacksize + 3, n + 3, 7),
         co_linetable=_line_table(code.co_linetable, more, start, len(beginning) // 2, len(handler) // 2),
         co_exceptiontable=bytes(_handler_table(_moved(code.co_exceptiontable, places), start, silent, end)),
@@ -399,9 +401,9 @@ class NewPlaces:
         """Where a jump to a place goes now: to what is put there, if anything is."""
         return place + self._sums[bisect_left(self.at, place)] + (self._first if place >= self._start else 0)
 
-    def distance(self, at: int, to: int) -> int:
+    def distance(self, place: int, to: int) -> int:
         """How far a jump at a place goes."""
-        return abs(self.of(to) - (at + self._sums[bisect_right(self.at, at)] + self._first + 1))
+        return abs(self.of(to) - (place + self._sums[bisect_right(self.at, place)] + self._first + 1))
 
 
 def _jumps_in(raw: bytes, ops: bytes, start: int) -> Iterator[tuple[int, int, int, int]]:
@@ -487,11 +489,10 @@ def _moved(table: bytes, places: NewPlaces) -> Iterator[tuple[int, int, int, int
         yield places.of(begin), places.of(begin + length), places.of(target), depth
 
 
-def _handler_table(known: Iterable[tuple[int, int, int, int]], start: int, silent: list[tuple[int, int]], end: int) -> Iterator[int]:
+def _handler_table(handlers: Iterable[tuple[int, int, int, int]], start: int, silent: list[tuple[int, int]], end: int) -> Iterator[int]:
     """The table of handlers, with one more for all that has none; what follows the last call before a return is left out."""
     done = start
-    known = list(known)
-    taken = sorted([*known, *((a, b, -1, 0) for a, b in silent), (end, end, -1, 0)])
+    taken = sorted([*handlers, *((a, b, -1, 0) for a, b in silent), (end, end, -1, 0)])
     for begin, to, target, depth in taken:
         if begin > done:
             yield from _handler(done, begin, end, 1)  # at depth 0, with the place of the exception
@@ -500,9 +501,9 @@ def _handler_table(known: Iterable[tuple[int, int, int, int]], start: int, silen
         done = max(done, to)
 
 
-def _handler(begin: int, to: int, target: int, depth: int) -> Iterator[int]:
+def _handler(start: int, to: int, target: int, depth: int) -> Iterator[int]:
     first = 128
-    for number in (begin, to - begin, target, depth):
+    for number in (start, to - start, target, depth):
         for shift in range((max(number.bit_length(), 1) - 1) // 6 * 6, -1, -6):
             yield number >> shift & 63 | (64 if shift else 0) | first
             first = 0

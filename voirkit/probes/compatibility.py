@@ -21,7 +21,7 @@ from voirkit.imports import when_imported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, ModuleType
+    from types import ModuleType
 
 
 FOLDER = os.path.dirname(__file__)
@@ -34,27 +34,22 @@ AUGMENTED = {
 
 _AUGMENTED = frozenset(map(id, AUGMENTED.values()))  # by identity: the program's constants may have an == of their own
 
-_watches_torch_compile = _excludes = False
 _reported: set[str] = set()
 
 
+@functools.cache
 def watch_torch_compile() -> None:
     """From now on dynamo, when it is imported, leaves functions with taps alone."""
-    global _watches_torch_compile
     exclude_from_torch_compile()
-    if not _watches_torch_compile:
-        _watches_torch_compile = True
-        when_imported("torch._dynamo.variables.constant", _patch_dynamo)
-        when_imported("torch._dynamo.symbolic_convert", _patch_dynamo_before_2_2)
+    when_imported("torch._dynamo.variables.constant", _patch_dynamo)
+    when_imported("torch._dynamo.symbolic_convert", _patch_dynamo_before_2_2)
 
 
+@functools.cache
 def exclude_from_torch_compile() -> None:
     """From now on dynamo, when it is imported, does not compile what taps call."""
-    global _excludes
-    if not _excludes:
-        _excludes = True
-        when_imported("torch._dynamo.trace_rules", _add_rules)
-        when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
+    when_imported("torch._dynamo.trace_rules", _add_rules)
+    when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
 
 
 def report_compiled_before() -> None:
@@ -79,7 +74,8 @@ def _report_once(what: str) -> None:
 def _add_rules(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)
     if add is not None:
-        for name in ("voirkit", "voirkit_instruments", "giving", "reactivex"):
+        own = {name for name in sys.modules if name.startswith("voirkit") and "." not in name}  # with the packages of instruments
+        for name in sorted(own | {"giving", "reactivex"}):
             add(name)
 
 
@@ -149,15 +145,10 @@ def _patch_dynamo_before_2_2(convert: ModuleType) -> None:
 
 _DYNAMO_READERS = ("_cached_cleaned_instructions", "cleaned_instructions")  # the first that there is
 
-_watches_dynamo_reader = False
 
-
-def watch_dynamo_reader(looked_at: Callable[[CodeType], CodeType]) -> None:
-    """From now on the tracer asks a function which code it is to read instead of one that it looks at."""
-    global _watches_dynamo_reader
-    if _watches_dynamo_reader:
-        return
-    _watches_dynamo_reader = True
+@functools.cache
+def watch_dynamo_reader(code_to_read: Callable[[CodeType], CodeType]) -> None:
+    """From now on the tracer asks a function which code to read instead of one that it comes to."""
 
     def patch(module: ModuleType) -> None:
         name = next((name for name in _DYNAMO_READERS if hasattr(module, name)), None)
@@ -166,23 +157,19 @@ def watch_dynamo_reader(looked_at: Callable[[CodeType], CodeType]) -> None:
         read = getattr(module, name)
 
         def instructions(code: CodeType, *args: Any, **kwargs: Any) -> Any:
-            return read(looked_at(code), *args, **kwargs)
+            return read(code_to_read(code), *args, **kwargs)
 
         setattr(module, name, instructions)
 
     when_imported("torch._dynamo.bytecode_transformation", patch)
 
 
-_watches_torch_jit = False
 _reported_functions: WeakSet[FunctionType] = WeakSet()
 
 
+@functools.cache
 def watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
     """From now on tell when a function with taps is scripted."""
-    global _watches_torch_jit
-    if _watches_torch_jit:
-        return
-    _watches_torch_jit = True
 
     def patch(frontend: ModuleType) -> None:
         parse_def = getattr(frontend, "parse_def", None)
@@ -225,15 +212,10 @@ CLOUDPICKLES = (
     "pyspark.cloudpickle.cloudpickle",
 )
 
-_watches_picklers = False
 
-
+@functools.cache
 def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
     """From now on code is pickled as the program's own, which a function tells."""
-    global _watches_picklers
-    if _watches_picklers:
-        return
-    _watches_picklers = True
 
     def patch_cloudpickle(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)
@@ -245,7 +227,7 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
             for name in ("_extract_code_globals", "_find_imported_submodules"):  # taps may name what the program's own code does not
                 look = getattr(module, name, None)
                 if look is not None:
-                    setattr(module, name, _at_own_code(look, own_code))
+                    setattr(module, name, _with_own_code(look, own_code))
 
     def patch_dill(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch", {})
@@ -254,23 +236,15 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
             table[CodeType] = lambda pickler, code: save(pickler, own_code(code))
 
     for name in ("dumps", "dump"):
-        setattr(marshal, name, _of_own_code(getattr(marshal, name), own_code))
+        setattr(marshal, name, _with_own_code(getattr(marshal, name), own_code))
     for name in CLOUDPICKLES:
         when_imported(name, patch_cloudpickle)
     when_imported("dill._dill", patch_dill)
 
 
-def _at_own_code(look: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
-    @functools.wraps(look)
-    def looked(code: CodeType, *args: Any) -> Any:
-        return look(own_code(code), *args)
+def _with_own_code(function: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(value: Any, *args: Any) -> Any:
+        return function(own_code(value) if type(value) is CodeType else value, *args)
 
-    return looked
-
-
-def _of_own_code(dump: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
-    @functools.wraps(dump)
-    def marshalled(value: Any, *args: Any) -> Any:
-        return dump(own_code(value) if type(value) is CodeType else value, *args)
-
-    return marshalled
+    return called

@@ -371,7 +371,7 @@ class Engine:
         for order, listener in self._orders:
             if order.module in sys.modules and not order.made and listener.node.function.reference in self.missing:
                 self._complain(listener.node.function.wrong(f"{order.module} {UNSEEN}"))
-        found = [(follower.other(), listener) for follower, listener in self._followers]
+        found = [(follower.redefined(), listener) for follower, listener in self._followers]
         followed = {id(listener) for _, listener in self._followers}
         found += [
             (live_functions.function_at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed

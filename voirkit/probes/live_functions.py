@@ -68,19 +68,6 @@ class NotDefinedYet(Exception):
         self.module = module
 
 
-def without_wrappers(thing: Any) -> Any:
-    """A function without what is around it: static and class methods, properties, functools.wraps."""
-    while True:
-        if isinstance(thing, (staticmethod, classmethod)):
-            thing = thing.__func__
-        elif isinstance(thing, property):
-            thing = thing.fget
-        elif hasattr(thing, "__wrapped__"):
-            thing = thing.__wrapped__
-        else:
-            return thing
-
-
 MOST_WRAPPERS = 50  # objects looked at inside a decorated function
 
 
@@ -97,15 +84,11 @@ class Target:
     """
 
     def __init__(
-        self,
-        functions: list[FunctionType],
-        host: FunctionType | None = None,
-        path: tuple[str, ...] = (),
-        owner: Any = None,
-        is_bound: bool = False,
-    ) -> None:
-        self.functions, self.host, self.path, self.owner, self.is_bound = functions, host, path, owner, is_bound
-        self.is_shown = True
+        self, functions: list[FunctionType], host: FunctionType | None = None, path: tuple[str, ...] = (), *,
+        owner: Any = None, is_bound: bool = False, is_shown: bool = True,
+    ) -> None:  # fmt: skip
+        self.functions, self.host, self.path = functions, host, path
+        self.owner, self.is_bound, self.is_shown = owner, is_bound, is_shown
 
 
 def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
@@ -128,13 +111,11 @@ def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
             continue
         if isinstance(thing, FunctionType):
             chain.append(thing)
-        inner = _within(thing)
+        inner = unwrapped_once(thing)
         if inner is None:
             call = getattr(type(thing), "__call__", None)  # noqa: B004 -- whether it is Python code
             if not chain and isinstance(call, FunctionType):
-                found = Target([call], owner=thing, is_bound=True)
-                found.is_shown = False
-                return found
+                return Target([call], owner=thing, is_bound=True, is_shown=False)
             break
         thing = inner
     return Target(chain[::-1], owner=owner, is_bound=is_bound)
@@ -214,7 +195,7 @@ def _innermost_function(thing: Any, path: tuple[str, ...], module: str) -> Funct
             if _is_at(at, path):
                 return at
             queue += _cells(at)
-        inner = _within(at)
+        inner = unwrapped_once(at)
         if inner is not None:
             queue.insert(0, inner)
         elif type(at) is not FunctionType and not isinstance(at, type) and hasattr(at, "__dict__"):
@@ -245,11 +226,9 @@ def _cells(function: FunctionType) -> list[Any]:
     return [v for v in found if callable(v) and not isinstance(v, type)]
 
 
-def _within(thing: Any) -> Any:
+def unwrapped_once(thing: Any) -> Any:
     """What a method, property or wrapper is made from; None if it is not one."""
-    if isinstance(thing, staticmethod | classmethod):
-        return thing.__func__
-    if isinstance(thing, MethodType):
+    if isinstance(thing, staticmethod | classmethod | MethodType):
         return thing.__func__
     if isinstance(thing, property):
         return thing.fget
@@ -260,6 +239,19 @@ def _within(thing: Any) -> Any:
     except Exception:  # the user's own __getattr__ may raise anything
         return None
 
+
+def innermost(thing: Any) -> Any:
+    """What bound methods, properties and decorators with functools.wraps are made from."""
+    for _ in range(MOST_WRAPPERS):  # a __wrapped__ may lead in a circle
+        inner = None if isinstance(thing, type) else unwrapped_once(thing)
+        if inner is None:
+            break
+        thing = inner
+    return thing
+
+
+# redefined functions: nothing of python tells that a name gets another value, but the function that it had goes at that moment, unless
+# something else holds it; IPython (checked with 8) tells when a cell has been run; and the end of the probe is the last time to look
 
 _watches: WeakSet[RedefinitionWatch] = WeakSet()
 _hooked_shells: set[int] = set()
@@ -278,25 +270,25 @@ class RedefinitionWatch:
     def __init__(self, module: str, path: tuple[str, ...], function: FunctionType, renewed: Callable[[FunctionType], None]) -> None:
         self.module, self.path, self._renewed = module, path, renewed
         self.is_on = True
-        self._function = ref(function, self._gone)
+        self._function = ref(function, self._on_freed)
         _watches.add(self)
         _hook_notebook()
 
-    def _gone(self, _: Any) -> None:
+    def _on_freed(self, _: Any) -> None:
         """The function is no more: as a rule because its name has just been given to another."""
         if sys is not None and not sys.is_finalizing():  # at the end of python this module's own names go too
-            self.look()
+            self.check()
 
-    def other(self) -> FunctionType | None:
+    def redefined(self) -> FunctionType | None:
         """Another function than the last one that was told of, if the name stands for one."""
         now = function_at(self.module, self.path) if self.is_on else None
         return now if now is not self._function() else None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Tell of another function, if there is one."""
-        now = self.other()
+        now = self.redefined()
         if now is not None:
-            self._function = ref(now, self._gone)
+            self._function = ref(now, self._on_freed)
             self._renewed(now)
 
 
@@ -318,4 +310,4 @@ def _hook_notebook() -> None:
 
 def _check_all(*result: Any) -> None:
     for follower in list(_watches):
-        follower.look()
+        follower.check()

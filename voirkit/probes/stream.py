@@ -16,7 +16,7 @@ from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.phases import StopProgram
 from voirkit.probes import processes
-from voirkit.probes.live_functions import Scope, without_wrappers
+from voirkit.probes.live_functions import NotDefinedYet, Scope, find_absolute, innermost
 from voirkit.probes.selector import check
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.grammar import parse
@@ -326,20 +326,18 @@ def refstring(function: Any) -> str:
     """
     from types import FunctionType
 
-    from voirkit.probes import live_functions
-    from voirkit.probes.live_functions import NotDefinedYet
     from voirkit.probes.selector.grammar import ParsedFunction
 
     thing = vars(function).get("__init__", function) if isinstance(function, type) else function
     if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004
         thing = type(thing).__call__
     module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(qualname, str) or not hasattr(without_wrappers(thing), "__code__"):
+    if not isinstance(module, str) or not isinstance(qualname, str) or not hasattr(innermost(thing), "__code__"):
         raise TypeError(f"a {type(function).__name__} without Python code has no reference")
     path = tuple(part for part in qualname.split(".") if part != "<locals>")
     reference = f"/{'' if module == '__main__' else module}/{'/'.join(path)}"
     try:
-        live_functions.find_absolute(ParsedFunction(reference, "" if module == "__main__" else module, path, (), reference, ""))
+        find_absolute(ParsedFunction(reference, "" if module == "__main__" else module, path, (), reference, ""))
     except (NotDefinedYet, AttributeError):
         raise SelectorError(f"there is no function {reference!r}, though {qualname} says that it is there.") from None
     return reference

@@ -124,7 +124,7 @@ class Tracing(Watcher):
         try:
             if not self.over:
                 names = [f"{module.__name__}.{name}" for where, name in DEAF if where == module.__name__]
-                self._entry.deaf([one.function for name in names for one in found(name)])
+                self._entry.mute([one.function for name in names for one in found(name)])
         except Exception as exc:
             self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
 
@@ -136,7 +136,7 @@ class Tracing(Watcher):
             self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
             return
         self._ticking = CallHooks(self._engine.ticks())
-        self._ticking.put(places)
+        self._ticking.add(places)
         self._ticking.on()
 
     def _torch_is_there(self, torch: ModuleType) -> None:
@@ -165,7 +165,7 @@ class Tracing(Watcher):
             one.function = None  # the program may have it no more some day
             self.records.functions.append(one)
         if new:
-            self._entry.put(new)
+            self._entry.add(new)
 
     _is_on = False
 

@@ -7,11 +7,14 @@ sources; nothing of the script is ever run.
 from __future__ import annotations
 
 import builtins
+import functools
 import os
+import types
 from dataclasses import dataclass, replace
 
 from voirkit.errors import SelectorError, did_you_mean, nearest
-from voirkit.probes.selector import catalogue
+from voirkit.probes.live_functions import innermost
+from voirkit.probes.selector.catalogue import catalogue_of_function, catalogue_of_module
 from voirkit.probes.selector.grammar import Parsed, ParsedFunction, wrong
 
 TYPE_CHECKING = False
@@ -31,7 +34,7 @@ def check_all(
     script: Catalogue | None,
     script_name: str,
     scope: Mapping[str, Any] | None = None,
-    modules: Modules | None = catalogue.catalogue_of_module,
+    modules: Modules | None = catalogue_of_module,
     *,
     probe_type: str | None = None,
     overridable: bool = False,
@@ -260,13 +263,11 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     Raises:
         SelectorError: It is no Python function, or has no such variable.
     """
-    import types
-
-    bare = _unwrapped(thing)
+    bare = innermost(thing)
     if not isinstance(bare, types.FunctionType):
         raise function.wrong(f"'{function.reference}' {_not_a_function(bare)}")
     file, line = display_path(bare.__code__.co_filename), bare.__code__.co_firstlineno
-    found = catalogue.catalogue_of_function(bare)
+    found = catalogue_of_function(bare)
     if found is None:
         raise function.wrong(f"'{function.reference}' ({file}:{line}) can not be probed: its source is not there to read.")
     hint = ""
@@ -286,35 +287,10 @@ def _not_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Ca
     return function.wrong(f"there is no '{first}' in scope{_of_file(function.where)}.", next)
 
 
-def _unwrapped(thing: object) -> object:
-    """The innermost: bound methods, properties, and decorators that use functools.wraps are taken off."""
-    import functools
-    import types
-
-    for _ in range(100):  # a __wrapped__ may lead in a circle
-        if isinstance(thing, type):
-            break
-        if isinstance(thing, types.MethodType | staticmethod | classmethod):
-            thing = thing.__func__
-        elif isinstance(thing, functools.partial | functools.cached_property):
-            thing = thing.func
-        elif isinstance(thing, property):
-            thing = thing.fget
-        else:
-            try:
-                thing = thing.__wrapped__  # type: ignore[attr-defined]
-            except Exception:  # the user's own __getattr__ may raise anything
-                break
-    return thing
-
-
 def _not_a_function(thing: object) -> str:
     """What a thing is instead, never by its repr: that may be long, slow, or hold an address."""
-    import functools
-    import types
-
     if isinstance(thing, type):
-        methods = [name for name, value in vars(thing).items() if isinstance(_unwrapped(value), types.FunctionType)]
+        methods = [name for name, value in vars(thing).items() if isinstance(innermost(value), types.FunctionType)]
         return f"is a class, not a function. Name one of its methods: {_listed(methods)}." if methods else "is a class."
     if isinstance(thing, functools.partial):
         inner = getattr(thing.func, "__qualname__", type(thing.func).__name__)
