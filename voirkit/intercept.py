@@ -49,9 +49,9 @@ class Patches:
         self.table: dict[str, str] = {}
         self._is_over = False
 
-    def when(self, module: str, put: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:
+    def when(self, module: str, install: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:
         """``when_there``, for what is imported before ``remove``."""
-        when_there(module, lambda found: None if self._is_over else put(found), off)
+        when_there(module, lambda library: None if self._is_over else install(library), off)
 
     @property
     def names(self) -> list[str]:
@@ -153,18 +153,18 @@ class Patches:
             self._arounds.pop().forget()
 
 
-def when_there(module: str, put: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:
+def when_there(module: str, install: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:
     """Put patches in place as soon as their module is imported.
 
     Args:
         module: Its full name.
-        put: Called with the module.
+        install: Called with the module.
         off: Called with that name and the reason if it raises: the module is not like any known one.
     """
 
-    def imported(found: ModuleType) -> None:
+    def imported(library: ModuleType) -> None:
         try:
-            put(found)
+            install(library)
         except Exception as exc:
             off(module, f"{type(exc).__name__}: {exc}")
 

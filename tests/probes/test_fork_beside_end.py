@@ -38,7 +38,7 @@ def test_the_fork_starts_no_reader_that_the_end_waits_for(monkeypatch: pytest.Mo
 
         def parked(*patience_s: float) -> bool:
             done = bool(park(*patience_s))
-            exchange.go()  # what the other thread does after its fork
+            exchange.start_reading()  # what the other thread does after its fork
             return done
 
         monkeypatch.setattr(exchange, "park", parked)
@@ -64,7 +64,7 @@ def test_the_reader_is_never_joined_before_it_is_started(monkeypatch: pytest.Mon
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", started)
-        forks = threading.Thread(target=exchange.go)
+        forks = threading.Thread(target=exchange.start_reading)
         forks.start()
         assert begun.wait(10)
         ends = threading.Thread(target=exchange.park)

@@ -65,12 +65,12 @@ def summary(value: Any) -> dict[str, Any]:
     return found
 
 
-def _describe_tensor(value: Any, found: dict[str, Any]) -> None:
+def _describe_tensor(value: Any, described: dict[str, Any]) -> None:
     # Without torch's function overrides: a mode or a subclass of the program's would see that somebody asks (checked with 2.1 to 2.15).
     tensor, c = sys.modules["torch"].Tensor, sys.modules["torch"]._C
     with c.DisableTorchFunction():
         shape, dtype = tensor.shape.__get__(value), tensor.dtype.__get__(value)
-    found.update(shape=[n if type(n) is int else None for n in shape], dtype=str(dtype))
+    described.update(shape=[n if type(n) is int else None for n in shape], dtype=str(dtype))
 
 
 class _Other:

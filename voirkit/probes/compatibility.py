@@ -38,6 +38,14 @@ _reported: set[str] = set()
 
 
 @functools.cache
+def watch_all(own_code: Callable[[CodeType], CodeType], has_taps: Callable[[FunctionType], bool]) -> None:
+    """From now on all of them are given the program's own code, or leave functions with taps alone."""
+    watch_torch_compile()
+    _watch_torch_jit(has_taps)
+    watch_picklers(own_code)
+
+
+@functools.cache
 def watch_torch_compile() -> None:
     """From now on dynamo, when it is imported, leaves functions with taps alone."""
     exclude_from_torch_compile()
@@ -52,11 +60,14 @@ def exclude_from_torch_compile() -> None:
     when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
 
 
-def report_compiled_before() -> None:
-    """Tell, when a function gets taps, if code that is compiled already may go on without them.
-
-    Before torch 2.2 dynamo takes a function that another calls into the other's code, and does not look again.
-    """
+def report_compiled_before(function: FunctionType) -> None:
+    """Report, when a function gets taps, that code which is compiled already goes on without them."""
+    functions = getattr(sys.modules.get("torch.jit._state"), "_jit_caching_layer", ())
+    store = getattr(sys.modules.get("torch.jit._recursive"), "concrete_type_store", None)
+    classes = list(getattr(store, "type_store", ()))
+    if function in functions or any(v is function for kind in classes for v in vars(kind).values()):
+        _report_scripted(function)
+    # Before torch 2.2 dynamo takes a function that another calls into the other's code, and does not look again.
     builder = getattr(sys.modules.get("torch._dynamo.guards"), "GuardBuilder", None)
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     if builder is not None and counters and not hasattr(builder, "CLOSURE_MATCH") and counters["frames"]["ok"]:
@@ -167,8 +178,7 @@ def watch_dynamo_reader(code_to_read: Callable[[CodeType], CodeType]) -> None:
 _reported_functions: WeakSet[FunctionType] = WeakSet()
 
 
-@functools.cache
-def watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
+def _watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
     """From now on tell when a function with taps is scripted."""
 
     def patch(frontend: ModuleType) -> None:
@@ -186,15 +196,6 @@ def watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
         frontend.parse_def = parsed  # type: ignore[attr-defined]
 
     when_imported("torch.jit.frontend", patch)
-
-
-def report_scripted_before(function: FunctionType) -> None:
-    """Tell if a function that gets taps has been scripted before."""
-    functions = getattr(sys.modules.get("torch.jit._state"), "_jit_caching_layer", ())
-    store = getattr(sys.modules.get("torch.jit._recursive"), "concrete_type_store", None)
-    classes = list(getattr(store, "type_store", ()))
-    if function in functions or any(v is function for kind in classes for v in vars(kind).values()):
-        _report_scripted(function)
 
 
 def _report_scripted(function: FunctionType) -> None:

@@ -203,26 +203,26 @@ class Engine:
             if kinds <= NEVER_ASSIGNED:
                 self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
 
-    def _bind(self, node: Node, found: live_functions.Target) -> None:
+    def _bind(self, node: Node, target: live_functions.Target) -> None:
         """Only calls of this very object's method count, and the event has the object.
 
         Raises:
             SelectorError: The method's first variable does not tell what it was called on.
         """
-        if not found.functions:
+        if not target.functions:
             return
-        code = weave.original(found.functions[0])
+        code = weave.original(target.functions[0])
         name = code.co_varnames[0] if code.co_argcount else ""
         if not name or sets(code, name):
             how = f"gives '{name}' another value" if name else "takes its object in '*" + (code.co_varnames or ("",))[0] + "'"
-            kind = found.owner if isinstance(found.owner, type) else type(found.owner)
+            kind = target.owner if isinstance(target.owner, type) else type(target.owner)
             method = node.function.path[-1] if hasattr(kind, node.function.path[-1]) else code.co_name
             raise node.function.wrong(
-                f"{_label(found.functions[0])} {how}, so that its calls on this object can not be told from others.",
+                f"{_label(target.functions[0])} {how}, so that its calls on this object can not be told from others.",
                 f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
             )
         if all(e.name != name or e.check is None for e in node.elements):
-            node.elements.append(Element(name, name if found.is_shown else f"/{name}", 0, None, identity_check(found.owner), None))
+            node.elements.append(Element(name, name if target.is_shown else f"/{name}", 0, None, identity_check(target.owner), None))
 
     def _attach(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
         self._attached.append((weave.attach(patch, path, listener), listener))

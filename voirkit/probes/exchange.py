@@ -30,7 +30,7 @@ GONE_S = 0.05  # from the end of the thread to its end for the system: 20 micros
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
 HUSHED_S = 0.5  # how long after a fork it is looked first whether python has, or has not, warned
 
-Take = Callable[[int, int, Any], None]  # process id, probe, data
+Receive = Callable[[int, int, Any], None]  # process id, probe, data
 
 
 class _Child:
@@ -105,12 +105,12 @@ class Exchange:
     """A socket that children connect to, and what they have sent.
 
     Args:
-        take: Called with what a child has sent.
+        receive: Called with what a child has sent.
         closed: Called with a child's process id and a function that tells how many events of a probe it had to drop.
     """
 
-    def __init__(self, take: Take, closed: Callable[[Callable[[int], int]], None]) -> None:
-        self._take, self._closed = take, closed
+    def __init__(self, receive: Receive, closed: Callable[[Callable[[int], int]], None]) -> None:
+        self._take, self._closed = receive, closed
         self._token = secrets.token_bytes(16)
         self._folder = ""
         with standard_left_alone():
@@ -182,7 +182,7 @@ class Exchange:
         if self._forking == threading.get_ident():  # of two threads that fork at once one holds it
             self._forking = 0
             self._handing.release()
-        self.go()
+        self.start_reading()
 
     def _unhush(self, by_all_means: bool) -> float | None:
         """Let python warn again, when it has had the time to; how long that is still, in milliseconds."""
@@ -200,7 +200,7 @@ class Exchange:
 
     # the thread
 
-    def go(self) -> None:
+    def start_reading(self) -> None:
         """Read in a thread of its own, unless another wants to read alone: that one calls this when it has."""
         with self._state:
             thread = self._thread
@@ -256,11 +256,11 @@ class Exchange:
                 if thread.is_to_stop:
                     break
                 for fd, _ in self._poll.poll(self._unhush(by_all_means=False)):
-                    self._look(fd)
+                    self._serve(fd)
 
     # reading
 
-    def _look(self, fd: int) -> None:
+    def _serve(self, fd: int) -> None:
         if fd == self._wake[0]:
             try:
                 os.read(fd, 4096)
@@ -352,13 +352,13 @@ class Exchange:
 
     # reading up
 
-    def hold(self) -> None:
-        """Have no thread started, as a fork in another thread would do, until ``release_hold``."""
+    def suspend(self) -> None:
+        """Have no thread started, as a fork in another thread would do, until ``resume``."""
         with self._state:
             self._alone += 1
 
-    def release_hold(self) -> None:
-        """The opposite of ``hold``."""
+    def resume(self) -> None:
+        """The opposite of ``suspend``."""
         with self._state:
             self._alone -= 1
 
@@ -372,7 +372,7 @@ class Exchange:
             for again in (True, False):  # what connects must be read as well
                 ready = [fd for fd, _ in self._poll.poll(0)] if self.is_open else []
                 for fd in ready:
-                    self._look(fd)
+                    self._serve(fd)
                 if not again or not ready:
                     break
             while self._inbox and streams.in_turn_within(END_S, self._deliver_one):

@@ -70,7 +70,7 @@ class Instrumenter(TapEmitter):
         is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body for n in inside(part, also=True))
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
 
-    def put(self) -> None:
+    def instrument(self) -> None:
         """Do it."""
         entry = self.entry()
         declarations = self.declarations() if entry else []
@@ -140,10 +140,10 @@ class Instrumenter(TapEmitter):
                         block[n] = at_place(ast.Pass(), inner)
         return moved
 
-    def stored(self, targets: Sequence[ast.expr], at: ast.AST) -> list[ast.stmt]:
+    def stored(self, targets: Sequence[ast.expr], place: ast.AST) -> list[ast.stmt]:
         """The taps after a statement that sets attributes and shows no value of them."""
         found: list[ast.stmt] = []
-        names = [*bound(*targets), *(n.target.id for n in ast.walk(at) if isinstance(n, ast.NamedExpr))]
+        names = [*bound(*targets), *(n.target.id for n in ast.walk(place) if isinstance(n, ast.NamedExpr))]
         for node in (n for target in targets for n in ast.walk(target)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (name := dotted(node)):
                 owner = name.partition(".")[0]
@@ -151,7 +151,7 @@ class Instrumenter(TapEmitter):
                     self.unseen[name] = f"'{owner}' is set in the same statement (line {node.lineno}), where no tap can see it."
                     continue
                 self.fixed[name] = f"line {node.lineno} sets it where a tap sees it only afterwards."
-                found += self.statements(Site("stored", name), None, at)
+                found += self.statements(Site("stored", name), None, place)
         return found
 
     # statements
@@ -192,16 +192,16 @@ class Instrumenter(TapEmitter):
             node.value = self.expression(node.value)
         return self.value_taps(node, node) or [node]
 
-    def value_taps(self, node: ast.Return | None, at: ast.AST) -> list[ast.stmt]:
+    def value_taps(self, node: ast.Return | None, place: ast.AST) -> list[ast.stmt]:
         """A ``return``, or the end of the body, with the taps of ``#value``."""
         site = Site("value", "#value", is_expression=True)
-        value = node.value if node is not None and node.value is not None else at_place(ast.Constant(None), at)
+        value = node.value if node is not None and node.value is not None else at_place(ast.Constant(None), place)
         wrapped = self.wrap(site, value)
         if wrapped is value:
             return []
         if self.is_async_generator:  # which can not return a value
-            return [at_place(ast.Expr(wrapped), at), *([node] if node is not None else [])]
-        return [at_place(ast.Return(wrapped), at)]
+            return [at_place(ast.Expr(wrapped), place), *([node] if node is not None else [])]
+        return [at_place(ast.Return(wrapped), place)]
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         node.value = self.expression(node.value)
@@ -411,7 +411,7 @@ def instrumenter_of(
 class TopLevelInstrumenter(Instrumenter):
     """Puts taps between the statements of a module: nothing before its first, so that its ``__doc__`` and ``__future__`` imports stay."""
 
-    def put(self) -> None:
+    def instrument(self) -> None:
         """Do it."""
         body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # no lambda
         first = 0
@@ -485,7 +485,7 @@ def _comprehension_taps(tapper: Instrumenter, name: str, later: list[str], sure:
     return found
 
 
-def unobservable_together(tapper: Instrumenter, wanted: Iterable[str], foci: Iterable[str]) -> str:
+def unobservable_together(tapper: Instrumenter, captured: Iterable[str], foci: Iterable[str]) -> str:
     """Why what is wanted can not be had together, to follow the function's name; empty if it can.
 
     Args:
@@ -493,7 +493,7 @@ def unobservable_together(tapper: Instrumenter, wanted: Iterable[str], foci: Ite
         wanted: The names of captures.
         foci: Those of them that make an event.
     """
-    for name in wanted:
+    for name in captured:
         for focus in foci if name not in foci else ():
             what = f"can not be probed for '{focus}' together with '{name}': "
             if name in tapper.each and name not in tapper.inner_at.get(focus, ()):
@@ -568,7 +568,7 @@ class Visibility:
     def __init__(self, node: FunctionNode) -> None:
         looker = SiteCollector()
         self.sights = instrumenter_of(node, [looker], outer_names(node), None, {})
-        self.sights.put()
+        self.sights.instrument()
         self.kinds = looker.kinds
 
     def happens(self, name: str) -> bool:
@@ -598,7 +598,7 @@ def outer_names(node: FunctionNode) -> list[str]:
     return [name for name in dict.fromkeys(name for part in body for name in used_in(part)) if name not in own]
 
 
-def why_unobservable(tapped: Instrumenter, wanted: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
+def why_unobservable(tapped: Instrumenter, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
     """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can.
 
     Args:
@@ -608,14 +608,14 @@ def why_unobservable(tapped: Instrumenter, wanted: Iterable[str], foci: Sequence
         is_total: Whether the event comes at the end of the call.
         is_replaced: Whether the foci are to be replaced.
     """
-    for name in wanted:
+    for name in captured:
         if name in tapped.unseen:
             return f"can not be probed for '{name}': {tapped.unseen[name]}"
         if is_replaced and name in tapped.fixed:
             return f"can not be probed for '{name}' to replace it: {tapped.fixed[name]}"
     if is_total and "#exit" in tapped.unseen:
         return f"can not be probed without a focus: that is an event at the end of the call, and {tapped.unseen['#exit']}"
-    return unobservable_together(tapped, wanted, foci)
+    return unobservable_together(tapped, captured, foci)
 
 
 def check_visibility(tapped: Instrumenter) -> None:

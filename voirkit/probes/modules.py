@@ -179,12 +179,12 @@ def _smallest_part(statements: list[ast.stmt], chosen: list[ast.stmt], code: Cod
         return ast.Module([*statements], []), weave.matches(source.compile_like(whole, code), code)
 
 
-def _is_possible(node: FunctionNode, order: ModuleRequest, tell: bool) -> bool:
+def _is_possible(node: FunctionNode, order: ModuleRequest, reports: bool) -> bool:
     """Whether a wish can be fulfilled; tried on a copy."""
     try:
         weave.instrument_tree(source.copy_tree(node), [order.listener], None, {}, None)
     except (Unobservable, NeedsMemory, RecursionError) as exc:
-        if tell:
+        if reports:
             _report(order, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
         return False
     return True

@@ -67,7 +67,9 @@ relays: list[Relay] = []  # the probes of the processes that this one descends f
 
 
 def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
-    """A probe has been switched on."""
+    """A probe has been switched on: the processes that multiprocessing starts from now on get it too."""
+    if not are_there():
+        inherit.watch(_MAKE_PROBES, offered, subprocesses=False)  # their functions are not there yet when torch is imported
     relayed = probe._relayed
     relayed.names = {name: scope[name] for parsed in probe._parsed for name in map(_first, (*parsed.names, *parsed.tags)) if name in scope}
     relayed.key = next(_numbers)
@@ -81,12 +83,12 @@ def end_probe(probe: Probe) -> None:
         return
     raise_at_end(probe)
     if exchange is not None:
-        exchange.hold()
+        exchange.suspend()
     try:
         if exchange is not None:
             exchange.drain()
     finally:  # a signal handler of the program may have raised, torch's when a worker has been killed
-        _let_go(probe, exchange)
+        _release(probe, exchange)
     late, relayed.late, relayed.raised = relayed.late, None, None
     if late is None or relayed.is_forgiven:
         return
@@ -95,17 +97,19 @@ def end_probe(probe: Probe) -> None:
     raise late
 
 
-def _let_go(probe: Probe, exchange: Exchange | None) -> None:
+def _release(probe: Probe, exchange: Exchange | None) -> None:
     """The probe takes no more from children."""
     global _exchange
     relayed = probe._relayed
     del _probes[relayed.key]
+    if not are_there():
+        inherit.unwatch(_MAKE_PROBES)
     if exchange is not None:
         relayed.dropped += exchange.dropped(relayed.key) + exchange.forget(relayed.key)
         exchange.end_probe(relayed.key)
-        exchange.release_hold()
+        exchange.resume()
         if _probes:
-            exchange.go()
+            exchange.start_reading()
         else:
             _exchange = None
             exchange.close()
@@ -295,24 +299,13 @@ _MAKE_PROBES = "voirkit.probes.processes:make_probes"
 # in the process that starts another
 
 
-def watch_spawned() -> None:
-    """From now on the processes that multiprocessing starts get the probes with them."""
-    inherit.watch(_MAKE_PROBES, offered, subprocesses=False)  # their functions are not there yet when torch is imported
-
-
-def unwatch_spawned() -> None:
-    """No more, if no probe is on."""
-    if not are_there():
-        inherit.unwatch(_MAKE_PROBES)
-
-
 def offered() -> list[tuple[Any, ...]] | None:
     """For each process to send to: its address, its token, the number of slots, and the probes; None without any."""
     ways = []
     own = own_probes()
     exchange = opened() if own else None
     if exchange is not None:
-        exchange.go()
+        exchange.start_reading()
         uplink = exchange.uplink(slots())
         for probe in own:
             notice(probe)

@@ -361,27 +361,27 @@ def bound_in(node: FunctionNode) -> set[str]:
     return found
 
 
-def used_in(at: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
+def used_in(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
     """The names that a function's statements use, but for what scopes inside it (functions, classes, comprehensions) bind for themselves.
 
     ``hidden``: names that have another meaning there.
     """
-    rest: Iterable[ast.AST] = ast.iter_child_nodes(at)
-    if isinstance(at, ast.Name):
-        if at.id not in hidden:
-            yield at.id
+    rest: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Name):
+        if node.id not in hidden:
+            yield node.id
         return
-    if isinstance(at, SCOPES):
-        for outer in outer_expressions(at):
+    if isinstance(node, SCOPES):
+        for outer in outer_expressions(node):
             yield from used_in(outer, hidden)
-        if isinstance(at, FunctionNode):
-            hidden |= bound_in(at)
+        if isinstance(node, FunctionNode):
+            hidden |= bound_in(node)
         else:
-            hidden |= {n.id for n in inside(at) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        rest = [at.body] if isinstance(at, ast.Lambda) else at.body
-    elif isinstance(at, COMPREHENSIONS):
-        yield from used_in(at.generators[0].iter, hidden)
-        hidden |= {name for generator in at.generators for name in bound(generator.target)}
+            hidden |= {n.id for n in inside(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        rest = [node.body] if isinstance(node, ast.Lambda) else node.body
+    elif isinstance(node, COMPREHENSIONS):
+        yield from used_in(node.generators[0].iter, hidden)
+        hidden |= {name for generator in node.generators for name in bound(generator.target)}
     for child in rest:
         yield from used_in(child, hidden)
 

@@ -149,7 +149,6 @@ class Probe(Stream):
         engine.listen(*self._emitter())
         engine.on()
         processes.add_probe(self, self._scope)
-        processes.watch_spawned()
         self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
@@ -171,7 +170,6 @@ class Probe(Stream):
         try:
             processes.end_probe(self)
         finally:
-            processes.unwatch_spawned()
             super()._end()
 
     def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:

@@ -182,7 +182,7 @@ class TapEmitter:
         self.table[marker] = value
         return ast.IfExp(ast.Constant(True), ast.Constant(marker), ast.Constant(None))
 
-    def statements(self, site: Site, value: str | None, at: ast.AST, sure: set[str] | None = None) -> list[Any]:
+    def statements(self, site: Site, value: str | None, place: ast.AST, sure: set[str] | None = None) -> list[Any]:
         """Statements that call all the taps of a site; ``value`` is the variable that has it."""
         found: list[Any] = []
         for tap in self.taps(site):
@@ -194,7 +194,7 @@ class TapEmitter:
                 made: ast.expr = ast.Call(self.mark(function), loads(shown), [])
                 if site.kind == "read":
                     made = ast.IfExp(ast.Call(self.mark(presence_test(site.name)), [], []), made, ast.Constant(None))
-                found.append(at_place(ast.Expr(made), at))
+                found.append(at_place(ast.Expr(made), place))
                 continue
             values = loads([value]) if value else []
             if site.kind == "stored":
@@ -204,7 +204,7 @@ class TapEmitter:
                 call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
             elif site.kind == "stored":  # the attribute may not be kept in the object
                 call = self.unless((NotStored, NameError), call)
-            found.append(at_place(call, at))
+            found.append(at_place(call, place))
         return found
 
     def ladder(self, tap: Tap, values: list[ast.expr], reads: list[str], unsure: list[str], target: str | None) -> ast.stmt:
@@ -269,15 +269,15 @@ class TapEmitter:
                 )
         return tap.bind_to_frame()
 
-    def set_names(self, set_here: Sequence[str], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
+    def set_names(self, set_here: Sequence[str], place: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
         """The taps after a statement that sets names, in their order."""
         found: list[ast.stmt] = []
         for n, name in enumerate(set_here):
             later = [other for other in set_here[n + 1 :] if other != name]
-            found += self.statements(Site("set", name, later, tags), name, at, set(set_here) - self.deleted | {name})
+            found += self.statements(Site("set", name, later, tags), name, place, set(set_here) - self.deleted | {name})
         return found
 
-    def set_targets(self, targets: Sequence[ast.expr], at: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
+    def set_targets(self, targets: Sequence[ast.expr], place: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
         """The taps after a statement that sets targets.
 
         In ``a, o.x = ...`` setting ``o.x`` may raise when ``a`` has its value already: the taps of ``a`` come into the expression ``o``,
@@ -297,11 +297,11 @@ class TapEmitter:
                     if here is None:  # this one and what follows it comes after the statement
                         set_here = [other for other in set_here if other not in early]
                         part.value = one_of([*calls, part.value], -1)
-                        return self.set_names(set_here, at, tags)
+                        return self.set_names(set_here, place, tags)
                     calls += here
                     early.append(name)
             part.value = one_of([*calls, part.value], -1)
-        return self.set_names([name for name in set_here if name not in early], at, tags)
+        return self.set_names([name for name in set_here if name not in early], place, tags)
 
     def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
         """The taps of names that have been set, as expressions."""

@@ -166,10 +166,10 @@ class Capture:
         """
         return self._only(self.values, "value")
 
-    def _only(self, found: list[Any], what: str) -> Any:
-        if len(found) != 1:
-            raise ValueError(f"{'Several' if found else 'No'} {what}s for capture '{self.capture}'")
-        return found[0]
+    def _only(self, items: list[Any], what: str) -> Any:
+        if len(items) != 1:
+            raise ValueError(f"{'Several' if items else 'No'} {what}s for capture '{self.capture}'")
+        return items[0]
 
     def __repr__(self) -> str:
         return f"Capture({self.capture}, names={self.names})"
@@ -338,7 +338,7 @@ class LocalTap:
         def start() -> None:
             held[id(_getframe(1))] = {}
 
-        def take(name: str) -> Callable[[Any], None]:
+        def collector(name: str) -> Callable[[Any], None]:
             def tap(value: Any) -> None:
                 held[id(_getframe(1))][name] = value
 
@@ -352,7 +352,7 @@ class LocalTap:
                 function = made[key] = self.bind(key, 2)
             return function(*value, *found.values())
 
-        return start, take, tap
+        return start, collector, tap
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import operator
+import sys
 import threading
 import weakref
 from itertools import zip_longest
@@ -18,8 +19,6 @@ from typing import Any
 from voirkit import streams
 from voirkit.interruptions import is_from_handler
 from voirkit.probes import compatibility, instrumenter, source
-from voirkit.probes.compatibility import watch_picklers as watch_picklers
-from voirkit.probes.compatibility import watch_torch_compile as watch_compiler
 from voirkit.probes.instrumenter import instrumenter_of
 from voirkit.probes.source import FunctionNode, NoSource, all_codes, compile_like, inner_codes, is_code_of
 from voirkit.probes.tap_emitter import MARK, Listener, Unobservable
@@ -69,7 +68,7 @@ class Patch:
         self.wants: list[Want] = [want for want in origin.wants if id(want[1]) in _live] if origin is not None else []
         self._made: tuple[list[Want], CodeType] = ([], self.original)
 
-    def made(self, wants: list[Want]) -> CodeType:
+    def code_with(self, wants: list[Want]) -> CodeType:
         """The function's code with taps."""
         if wants != self._made[0]:
             function = self.function()
@@ -84,7 +83,7 @@ class Patch:
         This may stand in the middle of the program: what goes wrong is told, and the function keeps the taps that it has.
         """
         try:
-            self.put()
+            self.install()
         except Exception as exc:
             if is_from_handler(exc):
                 raise
@@ -95,11 +94,11 @@ class Patch:
                 why = exc if isinstance(exc, NoSource | Unobservable) else f"can not be changed: {streams.describe(exc)}."
                 streams.report(f"{where} {why}\n  Not all its probes are on.")
 
-    def put(self) -> None:
+    def install(self) -> None:
         """As ``apply``.
 
         Raises:
-            NoSource, CanNot: The taps can not be had.
+            NoSource, Unobservable: The taps can not be had.
         """
         function = self.function()
         if function is None:
@@ -114,7 +113,7 @@ class Patch:
         awake = [want for want in self.wants if want[1].is_awake]
         if self._has_few_more(awake, function):
             return
-        set_code(function, self.made(awake) if awake else self.original.replace())
+        set_code(function, self.code_with(awake) if awake else self.original.replace())
 
     def _has_few_more(self, awake: list[Want], function: FunctionType) -> bool:
         """Whether the code in place will do: of many taps a few are without use, which are not worth making all the others anew."""
@@ -127,13 +126,13 @@ def prepare(function: FunctionType, path: Path, listener: Listener) -> Patch:
     """Make a function's code with the taps of one more listener, without putting it in place.
 
     Raises:
-        NoSource, CanNot: It can not be made.
+        NoSource, Unobservable: It can not be made.
     """
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
     wants = [(path, listener)]
     if _joined(patch.wants, wants[0]) == wants:
-        patch.made(wants)
+        patch.code_with(wants)
     else:  # not with those of the others, which is done once, by who puts it in place
         weave_code(patch.original, function.__qualname__, function.__globals__, wants)
     return patch
@@ -154,11 +153,10 @@ def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[Function
     patch = _patches.setdefault(id(function), patch)
     patch.wants = _joined(patch.wants, (path, listener))
     _live.add(id(listener))
-    patch.put()
+    patch.install()
     patch.keep = None
-    compatibility.watch_torch_jit(is_probed)
-    compatibility.report_scripted_before(function)
-    compatibility.report_compiled_before()
+    if "torch" in sys.modules:
+        compatibility.report_compiled_before(function)
     return patch.function
 
 
@@ -341,7 +339,7 @@ def register_overlay(code: CodeType, below: CodeType, whose: frozenset[int]) -> 
     known = _origins.get(id(below))
     old, wants, everyone = (known.old, known.wants, known.everyone) if known is not None else (below, [], frozenset())
     _origins[id(code)] = Origin(code, old, wants, everyone | whose)
-    watch_picklers(own_code)
+    compatibility.watch_picklers(own_code)
 
 
 def origins() -> list[Origin]:
@@ -414,13 +412,13 @@ def instrument_tree(
         old: Code that the function's own stands in, or is; None: unknown.
 
     Raises:
-        CanNot: They would not see all that is wanted.
+        Unobservable: They would not see all that is wanted.
     """
     wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside = instrumenter.outer_names(node) if wanted else ()
     own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
     tapped = instrumenter_of(node, listeners, [name for name in wanted if name in outside], names, table, own)
-    tapped.put()
+    tapped.instrument()
     instrumenter.check_visibility(tapped)
 
 
@@ -518,8 +516,7 @@ def replace_markers(new: CodeType, old: CodeType | None, table: dict[str, Any], 
     if not changed and old is not None:
         return old
     code = new.replace(co_consts=tuple(consts), co_flags=new.co_flags | (old.co_flags & AWAITABLE if old is not None else 0))
-    watch_compiler()
-    watch_picklers(own_code)
+    compatibility.watch_all(own_code, is_probed)
     if old is not None:
         wants = [(path, listener) for node, path, listener in where if source.is_code_of(old, node)]
         made = _origins[id(code)] = Origin(code, old, wants, frozenset(id(listener) for _, _, listener in where))

@@ -352,8 +352,8 @@ def _class(scope: ScopeReading) -> ClassDefinition:
     return ClassDefinition(scope.path, scope.node.lineno, _names(scope.node.bases), _variables(scope.bound))
 
 
-def _variables(found: dict[str, Binding]) -> dict[str, Variable]:
-    return {name: Variable(name, f.line, tuple(f.forms), f.origin) for name, f in found.items()}
+def _variables(bindings: dict[str, Binding]) -> dict[str, Variable]:
+    return {name: Variable(name, f.line, tuple(f.forms), f.origin) for name, f in bindings.items()}
 
 
 def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:

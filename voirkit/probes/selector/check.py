@@ -122,21 +122,21 @@ def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, 
     return home
 
 
-def _no_function(function: ParsedFunction, found: Named, name: str) -> SelectorError:
+def _no_function(function: ParsedFunction, named: Named, name: str) -> SelectorError:
     """What a reference leads to is no function: say what it is instead, and what is near."""
-    catalogue, path, prefix = found.catalogue, found.path, f"/{found.catalogue.module}/"
+    catalogue, path, prefix = named.catalogue, named.path, f"/{named.catalogue.module}/"
     label = ".".join(path)
-    if found.sourceless:
-        what = f"'{function.reference}' is imported from '{found.sourceless}', which has no Python source."
+    if named.sourceless:
+        what = f"'{function.reference}' is imported from '{named.sourceless}', which has no Python source."
         return function.wrong(what, "Only functions written in Python can be probed.")
     if not path:
         return function.wrong(f"'{function.reference}' is a module, not a function.")
-    if found.definition:
+    if named.definition:
         methods = [f"{prefix}{'/'.join([*path, m])}" for m in catalogue.inside(path)]
         next = f"Name one of its methods: {_listed(methods)}." if methods else "It has no methods of its own."
-        return function.wrong(f"{label} ({name}:{found.definition.line}) is a class, not a function.", next)
-    if found.variable:
-        what = f"{label} ({name}:{found.variable.line}) is not a function."
+        return function.wrong(f"{label} ({name}:{named.definition.line}) is a class, not a function.", next)
+    if named.variable:
+        what = f"{label} ({name}:{named.variable.line}) is not a function."
         its = "" if catalogue.module else _its(catalogue)
         return function.wrong(what, _lines(its, _near(function, catalogue, prefix)))
     owner, last = path[:-1], path[-1]
@@ -177,23 +177,23 @@ def _check_captures(function: ParsedFunction, definitions: Iterable[Function], n
     raise problem
 
 
-def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Callable[[str], str]) -> SelectorError | None:
-    label = f"the top level of {site.rpartition(':')[0]}" if function.is_top else f"{found.name} ({site})"
+def _problem(function: ParsedFunction, definition: Function, site: str, elsewhere: Callable[[str], str]) -> SelectorError | None:
+    label = f"the top level of {site.rpartition(':')[0]}" if function.is_top else f"{definition.name} ({site})"
     for variable in function.variables:
-        if variable in found.attributes:
+        if variable in definition.attributes:
             continue
-        if not found.knows(variable) and variable not in found.comprehension_variables:
-            own = sorted(found.own_names)
+        if not definition.knows(variable) and variable not in definition.comprehension_variables:
+            own = sorted(definition.own_names)
             its = f"Its variables: {_listed(own)}." if own else "It has no variables."
-            read = [n for n in (*found.globals_read, *found.free_read) if not hasattr(builtins, n)]
+            read = [n for n in (*definition.globals_read, *definition.free_read) if not hasattr(builtins, n)]
             if "." in variable:
-                own = sorted(found.attributes)
+                own = sorted(definition.attributes)
                 its = f"It sets: {_listed(own)}." if own else "It sets no attributes."
                 what = f"{label} does not set '{variable}'."
                 return function.wrong(what, _lines(its, did_you_mean(variable, own)))
             near = did_you_mean(variable, [*own, *read]) or elsewhere(variable)
             return function.wrong(f"{label} has no variable '{variable}'.", _lines(its, near))
-    loops = {name: loop.line for loop in found.loops for name in loop.names}
+    loops = {name: loop.line for loop in definition.loops for name in loop.names}
     for name in function.loops:
         if name not in loops:
             file = site.rpartition(":")[0]
@@ -201,18 +201,18 @@ def _problem(function: ParsedFunction, found: Function, site: str, elsewhere: Ca
             near = _or(f"#loop_{n}" for n in nearest(name, loops))
             what = f"{label} has no 'for' loop over '{name}'."
             return function.wrong(what, _lines(its if loops else "It has no 'for' loops.", near))
-    if not found.yields and ("#yield" in function.hashes or "#receive" in function.hashes):
+    if not definition.yields and ("#yield" in function.hashes or "#receive" in function.hashes):
         return function.wrong(f"{label} has no 'yield'.")
-    return _unseen(function, found, label)
+    return _unseen(function, definition, label)
 
 
-def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorError | None:
+def _unseen(function: ParsedFunction, definition: Function, label: str) -> SelectorError | None:
     """What is there, and can not be probed."""
     from voirkit.probes.instrumenter import visibility_of, why_unobservable
     from voirkit.probes.source import TOO_DEEP
 
     try:
-        seen = visibility_of(found.node)
+        seen = visibility_of(definition.node)
     except RecursionError:  # an expression of a thousand terms, which python compiles from its text, and not from a tree
         return function.wrong(f"{label} {TOO_DEEP}")
     wanted = [capture.name for capture in function.captures if capture.name]
@@ -222,7 +222,7 @@ def _unseen(function: ParsedFunction, found: Function, label: str) -> SelectorEr
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
         if not seen.happens(name):
-            inner = name in found.globals_read or name in found.free_read
+            inner = name in definition.globals_read or name in definition.free_read
             what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"
             return function.wrong(f"{label} {what}.")
     replaced = [c.name for c in function.captures if c.focus and c.name] if function.is_replaced else []
@@ -407,17 +407,17 @@ def resolve(path: tuple[str, ...], catalogue: Catalogue, modules: Modules, depth
     return found
 
 
-def _step(at: Named, part: str, modules: Modules, depth: int) -> Named | None:
-    catalogue, path = at.catalogue, (*at.path, part)
+def _step(owner: Named, part: str, modules: Modules, depth: int) -> Named | None:
+    catalogue, path = owner.catalogue, (*owner.path, part)
     if functions := catalogue.candidates(path):
         return Named(catalogue, path, functions=tuple(functions))
     if definition := catalogue.find_class(path):
         return Named(catalogue, path, definition=definition)
     if depth > LONGEST_CHAIN:
         return None
-    if at.definition:
-        return _inherited(at, at.definition, part, modules, depth)
-    if at.functions:
+    if owner.definition:
+        return _inherited(owner, owner.definition, part, modules, depth)
+    if owner.functions:
         return Named(catalogue, path)
     return _in_module(catalogue, part, modules, depth)
 
@@ -450,12 +450,12 @@ def _in_module(catalogue: Catalogue, part: str, modules: Modules, depth: int) ->
     return Named(catalogue, (part,)) if certain else None
 
 
-def _inherited(at: Named, definition: ClassDefinition, part: str, modules: Modules, depth: int) -> Named | None:
+def _inherited(owner: Named, definition: ClassDefinition, part: str, modules: Modules, depth: int) -> Named | None:
     if part in definition.names:
-        return Named(at.catalogue, (*at.path, part), variable=definition.names[part])
+        return Named(owner.catalogue, (*owner.path, part), variable=definition.names[part])
     certain = True
     for base in definition.bases:
-        parent = resolve(tuple(base.split(".")), at.catalogue, modules, depth + 1) if base else None
+        parent = resolve(tuple(base.split(".")), owner.catalogue, modules, depth + 1) if base else None
         if parent is not None and parent.definition:
             found = _step(parent, part, modules, depth + 1)
             if found is not None and found.is_there:
@@ -463,7 +463,7 @@ def _inherited(at: Named, definition: ClassDefinition, part: str, modules: Modul
             certain = certain and found is not None
         elif parent is None or not (parent.sourceless or hasattr(builtins, base)):  # those hold no Python function
             certain = False
-    return Named(at.catalogue, (*at.path, part)) if certain else None
+    return Named(owner.catalogue, (*owner.path, part)) if certain else None
 
 
 def _absolute_module(module: str, catalogue: Catalogue) -> str:

@@ -253,7 +253,7 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
     name = element.name.value
     at = selector.find(name.replace(_TOP_WORD, TOP))
     if _is_compared(element):
-        raise wrong(selector, where, f"'{name}' is a function here, and has no value to compare.", at=at)
+        raise wrong(selector, where, f"'{name}' is a function here, and has no value to compare.", position=at)
     module, path = None, name.split(".")
     if name == "//" or (name.startswith("/") and name.endswith(f"/{_TOP_WORD}") and name.count("/") == 2):
         module, path = name[1:].partition("/")[0], [TOP]
@@ -272,7 +272,7 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
                 fixed = name[1:]
             raise wrong(selector, where, f"in '{name}' only the module may have dots.", f"Did you mean '{fixed}'?", at)
     if not all(part.isidentifier() for part in [*path, *(module.split(".") if module else [])]):
-        raise wrong(selector, where, f"'{name}' is not the name of a function.", at=at)
+        raise wrong(selector, where, f"'{name}' is not the name of a function.", position=at)
     return ("" if module == "__main__" else module), tuple(path)
 
 
@@ -285,7 +285,7 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
             near = did_you_mean(name, [*HASH_VARIABLES, f"#loop_{loop}", f"#endloop_{loop}"])
             raise wrong(selector, where, f"there is no '{name}'.", f"{known}  {near}".rstrip(), at)
     elif name and not all(part.isidentifier() for part in name.split(".")):  # self.x: an attribute that the function sets
-        raise wrong(selector, where, f"'{name}' is not the name of a variable.", at=at)
+        raise wrong(selector, where, f"'{name}' is not the name of a variable.", position=at)
     focus = max(element.tags, default=0)
     return Capture(name, element.capture or "", focus, element.category is not None, _is_compared(element))
 
@@ -312,12 +312,12 @@ def _names_in(value: Any, selector: str, where: str) -> list[str]:
     return [value.value]
 
 
-def wrong(selector: str, where: str, what: str, next: str = "", at: int | None = None) -> SelectorError:
+def wrong(selector: str, where: str, what: str, next: str = "", position: int | None = None) -> SelectorError:
     """The error for a selector, with a mark under the place if that is known."""
-    if at is not None:
-        before = selector.rfind("\n", 0, at) + 1
+    if position is not None:
+        before = selector.rfind("\n", 0, position) + 1
         line = selector[before:].split("\n", 1)[0]
-        pad = "".join(c if c == "\t" else " " for c in line[: at - before])
+        pad = "".join(c if c == "\t" else " " for c in line[: position - before])
         next = f"  {line}\n  {pad}^" + (f"\n{next}" if next else "")
     return SelectorError(f"selector {selector!r}: {what}", where=where, next=next)
 
@@ -343,7 +343,7 @@ def read_tree(selector: str, where: str) -> Any:
     except SyntaxError as error:
         at = (error.offset or 1) - 1 + len(selector) - len(selector.lstrip())
         at += len(selector[at:]) - len(selector[at:].lstrip())  # its operators begin with the white space before them
-        raise wrong(selector, where, "it can not be read.", at=at) from None
+        raise wrong(selector, where, "it can not be read.", position=at) from None
     except Exception:  # AssertionError, AttributeError ... for a form that ptera does not expect
         raise wrong(selector, where, "it can not be read.") from None
     if isinstance(tree, list):
@@ -372,7 +372,7 @@ def check_form(selector: str, where: str) -> None:
             wants_name = True
         elif text == ")":
             if wants_name and not (last == "(" and calls[-1]):
-                raise wrong(selector, where, f"a name is missing between '{last}' and ')'.", at=at)
+                raise wrong(selector, where, f"a name is missing between '{last}' and ')'.", position=at)
             calls.pop()
             wants_name = False
         elif text in BEFORE and wants_name:
@@ -384,12 +384,12 @@ def check_form(selector: str, where: str) -> None:
                 raise wrong(selector, where, f"a name is missing {place}.", hint, at)
             wants_name = True
         elif text in BEFORE:
-            raise wrong(selector, where, f"'{text}' stands before a name, not after it.", at=at)
+            raise wrong(selector, where, f"'{text}' stands before a name, not after it.", position=at)
         else:
-            raise wrong(selector, where, NO_MEANING.get(text, f"'{text}' has no meaning in a selector."), at=at)
+            raise wrong(selector, where, NO_MEANING.get(text, f"'{text}' has no meaning in a selector."), position=at)
         last = text
     if wants_name:
-        raise wrong(selector, where, f"a name is missing after '{last}'.", at=len(selector.rstrip()))
+        raise wrong(selector, where, f"a name is missing after '{last}'.", position=len(selector.rstrip()))
 
 
 def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
@@ -412,10 +412,10 @@ def _check_parentheses(tokens: list[tuple[str, str | None, int]], selector: str,
             opened.append(at)
         elif kind == "OPERATOR" and text == ")":
             if not opened:
-                raise wrong(selector, where, "a parenthesis is closed that was never opened.", at=at)
+                raise wrong(selector, where, "a parenthesis is closed that was never opened.", position=at)
             opened.pop()
     if opened:
-        raise wrong(selector, where, "a parenthesis is never closed.", at=opened[-1])
+        raise wrong(selector, where, "a parenthesis is never closed.", position=opened[-1])
 
 
 Check = Callable[[Any], bool]

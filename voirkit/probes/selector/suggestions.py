@@ -547,8 +547,8 @@ def _label(block: Block) -> str:
     return ".".join(block.path) or "the script"
 
 
-def _captured_as(name: str, wanted: str) -> str:
-    return name if name == wanted else f"{name} as {wanted}"
+def _captured_as(name: str, alias: str) -> str:
+    return name if name == alias else f"{name} as {alias}"
 
 
 def _fetches(value: ast.expr) -> bool:
