@@ -118,7 +118,7 @@ def test_a_run_that_goes_on_has_a_page(place: Place) -> None:
             assert report(place, "--html", "run").code == 0
         finally:
             running.send_signal(signal.SIGKILL)
-    assert "still runs" in read(place.folder / "run" / "report.html").text["first"]
+    assert "is still running" in read(place.folder / "run" / "report.html").text["first"]
 
 
 def test_a_run_in_which_nothing_trained_has_a_page(place: Place) -> None:

@@ -129,7 +129,7 @@ def test_the_report_and_the_page_show_it(played: Any) -> None:
     from rich.console import Console
 
     from voirkit.report.html.sections import section_html
-    from voirkit.report.table import draw
+    from voirkit.report.terminal import draw
     from voirkit_instruments.what_if.show import sections
 
     _, _, found, _ = played(lambda n, changed: 8.0 if changed else 10.0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from voirkit_instruments.checks.show import check_rows
+from voirkit.report.terminal import rendered_section
+from voirkit_instruments.checks.show import sections
 
 
 def _shown(*checks: tuple[str, bool | None, str]) -> list[str]:
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(check_rows([{"name": name, "found": found, "because": because, "next": "do"} for name, found, because in checks]))
-    return capture.get().splitlines()
+        rows = [{"name": name, "found": found, "because": because, "next": "do"} for name, found, because in checks]
+        for section in sections(rows, {}):
+            console.print(rendered_section(section, 100))
+    return capture.get().splitlines()[1:]
 
 
 def test_checks_that_cannot_tell_for_one_reason_are_one_line() -> None:

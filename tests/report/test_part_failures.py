@@ -22,9 +22,10 @@ from voirkit.commands import compare, report
 from voirkit.errors import RunDirectoryError
 from voirkit.instrument import Instrument
 from voirkit.plugins import installed_instruments
-from voirkit.report import finish, table
+from voirkit.report import finish, overview, terminal
 from voirkit.report.html import comparison as html_comparison
 from voirkit.report.html import document as html
+from voirkit.report.sections import Section, Text
 
 SCRIPT = TRAINING + "Training().epoch()\n"
 
@@ -99,27 +100,30 @@ def test_a_step_of_the_summary_that_fails_costs_no_other_part(
 
 
 def fails_in_the_middle(*_: Any) -> Iterator[Any]:
-    yield 1, "half of a part"
+    yield Section("half", "half of a part", [Text("half of a part")])
     raise KeyError("planted")
 
 
-OF_FRAMEWORK = {**table._FIRST, **table._STEPS, **table._LAST}
+OF_FRAMEWORK = [name for parts in (overview.ABOVE, overview.BELOW, overview.LAST) for name in parts]
 
 
-@pytest.mark.parametrize("part", [*OF_FRAMEWORK, *(one.name for one in installed_instruments() if one.table)])
+@pytest.mark.parametrize("part", [*OF_FRAMEWORK, *(one.name for one in installed_instruments() if one.table or one.sections)])
 def test_a_part_of_the_table_that_fails_is_one_line(part: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for parts in (table._FIRST, table._STEPS, table._LAST):
+    summary = json.loads((run / "summary.json").read_text())
+    for parts in (overview.ABOVE, overview.BELOW, overview.LAST):
         if part in parts:
             monkeypatch.setitem(parts, part, fails_in_the_middle)
     if part not in OF_FRAMEWORK:
-        monkeypatch.setattr(instrument(part), "table", f"{__name__}:fails_in_the_middle")
+        monkeypatch.setattr(instrument(part), "table", "")
+        monkeypatch.setattr(instrument(part), "sections", f"{__name__}:fails_in_the_middle")
+        summary[next(iter(instrument(part).parts))] = {"n": 1}
     file = io.StringIO()
-    table.draw(json.loads((run / "summary.json").read_text()), Console(file=file, width=100), "run", table.LINES)
+    terminal.draw(summary, Console(file=file, width=100), "run", terminal.LINES)
     drawn = file.getvalue()
     assert drawn.count("planted") == 1
     assert "half of a part" not in drawn
-    for other, words in (("head", "main.py"), ("steps", "p10 .. p90"), ("facts", "train_rate"), ("run directory", "run directory")):
-        assert (words in drawn) == (other != part) or words == part
+    for other, words in (("head", "main.py"), ("steps", "p10 .. p90"), ("rates", "train_rate"), ("run directory", "run directory")):
+        assert (words in drawn) == (other != part)
 
 
 @pytest.mark.parametrize("damage", ["text", [1], {"n": 1}, 3, {"by_function": 1, "n": "many", "kind": 1}])
@@ -129,7 +133,7 @@ def test_a_part_of_the_table_that_fails_is_one_line(part: str, run: Path, monkey
 def test_a_summary_with_a_part_of_another_form_is_drawn(key: str, damage: Any, run: Path) -> None:
     summary = {**json.loads((run / "summary.json").read_text()), key: damage}
     file = io.StringIO()
-    table.draw(summary, Console(file=file, width=100), "run", table.LINES)
+    terminal.draw(summary, Console(file=file, width=100), "run", terminal.LINES)
     assert "main.py" in file.getvalue()
     assert "run directory" in file.getvalue()
 

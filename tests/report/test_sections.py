@@ -11,7 +11,6 @@ from rich.console import Console
 
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.markdown import _section, markdown
-from voirkit.report.section_terminal import rendered_section
 from voirkit.report.sections import (
     Amounts,
     Bar,
@@ -39,6 +38,7 @@ from voirkit.report.sections import (
     sparkline,
     written,
 )
+from voirkit.report.terminal import rendered_section
 
 BLOCKS = {
     "a text": (Text("two of <them> | 'x'"), "two of <them> | 'x'"),

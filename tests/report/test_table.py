@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from voirkit.report.table import LINES, PHASES, draw
+from voirkit.report.terminal import LINES, draw
+from voirkit.runs.step_phases import PHASES
 
 SPREAD = {"median": 0.0123, "p10": 0.001, "p90": 0.2}
 

@@ -11,7 +11,7 @@ from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import CHECKPOINT, GC, REST, Steps, Table
 from voirkit.analysis.wall import wall_of
 from voirkit.commands.run import process_begun_ns
-from voirkit.report.phrases import wall_line
+from voirkit.report.overview import wall_line
 from voirkit.runs.wall import account
 
 MS = 1_000_000

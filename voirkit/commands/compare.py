@@ -111,7 +111,7 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         from rich.segment import SegmentLines
 
         from voirkit.report.comparison_table import comparison_table
-        from voirkit.report.table import rendered
+        from voirkit.report.terminal import rendered
 
         _plain()
         console = Console(file=sys.stdout, highlight=False)

@@ -148,7 +148,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         return
     from rich.console import Console
 
-    from voirkit.report.table import draw
+    from voirkit.report.terminal import draw
 
     console = Console(file=sys.stdout, highlight=False)
     for at, (summary, path) in enumerate(named):

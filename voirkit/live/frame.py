@@ -30,7 +30,7 @@ from voirkit.report.cells import (
     styled,
     width,
 )
-from voirkit.report.phrases import wall_line
+from voirkit.report.overview import wall_line
 from voirkit.runs.step_phases import PHASES, shown_phases
 
 COLOURS = dict(zip(PHASES, (RED, MAGENTA, GREEN, CYAN, BLUE, BRIGHT_RED, YELLOW), strict=True))

@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _says_something(summary: Mapping[str, Any]) -> bool:
     """Whether there is more to be seen than that a script ran."""
-    from voirkit.report.table import shows
+    from voirkit.report.terminal import shows
 
     steps = summary.get("steps")
     return bool(steps is None or steps["n"] or shows(summary))
@@ -80,7 +80,7 @@ def _says_something(summary: Mapping[str, Any]) -> bool:
 def _draw(summary: dict[str, Any], options: Any) -> None:
     from rich.console import Console
 
-    from voirkit.report.table import LINES, draw
+    from voirkit.report.terminal import LINES, draw
 
     # The stream may not take what is drawn (an ASCII locale): it is the caller's, who prints it on the program's own.
     with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as file:

@@ -6,18 +6,22 @@ An instrument that has sections is written by them; of others the terminal's tab
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import left_out, reason
 from voirkit.plugins import installed_instruments
-from voirkit.report.figure import duration
-from voirkit.report.phrases import exit_words, following, wall_line
+from voirkit.report.overview import ABOVE, BELOW, LAST, command_of, how_it_went
 from voirkit.report.sections import (
+    AnyCell,
     Bars,
     Block,
+    Cell,
     Details,
+    Facts,
     Figures,
+    Finding,
     Grid,
     Group,
     InText,
@@ -29,12 +33,11 @@ from voirkit.report.sections import (
     Timeline,
     cell_text,
     columns_of,
+    fact_text,
     sections_of,
     sparkline,
     written,
 )
-from voirkit.runs.step_phases import shown_phases
-from voirkit.runs.summary import throughput
 
 if TYPE_CHECKING:
     from voirkit.instrument import Instrument
@@ -51,85 +54,36 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
         summary: As ``voirkit report --json`` prints it; what it lacks is left out.
         run_dir: Where the run is recorded, as the user may type it.
     """
-    parts = (_head, _verdict, _steps, _rates, *(_of(one) for one in installed_instruments()), _warnings)
-    written = []
-    for part in parts:
+    instruments = [one for one in installed_instruments() if one.table or one.sections]
+    leading, others = ({one.name: partial(_of, one) for one in instruments if one.leads is leads} for leads in (True, False))
+    above, below, last = ({name: partial(_of_sections, part) for name, part in parts.items()} for parts in (ABOVE, BELOW, LAST))
+    texts = []
+    parts: dict[str, Callable[[Summary], Iterator[str]]] = {"head": _head, **above, **leading, **below, **others, **last}
+    for name, part in parts.items():
         try:
-            written.append("\n".join(part(summary)))
+            texts.append("\n\n".join(filter(None, part(summary))))
         except Exception as exc:  # a summary of another version, or one that is damaged: the rest is shown
-            written.append(f"> {_escaped(left_out(part.__name__.strip('_'), reason(exc)))}")
+            texts.append(f"> {_escaped(left_out(name, reason(exc)))}")
     if run_dir is not None:
-        written.append(f"Run directory: `{run_dir}`")
-    return "\n\n".join(text for text in written if text) + "\n"
+        texts.append(f"Run directory: `{run_dir}`")
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def _head(summary: Summary) -> Iterator[str]:
-    words = " ".join(summary.get("command") or ["(unknown command)"])
-    yield f"# `{words}`"
-    yield ""
-    lasted = [duration(summary["duration_s"])] if summary.get("duration_s") is not None else []
-    ended = [f"ended: {summary['ended']}"] if summary.get("ended") not in (None, "normal") else []
-    yield ", ".join(map(_escaped, [*lasted, *exit_words(summary), *ended]))
-    if summary.get("wall"):
-        yield ""
-        yield f"**Wall time:** {_escaped(wall_line(summary['wall']))}"
+    yield f"# `{command_of(summary)}`"
+    yield ", ".join(map(_escaped, how_it_went(summary)))
 
 
-def _verdict(summary: Summary) -> Iterator[str]:
-    verdict = summary.get("verdict")
-    if not verdict:
-        return
-    yield f"## {verdict['kind']}"
-    yield ""
-    yield _escaped(verdict["because"])
-    yield ""
-    yield f"- **Next:** {_escaped(verdict['next'])}"
-    for one in summary.get("advice") or ():
-        if one["do"] not in verdict["next"]:
-            yield f"- **Then:** {_escaped(str(following(one)))}"
-    for alert in summary.get("alerts") or ():
-        yield f"- **{alert['kind']}:** {_escaped(alert['because'])} {_escaped(alert['next'])}"
+def _of_sections(sections: Callable[[Summary], Iterable[Section]], summary: Summary) -> Iterator[str]:
+    yield from ("\n".join(_section(section)) for section in sections(summary))
 
 
-def _steps(summary: Summary) -> Iterator[str]:
-    steps = summary.get("steps")
-    if not steps or not steps["n"]:
-        return
-    yield f"## Steps ({steps['n']:,})"
-    yield ""
-    rows = []
-    for phase in shown_phases(steps["phases"]):
-        row = steps["phases"][phase]
-        median = (row.get("step_s") or {}).get("median")
-        rows.append((phase, f"{row['share']:.1%}", duration(row["total_s"]), "" if median is None else duration(median)))
-    yield from _table(("phase", "share", "total", "a step"), rows)
-
-
-def _rates(summary: Summary) -> Iterator[str]:
-    rates = summary.get("rates") or {}
-    if rates:
-        rows = [(name, written(throughput(rate), rate["units"])) for name, rate in rates.items()]
-        yield from _table(("rate", "value"), rows)
-
-
-def _warnings(summary: Summary) -> Iterator[str]:
-    for text in summary.get("warnings") or ():
-        yield f"> {_escaped(str(text).splitlines()[0])}"
-
-
-def _of(instrument: Instrument) -> Any:
-    def part(summary: Summary) -> Iterator[str]:
-        if instrument.sections:
-            for section in sections_of(instrument, summary):
-                yield from _section(section)
-        elif instrument.table:
-            quoted = _quoted(instrument, summary)
-            if quoted:
-                yield f"## {instrument.name.replace('_', ' ')}"
-                yield from ("", "```text", quoted, "```")
-
-    part.__name__ = instrument.name
-    return part
+def _of(instrument: Instrument, summary: Summary) -> Iterator[str]:
+    if instrument.table and not instrument.sections:
+        quoted = _quoted(instrument, summary)
+        if quoted:
+            yield f"## {instrument.name.replace('_', ' ')}\n\n```text\n{quoted}\n```"
+    yield from _of_sections(partial(sections_of, instrument), summary)
 
 
 def _quoted(instrument: Instrument, summary: Summary) -> str:
@@ -148,7 +102,7 @@ def _quoted(instrument: Instrument, summary: Summary) -> str:
 def _section(section: Section) -> Iterator[str]:
     parts = _blocks(section.blocks)
     if parts:
-        yield f"## {_escaped(section.title)}\n\n{parts}"
+        yield f"## {_escaped(section.title)}\n\n{parts}" if section.title else parts
         if section.note:
             yield f"\n*{_escaped(section.note)}*"
 
@@ -160,12 +114,24 @@ def _blocks(blocks: Iterable[Block]) -> str:
 def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Text):
         text = f"[{_escaped(block.text)}]({block.link})" if block.link else _escaped(block.text)
-        yield f"**{_escaped(block.label)}** {text}" if block.label else f"**{text}**" if block.strong else text
-    elif isinstance(block, Figures):
-        yield from _table(("", "value"), [(one.name, written(one.value, one.unit)) for one in block.figures])
+        if block.mood == "warning":
+            yield f"> {f'**{_escaped(block.label)}** ' if block.label not in ('', 'warning') else ''}{text}"
+        else:
+            yield f"**{_escaped(block.label)}** {text}" if block.label else f"**{text}**" if block.strong else text
+    elif isinstance(block, Figures) and block.figures:
+        heads = ("figure", "value", *([""] if any(one.note for one in block.figures) else []))
+        yield from _table(heads, [(one.name, written(one.value, one.unit), one.note)[: len(heads)] for one in block.figures])
+    elif isinstance(block, Facts):
+        for label, facts in block.lines:
+            words = _escaped(" · ".join(fact_text(*fact) for fact in facts))
+            yield f"- **{_escaped(label)}:** {words}" if label else f"- {words}"
+    elif isinstance(block, Finding):
+        yield f"### {_escaped(block.name)}\n\n{_escaped(block.because)}\n"
+        following = [("Next", block.next), *(("Then", words) for words in block.then)]
+        yield from (f"- **{name}:** {_escaped(words)}" for name, words in following if words)
     elif isinstance(block, Table) and block.rows:
         columns = [(at, one) for at, one in columns_of(block) if not at or any(cell_text(row[at]) for row in block.rows)]
-        rows: list[Sequence[str]] = [[cell_text(row[at]) for at, _ in columns] for row in block.rows[: block.most]]
+        rows: list[Sequence[str]] = [[_cell(row[at]) for at, _ in columns] for row in block.rows[: block.most]]
         yield from [_escaped(block.caption), ""] if block.caption else []
         yield from _table([one.head for _, one in columns], rows, [at for at, (_, one) in enumerate(columns) if one.left])
         more = max(len(block.rows), block.total) - len(rows)
@@ -196,6 +162,10 @@ def _block(block: Block) -> Iterator[str]:
         elif inner and isinstance(block, Details):
             inner = f"<details><summary>{_escaped(block.title)}</summary>\n\n{inner}\n\n</details>"
         yield from [inner] if inner else []
+
+
+def _cell(cell: AnyCell) -> str:
+    return ("· " * cell.indent if isinstance(cell, Cell) else "") + cell_text(cell)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:

@@ -46,19 +46,47 @@ class Text(NamedTuple):
 class Figure(NamedTuple):
     """A number with its unit (``s``, ``share``, ``bytes``, ``items/s`` ...): ``Figure("time of a batch", 0.02, "s", "lower")``.
 
-    ``better`` is ``higher``, ``lower``, or nothing where neither is.
+    ``better`` is ``higher``, ``lower``, or nothing where neither is; ``note`` says more of it, and is not compared.
     """
 
     name: str
     value: float
     unit: str = ""
     better: str = ""
+    note: str = ""
 
 
 class Figures(NamedTuple):
     """Numbers that stand for the whole section. ``voirkit compare`` has a row for each figure that both runs have, in all its reports."""
 
     figures: Sequence[Figure]
+
+
+class Facts(NamedTuple):
+    """Short facts, a line of them for each label: ``Facts([("memory", [("peak", "2.3 GB"), ("{} read", "1 MB")])])``.
+
+    A fact is (name, value), written ``peak 2.3 GB``, or as the name says by ``{}``: ``1 MB read``. They are not compared.
+    """
+
+    lines: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+
+
+class Finding(NamedTuple):
+    """What was found, why, and what to do about it: ``Finding("zero-grad", "step 3: gradients add up.", "Call zero_grad().")``.
+
+    Attributes:
+        name: What it is called, in the colour of its mood.
+        because: By what it was found.
+        next: What to do about it.
+        then: What else to do.
+        mood: ``bad``, ``warning``, or ``good`` where nothing is wrong.
+    """
+
+    name: str
+    because: str
+    next: str = ""
+    then: Sequence[str] = ()
+    mood: str = "bad"
 
 
 class Amounts(NamedTuple):
@@ -304,7 +332,8 @@ class InText(NamedTuple):
 
 
 Block: TypeAlias = (
-    "Text | Figures | Amounts | Table | Bars | Stacked | Series | Timeline | FlameGraph | Group | Grid | Details | OnPage | InText"
+    "Text | Figures | Facts | Finding | Amounts | Table | Bars | Stacked | Series | Timeline | FlameGraph | Group | Grid | Details"
+    " | OnPage | InText"
 )
 
 
@@ -313,7 +342,7 @@ class Section(NamedTuple):
 
     Attributes:
         key: Unlike that of all other sections; letters, digits and dashes.
-        title: Its heading.
+        title: Its heading; without one it is not set apart.
         blocks: From top to bottom.
         note: What it shows, and what of it can be trusted.
         least: How many of its lines stay where a terminal's table is cut.
@@ -368,6 +397,11 @@ def cell_text(cell: AnyCell) -> str:
     if isinstance(cell, Lines):
         return ", ".join(cell.lines)
     return cell.text if isinstance(cell, Cell) else ""
+
+
+def fact_text(name: str, value: str) -> str:
+    """A fact in words: see ``Facts``."""
+    return name.replace("{}", value) if "{}" in name else f"{name} {value}"
 
 
 def sparkline(values: Sequence[float | None], most: int = 0) -> str:

@@ -11,8 +11,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.checks.record:record",
     parts={"checks": list},
     summarise="voirkit_instruments.checks.analyse:summarise",
-    table="voirkit_instruments.checks.show:table",
-    page="voirkit_instruments.checks.show_page:checks",
+    sections="voirkit_instruments.checks.show:sections",
     leads=True,
 )
 

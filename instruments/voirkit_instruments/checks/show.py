@@ -1,47 +1,52 @@
-"""What ``--checks`` found, as a person reads it: what was found first, then what could not be told, the healthy ones in a line."""
+"""What ``--checks`` found, as a person reads it: what was found first, then what could not be told, then what is not there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
+from voirkit.report.sections import Block, Details, Finding, InText, OnPage, Section, Table, Text
 
 _NAMED = 3  # checks of one reason; of more their number
 
-
-def table(summary: Mapping[str, Any], width: int) -> Iterator[tuple[int, RenderableType]]:
-    """The part of the table in a terminal; see ``voirkit.instrument.Instrument``."""
-    checks = summary.get("checks")
-    if checks:
-        yield 4 + 3 * sum(check["found"] is True for check in checks), check_rows(checks)
+Checks = Sequence[Mapping[str, Any]]
 
 
-def check_rows(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The part of the table."""
-    return Group(*_rows(checks))
+def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
+    """Each silent bug with its evidence; the other checks in a line, on a page with their reasons."""
+    found, unknown, healthy = ([check for check in checks if check["found"] is state] for state in (True, None, False))
+    blocks: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
+    for check in found:
+        blocks.append(Finding(check["name"], f"{_place(check)}{check['because']}", check.get("next") or ""))
+        evidence = [(str(key), _words(value)) for key, value in (check.get("evidence") or {}).items()]
+        blocks.append(OnPage([Table(("evidence", ""), evidence, left=(0, 1))]))
+    blocks.append(InText([*_in_lines(unknown, healthy)]))
+    for title, head, chosen in (("could not be told", "why", unknown), ("looked for and not found", "seen", healthy)):
+        if chosen:
+            rows = [(check["name"], check["because"]) for check in chosen]
+            blocks.append(OnPage([Details(f"{len(chosen)} {title}", [Table(("check", head), rows, left=(0, 1))])]))
+    yield Section("checks", "Silent bugs", blocks, least=4 + 3 * len(found))
 
 
-def _rows(checks: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    for check in checks:
-        if check["found"]:
-            head = Text.assemble((f"{check['name']}  ", "bold red"), (_at(check), "bold"), check["because"])
-            yield Padding(Group(head, Text.assemble(("next  ", "bold"), check["next"])), (0, 0, 0, 2))
-    inconclusive: dict[str, list[str]] = {}
-    for check in checks:
-        if check["found"] is None:
-            inconclusive.setdefault(check["because"], []).append(check["name"])
-    for because, names in inconclusive.items():  # a script that fails early has one reason for all
-        shown = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} checks"
-        yield Text.assemble((f"inconclusive  {shown}  ", "dim"), because)
-    healthy = [check["name"] for check in checks if check["found"] is False]
+def _in_lines(unknown: Checks, healthy: Checks) -> Iterator[Text]:
+    because: dict[str, list[str]] = {}
+    for check in unknown:
+        because.setdefault(check["because"], []).append(check["name"])
+    for reason, names in because.items():  # a script that fails early has one reason for all
+        yield Text(reason, f"inconclusive  {', '.join(names) if len(names) <= _NAMED else f'{len(names)} checks'}")
     if healthy:
-        yield Text.assemble((f"not found ({len(healthy)})  ", "dim"), ", ".join(healthy), no_wrap=True, overflow="ellipsis")
+        yield Text(", ".join(check["name"] for check in healthy), f"not found ({len(healthy)})", one_line=True)
 
 
-def _at(check: Mapping[str, Any]) -> str:
+def _place(check: Mapping[str, Any]) -> str:
     step, where = check.get("step"), check.get("where")
-    said = [*([f"step {step:,}"] if step is not None else []), *([str(where)] if where else [])]
-    return f"{', '.join(said)}: " if said else ""
+    places = [*([f"step {step:,}"] if step is not None else []), *([str(where)] if where else [])]
+    return f"{', '.join(places)}: " if places else ""
+
+
+def _words(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_words(one)}" for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_words, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -106,6 +106,12 @@ def folded(title: str, *parts: object) -> Html:
     return Html(f"<details><summary>{text(title)}</summary>{join(parts)}</details>")
 
 
+def tiles(figures: Sequence[tuple[str, str]]) -> Html:
+    """Figures, each with its name below: (name, figure)."""
+    made = "".join(f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span></div>' for name, value in figures)
+    return Html(f'<div class="tiles">{made}</div>' if made else "")
+
+
 def colour(name: str, at: int = 0) -> str:
     """The class of a colour: a phase's own, or the one at a place in the palette."""
     return f"k-{name}" if name in COLOURS else f"k-{at % PALETTE}"

@@ -1,55 +1,31 @@
 """A run as one HTML page that asks nothing of anybody: what ``voirkit report --html`` and ``voirkit --html`` write. It measures nothing.
 
-Styles, script and pictures are in the page; it works without its script but for zooming and quick tooltips. Each part is a
-function ``part(run, summary) -> str | None`` in a module of its own, which is imported when a page is made.
+Styles, script and pictures are in the page; it works without its script but for zooming and quick tooltips.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import reason
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments
-from voirkit.report.html.components import Html, section, text
+from voirkit.report.html import steps
+from voirkit.report.html.components import Html, join, section, text
 from voirkit.report.html.sections import section_html
-from voirkit.report.sections import sections_of
+from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went
+from voirkit.report.sections import Finding, Section, blocks_within, sections_of
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 Summary = Mapping[str, Any]
 
-# From top to bottom; what leads (findings, experiments) is after the first, what else instruments show is before the last. A part whose
-# run has nothing of it gives None.
-FIRST, STEPS, LAST = (
-    ["voirkit.report.html.first:first"],
-    ["voirkit.report.html.steps:steps", "voirkit.report.html.ranks:ranks"],
-    ["voirkit.report.html.facts:facts"],
-)
-
-
-def _drawing() -> dict[str, Callable[[Run, Summary], Any]]:
-    """What draws each part, by name."""
-    shown = [instrument for instrument in installed_instruments() if instrument.page or instrument.sections]
-    leading, others = ({one.name: partial(_drawn, one) for one in shown if one.leads is leads} for leads in (True, False))
-    first, steps, last = ({part.partition(":")[2]: partial(_resolved, part) for part in parts} for parts in (FIRST, STEPS, LAST))
-    return {**first, **leading, **steps, **others, **last}
-
-
-def _resolved(part: str, run: Run, summary: Summary) -> Any:
-    return resolve(part)(run, summary)
-
-
-def _drawn(instrument: Instrument, run: Run, summary: Summary) -> Any:
-    if instrument.page:
-        return resolve(instrument.page)(run, summary)
-    return "\n".join(filter(None, (section_html(section, run) for section in sections_of(instrument, summary)))) or None
-
+Drawing = Callable[[Any, Summary], "str | None"]
 
 _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -63,9 +39,8 @@ def page(run: Run, summary: Summary) -> str:
         run: The opened run; what of it can not be read is said on the page.
         summary: Of a run, as ``voirkit.analysis.summary.summary_of`` gives it.
     """
-    words = summary.get("command")
-    command = " ".join(map(str, words)) if isinstance(words, list) else ""
-    return document(f"{command or run.name} · voirkit", list(_parts(run, summary)))
+    title = command_of(summary) if summary.get("command") else run.name
+    return document(f"{title} · voirkit", list(_parts(run, summary)))
 
 
 def _contents(parts: Sequence[str]) -> Html:
@@ -75,13 +50,69 @@ def _contents(parts: Sequence[str]) -> Html:
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
-    for name, draw in _drawing().items():
+    """The first screen; what leads (findings, experiments); the steps; ranks, other instruments, the machine."""
+    shown = [one for one in installed_instruments() if one.page or one.sections]
+    leading, others = ({one.name: partial(_of_instrument, one) for one in shown if one.leads is leads} for leads in (True, False))
+    below = {**BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
+    first: dict[str, Drawing] = {
+        "head": _head, **_each(ABOVE), **{f"findings of {name}": partial(_findings, one) for name, one in _leading(shown)}, **_each(below),
+    }  # fmt: skip
+    card = join(filter(None, _drawn(first, run, summary)), "\n")
+    yield Html(f'<section id="first">{card}</section>')
+    parts: dict[str, Drawing] = {
+        **leading,
+        "steps": _steps,
+        **_each({"ranks": LAST["ranks"]}),
+        **others,
+        **_each({"machine": LAST["machine"]}),
+    }
+    yield from _drawn(parts, run, summary)
+
+
+def _leading(shown: Sequence[Instrument]) -> Iterator[tuple[str, Instrument]]:
+    yield from ((one.name, one) for one in shown if one.leads and one.sections)
+
+
+def _drawn(parts: Mapping[str, Drawing], run: Run, summary: Summary) -> Iterator[Html]:
+    for name, draw in parts.items():
         try:
             made = draw(run, summary)
         except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
             made = failed(name, exc)
         if made:
             yield Html(made)
+
+
+def _each(parts: Mapping[str, Part]) -> dict[str, Drawing]:
+    return {name: partial(_of_sections, part) for name, part in parts.items()}
+
+
+def _of_sections(sections: Callable[[Summary], Iterable[Section]], run: Run, summary: Summary) -> str:
+    return "\n".join(filter(None, (section_html(one, run) for one in sections(summary))))
+
+
+def _of_instrument(instrument: Instrument, run: Run, summary: Summary) -> str | None:
+    if instrument.page:
+        made: str | None = resolve(instrument.page)(run, summary)
+        return made
+    return _of_sections(partial(sections_of, instrument), run, summary)
+
+
+def _findings(instrument: Instrument, run: Run, summary: Summary) -> str | None:
+    """What an instrument has found stands on the first screen, and again in its own section, with all of its evidence."""
+    found = [one for section in sections_of(instrument, summary) for one in blocks_within(section.blocks) if isinstance(one, Finding)]
+    return section_html(Section(f"findings-{instrument.name}", "", found), run)
+
+
+def _head(run: Run, summary: Summary) -> Html:
+    command = command_of(summary) if summary.get("command") else run.name
+    recorded = (f"{word}{run.manifest[key]}" for key, word in (("started", ""), ("host", "on ")) if run.manifest.get(key))
+    how = " · ".join([*how_it_went(summary), *recorded])
+    return Html(f'<h1>{text(command, 600)}</h1>\n<p class="how">{text(how)}</p>')
+
+
+def _steps(run: Run, summary: Summary) -> Html | None:
+    return steps.steps(run, summary)
 
 
 def failed(part: str, exc: Exception) -> Html:

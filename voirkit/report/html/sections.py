@@ -17,7 +17,9 @@ from voirkit.report.sections import (
     Block,
     Cell,
     Details,
+    Facts,
     Figures,
+    Finding,
     FlameGraph,
     Grid,
     Group,
@@ -52,7 +54,9 @@ def section_html(section: Section, run: Run | None = None) -> Html | None:
         run: The opened run, for what must be read of its records; without it that is left out.
     """
     parts = list(_Drawing(run).parts(section.blocks))
-    return marks.section(section.key, section.title, *parts, note=section.note) if parts else None
+    if not parts:
+        return None
+    return marks.section(section.key, section.title, *parts, note=section.note) if section.title else join(parts, "\n")
 
 
 class _Drawing:
@@ -70,7 +74,13 @@ class _Drawing:
         if isinstance(block, Text):
             yield _text(block)
         elif isinstance(block, Figures):
-            yield marks.table(("", "value"), [(one.name, written(one.value, one.unit)) for one in block.figures])
+            tiles = [(f"{one.name}{', ' if one.note else ''}{one.note}", written(one.value, one.unit)) for one in block.figures]
+            yield marks.tiles(tiles)
+        elif isinstance(block, Facts):
+            named = ((f"{label}: " if label else "", name, value) for label, facts in block.lines for name, value in facts)
+            yield marks.tiles([(label + name.replace("{}", "").strip(), value) for label, name, value in named])
+        elif isinstance(block, Finding):
+            yield _finding(block)
         elif isinstance(block, Table):
             if block.rows:
                 yield _table(block)
@@ -146,12 +156,22 @@ def _text(block: Text) -> Html:
     text = marks.text(block.text, _LONGEST)
     if block.link:
         text = Html(f'<a href="{marks.text(block.link)}">{text or marks.text(block.link)}</a>')
+    if block.mood == "warning":
+        return marks.paragraph(marks.strong(f"{block.label} ") if block.label else None, text, kind="warning")
     if block.label:
         kind = _CLASSES[block.mood or ("strong" if block.strong else "dim")]
         return marks.paragraph(Html(f'<span class="{kind}">{marks.text(block.label)}</span> '), text)
     if block.strong:
         return marks.paragraph(Html(f'<span class="strong {_CLASSES.get(block.mood, "")}">{text}</span>'))
     return marks.paragraph(text, kind="note" if block.mood == "note" else "warning" if block.mood in ("bad", "warning") else "")
+
+
+def _finding(block: Finding) -> Html:
+    following = [("next", block.next), *(("then", words) for words in block.then)]
+    lines = [marks.paragraph(marks.strong(f"{name} "), marks.text(words, _LONGEST)) for name, words in following if words]
+    kind = {"bad": "verdict", "good": "verdict calm", "warning": "alert"}[block.mood]
+    because = marks.paragraph(marks.text(block.because, _LONGEST))
+    return Html(f'<div class="{kind}"><span class="kind">{marks.text(block.name)}</span>{because}{join(lines)}</div>')
 
 
 def _table(block: Table) -> Html:

@@ -10,9 +10,9 @@ import numpy as np
 from voirkit.analysis.of_run import of_run
 from voirkit.analysis.steps import Table
 from voirkit.report.figure import duration, figure
-from voirkit.report.html.components import Html, section, table
-from voirkit.report.html.first import number, spread
+from voirkit.report.html.components import Html, folded, section, table
 from voirkit.report.html.plots import TIME, columns, lines, seconds
+from voirkit.report.overview import number, spread
 from voirkit.runs.step_phases import PHASES
 from voirkit.runs.wall import evaluation_name
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 MOST = 400  # columns
+_COLUMNS = 150  # of other ranks
+_PICTURES = 8  # ranks whose steps are drawn over time
 _EDGES = 200  # epochs and checkpoints that are marked
 _BANDS = 200
 
@@ -37,12 +39,20 @@ def steps(run: Run, summary: Summary) -> Html | None:
         parts.append(picture(run, ranks[0]))
         a_column = -(-len(made) // MOST)
         note = f"{len(made):,} steps" + (f", {a_column:,} in a column, which is as high as their mean" if a_column > 1 else "")
-        note += f" of rank {ranks[0].rank}; the others are below." if len(ranks) > 1 else "."
+        note += f" of rank {ranks[0].rank}." if len(ranks) > 1 else "."
+    others = ranks[1:_PICTURES]
+    if others:
+        parts.append(folded("steps of the others over time", *(_of_other(run, rank) for rank in others)))
     parts += [*_loss(summary.get("loss")), *_evaluation(summary.get("evaluation"))]
     if not parts:
         return None
     hint = Html('<p class="note hint">Drag over a picture to zoom in, double click to see all of it.</p>')
     return section("steps", "Steps over time", *parts, hint, note=note)
+
+
+def _of_other(run: Run, rank: Rank) -> Html:
+    name = f"process {rank.processes[0][1]}" if rank.alone else f"rank {rank.rank}"
+    return picture(run, rank, _COLUMNS, f"{name} on {rank.host}: time of a step")
 
 
 def _shown(rank: Rank) -> Table:

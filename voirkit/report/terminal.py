@@ -1,0 +1,366 @@
+"""A run's summary as a person reads it in a terminal: each section from top to bottom, cut to a screen at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rich import table as tables
+from rich import text as texts
+from rich.console import Console, RenderableType
+from rich.console import Group as Parts
+from rich.padding import Padding
+from rich.segment import Segment, SegmentLines
+
+from voirkit.analysis.part_failures import left_out, reason
+from voirkit.instrument import Instrument, resolve
+from voirkit.plugins import installed_instruments
+from voirkit.report.overview import ABOVE, BELOW, BREAKDOWN, LAST, command_of, how_it_went
+from voirkit.report.sections import (
+    Amounts,
+    AnyCell,
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Details,
+    Facts,
+    Figures,
+    Finding,
+    FlameGraph,
+    Grid,
+    Group,
+    InText,
+    OnPage,
+    Section,
+    Series,
+    Stacked,
+    Table,
+    Text,
+    Timeline,
+    cell_text,
+    columns_of,
+    fact_text,
+    sections_of,
+    sparkline,
+    written,
+)
+from voirkit.runs.step_phases import PHASES
+
+LINES = 40  # the most at the end of a run
+_ROWS = 4  # lines that a table keeps; of fewer than that less one it is left out
+_COLOURS = dict(zip(PHASES, ("red", "magenta", "green", "cyan", "blue", "bright_red", "yellow"), strict=True))
+_PALETTE = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow")
+_MOODS = {"good": "bold green", "bad": "bold red", "warning": "bold yellow", "note": "dim"}
+_STYLES = {**_MOODS, "strong": "bold", "dim": "dim"}
+_INDENT = (0, 0, 0, 1)
+_BAR = 20  # columns of the longest, half of it where there is little room
+_STACKED = 40
+_POINTS = 48  # columns of a curve
+_SHADES = " ░▒▓█"
+_LEAST = 12  # columns that a column keeps which is cut
+
+
+Summary = Mapping[str, Any]
+Lines = list[list[Segment]]
+
+
+def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: int | None = None) -> None:
+    """Draw a summary on a console.
+
+    Args:
+        summary: What ``summary.json`` holds; what it lacks is left out.
+        console: Where to.
+        run_dir: Where the run is recorded, as the user may type it.
+        lines: The most lines; the parts that are too long for it are cut, and it is said how to see the rest. No bound if left out.
+    """
+    parts = [*_parts(summary, run_dir, console)]
+    hint = texts.Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
+    if lines is not None and sum(len(part) for _, part in parts) > lines:
+        hints = rendered(console, hint)
+        parts = [*_cut(parts, lines - len(hints)), (0, hints)]
+    for _, part in parts:
+        console.print(SegmentLines(part, new_lines=True), end="")
+
+
+def rendered(console: Console, part: RenderableType) -> Lines:
+    """The lines of a part, without the blanks at their ends."""
+    return [_trimmed(line) for line in console.render_lines(part, pad=False)]
+
+
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """A line without the blanks at its end: it may be read in a file, or copied."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip())] if line else []
+
+
+def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines]]:
+    """Parts of at most so many lines in all: what is furthest above its least is cut first; then the longest but the breakdown."""
+    left = [(least, list(part)) for least, part in parts]
+    while sum(len(part) for _, part in left) > most:
+        over = [i for i, (least, part) in enumerate(left) if len(part) > least]
+        if over:
+            i = max(over, key=lambda i: len(left[i][1]) - left[i][0])
+        else:
+            others = [i for i, (least, part) in enumerate(left) if least < BREAKDOWN and part]
+            i = max(others or range(len(left)), key=lambda i: len(left[i][1]))
+        left[i][1].pop()
+        if left[i][0] >= _ROWS and len(left[i][1]) < _ROWS - 1:  # a table's head without rows tells nothing
+            left[i][1].clear()
+    return left
+
+
+Drawn = Iterator[tuple[int, RenderableType]]
+
+
+def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[tuple[int, Lines]]:
+    """The parts from top to bottom, each with the lines that it should keep; one that fails is a line."""
+    instruments = [one for one in installed_instruments() if one.table or one.sections]
+    leading, others = (
+        {one.name.replace("_", " "): partial(_of_instrument, one) for one in instruments if one.leads is leads} for leads in (True, False)
+    )
+    above, below, last = ({name: partial(_of_sections, sections) for name, sections in parts.items()} for parts in (ABOVE, BELOW, LAST))
+    parts: dict[str, Callable[[Summary, int], Drawn]] = {
+        "head": _head, **above, **leading, **below, **others, **last, "run directory": partial(_directory, run_dir),
+    }  # fmt: skip
+    for name, part in parts.items():
+        try:
+            made = [(least, rendered(console, drawn)) for least, drawn in part(summary, console.width)]
+        except Exception as exc:  # a summary of another version, or one that is damaged
+            line = texts.Text.assemble(("warning  ", "bold yellow"), left_out(name, reason(exc)))
+            made = [(1, rendered(console, line))]
+        yield from made
+
+
+def _head(summary: Summary, width: int) -> Drawn:
+    yield 1, texts.Text.assemble((command_of(summary), "bold"), (f"   {', '.join(how_it_went(summary))}", "dim"))
+
+
+def _directory(run_dir: str | None, summary: Summary, width: int) -> Drawn:
+    if run_dir is not None:
+        yield 1, texts.Text.assemble(("run directory  ", "dim"), run_dir, overflow="fold")
+        if (summary.get("steps") or {}).get("n"):
+            words = f"voirkit export {run_dir} --format chrome"
+            yield 0, texts.Text.assemble(("see it as a timeline  ", "dim"), words, overflow="fold")
+
+
+def _of_instrument(instrument: Instrument, summary: Summary, width: int) -> Drawn:
+    if instrument.table:
+        yield from resolve(instrument.table)(summary, width)
+    yield from _of_sections(partial(sections_of, instrument), summary, width)
+
+
+def _of_sections(sections: Callable[[Summary], Iterable[Section]], summary: Summary, width: int) -> Drawn:
+    for section in sections(summary):
+        drawn = rendered_section(section, width)
+        if drawn is not None:
+            yield section.least, drawn
+
+
+def shows(summary: Summary) -> bool:
+    """Whether any instrument has a part of the table of this summary."""
+    return any(True for one in installed_instruments() for _ in _of_instrument(one, summary, LINES))
+
+
+def rendered_section(section: Section, width: int = 100) -> RenderableType | None:
+    """A section as rich prints it: its title in front, each block below; None if there is nothing in it.
+
+    Args:
+        section: Of an instrument.
+        width: Columns of the terminal.
+    """
+    lines = list(_drawn(section.blocks, width))
+    if not lines:
+        return None
+    if section.note:
+        lines.append(_note(section.note))
+    return Parts(*([texts.Text(section.title, style="bold")] if section.title else []), *lines)
+
+
+def _drawn(blocks: Iterable[Block], width: int) -> Iterator[RenderableType]:
+    for block in blocks:
+        yield from _lines(block, width)
+
+
+def _note(text: str) -> RenderableType:
+    return Padding(texts.Text(text, style="dim"), _INDENT)
+
+
+def _lines(block: Block, width: int) -> Iterator[RenderableType]:
+    if isinstance(block, Text):
+        yield _text(block) if block.label else Padding(_text(block), _INDENT)
+    elif isinstance(block, Figures):
+        yield from _figures(block)
+    elif isinstance(block, Facts):
+        for label, facts in block.lines:
+            words = " · ".join(fact_text(*fact) for fact in facts)
+            yield texts.Text.assemble((f"{label}  " if label else "", "dim"), words)
+    elif isinstance(block, Finding):
+        lines = [(block.name, block.because), ("next", block.next), *(("then", words) for words in block.then)]
+        styles = [_MOODS[block.mood], *["bold"] * len(lines)]
+        shown = [texts.Text.assemble((f"{name}  ", style), words) for (name, words), style in zip(lines, styles, strict=False) if words]
+        yield Padding(Parts(*shown), (0, 0, 0, 2))
+    elif isinstance(block, Table):
+        yield from _table(block, width)
+    elif isinstance(block, Bars):
+        yield from _bars(block)
+    elif isinstance(block, Stacked):
+        yield from _stacked(block)
+    elif isinstance(block, Series):
+        for name, points in block.curves.items():
+            known = [y for _, y in points if y is not None]
+            if known:
+                ends = f"{written(known[0], block.unit)} .. {written(known[-1], block.unit)}"
+                yield texts.Text.assemble((f" {name}  ", "dim"), sparkline([y for _, y in points], _POINTS), f"  {ends}")
+    elif isinstance(block, Timeline):
+        yield from _timeline(block, width)
+    elif isinstance(block, Group):
+        inner = list(_drawn(block.blocks, width))
+        if inner:
+            yield Padding(texts.Text(block.title, style="bold"), _INDENT)
+            yield from inner
+            if block.note:
+                yield _note(block.note)
+    elif isinstance(block, (Grid, InText)):
+        yield from _drawn(block.blocks, width)
+    else:
+        assert isinstance(block, (Amounts, Details, FlameGraph, OnPage))  # other reports show them
+
+
+def _figures(block: Figures) -> Iterator[RenderableType]:
+    """In a line; below each other if more is to be said of one."""
+    shown = [(one.name, *written(one.value, one.unit).partition(" ")[::2], one.note) for one in block.figures]
+    if any(note for *_, note in shown):
+        names, values = (max(len(row[at]) for row in shown) for at in (0, 1))
+        for name, value, unit, note in shown:
+            yield texts.Text.assemble((f"{name:{names}}  ", "dim"), f"{value:>{values}} {unit}", (f"   {note}" if note else "", "dim"))
+    elif shown:
+        named = (texts.Text.assemble((f"{name}  ", "dim"), f"{value} {unit}".rstrip()) for name, value, unit, _ in shown)
+        yield Padding(texts.Text("   ").join(named), _INDENT)
+
+
+def _text(block: Text) -> texts.Text:
+    label = (f"{block.label}  ", _MOODS.get(block.mood) or ("bold" if block.strong else "dim"))
+    style = "" if block.label else _MOODS.get(block.mood) or ("bold" if block.strong else "")
+    shown = texts.Text.assemble(
+        *([label] if block.label else []), (block.text, style), *([(f"  {block.link}", "dim")] if block.link else [])
+    )
+    if block.one_line:
+        shown.no_wrap, shown.overflow = True, "ellipsis"
+    return shown
+
+
+def _table(block: Table, width: int) -> Iterator[RenderableType]:
+    if not block.rows:
+        return
+    rows = block.rows[: block.most]
+    columns = [(at, one) for at, one in columns_of(block) if width >= one.narrowest]
+    widths = {at: max(len(one.head), *(_width(row[at]) for row in rows)) for at, one in columns}
+    bars = [at for at, _ in columns if any(isinstance(row[at], Bar) for row in rows)]
+    _shrink(widths, bars, width, _BAR // 2)
+    _shrink(widths, [at for at, one in columns if one.cut], width, _LEAST)
+    drawn = tables.Table(box=None, padding=(0, 1), header_style="dim")
+    for at, one in columns:
+        drawn.add_column(one.head, justify="left" if one.left else "right", no_wrap=True, min_width=widths[at], max_width=widths[at])
+    for row in rows:
+        drawn.add_row(*(_cell(row[at], widths[at]) for at, _ in columns))
+    if block.caption:
+        yield _note(block.caption)
+    yield drawn
+    more = max(len(block.rows), block.total) - len(rows)
+    if more:
+        yield _note(f"{more:,} more rows: voirkit report {'--html' if len(block.rows) > len(rows) else '--json'}")
+
+
+def _width(cell: AnyCell) -> int:
+    if isinstance(cell, Bar):
+        return _BAR
+    return texts.Text(cell_text(cell)).cell_len + (2 * cell.indent if isinstance(cell, Cell) else 0)
+
+
+def _shrink(widths: dict[int, int], chosen: Sequence[int], width: int, least: int) -> None:
+    """Take from the chosen columns what the table is too wide by, always from the widest."""
+    over = sum(widths.values()) + 2 * len(widths) - width
+    while over > 0 and (left := [at for at in chosen if widths[at] > least]):
+        widths[max(left, key=lambda at: widths[at])] -= 1
+        over -= 1
+
+
+def _cell(cell: AnyCell, width: int) -> texts.Text:
+    if isinstance(cell, Bar):
+        return texts.Text("█" * round(min(max(cell.share, 0.0), 1.0) * width), style=_COLOURS.get(cell.colour, "cyan"), justify="left")
+    style, indent = (_STYLES.get(cell.style, ""), 2 * cell.indent) if isinstance(cell, Cell) else ("", 0)
+    shown = texts.Text(" " * indent + cell_text(cell), style=style)
+    if shown.cell_len > width and ", " in shown.plain[: width - 3]:  # of a list, whole items
+        shown = texts.Text(shown.plain[: width - 3].rpartition(", ")[0] + ", …", style=style)
+    shown.truncate(width, overflow="ellipsis")
+    return shown
+
+
+def _bars(block: Bars) -> Iterator[RenderableType]:
+    largest = max((value for _, value, _ in block.rows), default=0.0) or 1.0
+    width = max((texts.Text(label).cell_len for label, _, _ in block.rows), default=0)
+    colours = _colours(block.colours)
+    if block.caption:
+        yield _note(block.caption)
+    for at, (label, value, end) in enumerate(block.rows):
+        colour = colours[block.colours[at]] if block.colours else "cyan"
+        yield texts.Text.assemble(_padded(label, width), ("█" * round(value / largest * _BAR), colour), f" {end}")
+    if block.colours:
+        yield _legend(colours)
+
+
+def _stacked(block: Stacked) -> Iterator[RenderableType]:
+    parts = dict.fromkeys([*block.order, *(part for _, values, _ in block.rows for part in values)])
+    colours = _colours([part for part in parts if any(values.get(part) for _, values, _ in block.rows)])
+    largest = max((sum(values.values()) for _, values, _ in block.rows), default=0.0) if block.whole is None else block.whole
+    width = max((texts.Text(label).cell_len for label, _, _ in block.rows), default=0)
+    if not colours:
+        return
+    if block.caption:
+        yield _note(block.caption)
+    for label, values, end in block.rows:
+        drawn, at, total = texts.Text(_padded(label, width)), 0, 0.0
+        for part, colour in colours.items():
+            total += values.get(part, 0.0)
+            until = round(total / (largest or sum(values.values()) or 1.0) * _STACKED)
+            drawn.append("█" * (until - at), style=colour)
+            at = until
+        yield drawn.append(f" {end}")
+    yield _legend(colours, block.legend or {})
+
+
+def _colours(names: Iterable[str]) -> dict[str, str]:
+    return {name: _COLOURS.get(name, _PALETTE[at % len(_PALETTE)]) for at, name in enumerate(dict.fromkeys(names))}
+
+
+def _legend(colours: dict[str, str], added: object = None) -> RenderableType:
+    more = added if isinstance(added, dict) else {}
+    words = [texts.Text.assemble(("■ ", colour), f"{name} {more.get(name, '')}".rstrip()) for name, colour in colours.items()]
+    return Padding(texts.Text("  ").join(words), _INDENT)
+
+
+def _padded(label: str, width: int) -> str:
+    return f" {label}{' ' * (width - texts.Text(label).cell_len)}  "
+
+
+def _timeline(block: Timeline, width: int) -> Iterator[RenderableType]:
+    """As dark as there was much of it: by the square root, so that little is seen beside much."""
+    n = max((len(values) for _, values in block.rows), default=0)
+    most = block.whole or max((value for _, values in block.rows for value in values), default=0.0)
+    if not n or not most:
+        return
+    label = max(texts.Text(name).cell_len for name, _ in block.rows)
+    each = -(-n // max(width - label - 16, 10))  # values in a column
+    if block.caption:
+        yield _note(block.caption)
+    for name, values in block.rows:
+        means = [sum(values[at : at + each]) / len(values[at : at + each]) for at in range(0, len(values), each)]
+        shades = "".join(_SHADES[0 if mean <= 0 else max(1, round(min(mean / most, 1.0) ** 0.5 * (len(_SHADES) - 1)))] for mean in means)
+        end = written(sum(values) / (n if block.mean else 1), block.unit)
+        yield texts.Text.assemble(_padded(name, label), (shades, "cyan"), f"  {end}")
+    yield _note(
+        f"{written(block.begin_s, 's')} .. {written(block.begin_s + n * block.bin_s, 's')}, {written(each * block.bin_s, 's')} a column"
+    )
