@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from voirkit.logstream import LogStream
 from voirkit.phases import GivenOverseer
+from voirkit.runner.overseer import LogStream
 
 
 class SmallOverseer(GivenOverseer):

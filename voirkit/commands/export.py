@@ -15,7 +15,7 @@ from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.export.formats import formats, load
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.output import STDOUT
-from voirkit.runner.completion import lost
+from voirkit.runner.completion import describe_dropped
 from voirkit.runs.chosen import as_ranges
 from voirkit.runs.find import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
@@ -64,7 +64,7 @@ def _missing(run: Run, chosen: Selection) -> list[str]:
         dropped.update(process.dropped)
     world_size, there = run.manifest.get("world_size"), {process.rank for process in processes}
     missing = sorted(set(range(world_size)) - there) if chosen.ranks is None and isinstance(world_size, int) and there else []
-    return [*lost(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
+    return [*describe_dropped(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
 
 
 def _write(format: Format, run: Run, chosen: Selection, target: str, made: str | None) -> None:

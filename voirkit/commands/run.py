@@ -126,18 +126,18 @@ def closing_words(overseer: Overseer) -> None:
     if overseer.run_dir is None:
         return
     page = _page(overseer, overseer.run_dir) if overseer.options.html else ""
-    if overseer.table:
-        say_as_it_is(overseer.table)
+    if overseer.record.table:
+        say_as_it_is(overseer.record.table)
     else:
         _say_words(overseer)
-    for reason in overseer.failures:
+    for reason in overseer.outcome.failures:
         overseer.say(f"check failed: {reason}")
     for hint in _behind_script(overseer):
         overseer.say(hint)
-    if not overseer.table and os.path.isdir(overseer.run_dir):
+    if not overseer.record.table and os.path.isdir(overseer.run_dir):
         here = current_folder() + os.sep
         overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
-    if page and overseer.table:
+    if page and overseer.record.table:
         say_as_it_is(f"see it as a page  {page}\n")
     elif page:
         overseer.say(f"see it as a page: {page}")

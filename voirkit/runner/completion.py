@@ -24,7 +24,7 @@ _SHORT = (
 )
 
 
-def are_there(path: str, other_than: int | None = None) -> bool:
+def has_segments(path: str, other_than: int | None = None) -> bool:
     """Whether a run directory holds segments; those of one process may be left out."""
     try:
         names = [name.rpartition("-")[0] for name in os.listdir(os.path.join(path, "trace")) if name.endswith(".seg")]
@@ -47,7 +47,7 @@ def finish(
     Returns:
         The completed summary (None if nothing was recorded, or that failed), and the table (empty if there were no steps).
     """
-    if not are_there(path):
+    if not has_segments(path):
         return None, ""
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
     if draw is not None:
@@ -140,7 +140,7 @@ def dropped_by_others(path: str, rank: int) -> dict[str, int]:
     return found
 
 
-def lost(dropped: dict[str, int]) -> list[str]:
+def describe_dropped(dropped: dict[str, int]) -> list[str]:
     """What to say of spans that were not recorded."""
     if not dropped:
         return []

@@ -1,6 +1,6 @@
 """The Overseer: what an instrument sees as ``ov``, and what leads a run through its phases.
 
-The program comes first: what goes wrong in an instrument is told once and switched off; it never reaches the program.
+The program comes first: what goes wrong in an instrument is reported once and switched off; it never reaches the program.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import time
 from collections.abc import Iterable, Sequence
 
 from voirkit import __version__, alias, helpers
-from voirkit.errors import EXIT_CHECK_FAILED, VoirkitError, say_as_it_is, tell
+from voirkit.errors import VoirkitError, tell
 from voirkit.imports import when_imported
-from voirkit.logstream import LogStream
 from voirkit.options import configuration
 from voirkit.options.parser import GROUPS, VOIRFILE, ExtendedArgumentParser
 from voirkit.options.sizes import size
 from voirkit.phases import GivenOverseer, Phase, StopProgram
-from voirkit.processes import children
-from voirkit.runner import completion, import_times, recording
-from voirkit.runner.outcome import as_error, described, do_all, how_it_ended, shown, text_of
+from voirkit.runner import recording
+from voirkit.runner.outcome import Outcome, as_error, describe_instrument, run_all, shorten, text_of
+from voirkit.runner.record import RunRecord
 from voirkit.runner.script import Program, current_folder, module, script
 from voirkit.runs import summary
 from voirkit.runs.ranks import rank_and_world_size
@@ -34,7 +33,56 @@ if TYPE_CHECKING:
     from voirkit.phases import Instrument
     from voirkit.probes import Probe
     from voirkit.runs.conditions import Condition
-    from voirkit.runs.record import Record
+
+
+class LogStream:
+    """``ov.log``: call it with a dictionary to log it; use it as any giving stream to read what is logged.
+
+    The sinks (files, descriptors) get what is logged before the streams' subscribers, so that a subscriber that fails loses nothing.
+    giving is imported when somebody uses it as a stream.
+    """
+
+    def __init__(self) -> None:
+        self._sinks: list[Callable[[Any], None]] = []
+        self._stream: Any = None
+
+    def __call__(self, data: dict[str, Any]) -> None:
+        for sink in self._sinks:
+            sink(data)
+        if self._stream is not None:
+            self._stream._push(data)
+
+    def to(self, sink: Callable[[Any], None]) -> None:
+        """Send all that is logged from now on to a function as well."""
+        self._sinks.append(sink)
+
+    def end(self) -> None:
+        """End the stream; what is logged later still reaches the sinks."""
+        if self._stream is not None:
+            self._stream._end()
+
+    @property
+    def stream(self) -> Any:
+        """The log as a giving stream."""
+        if self._stream is None:
+            from voirkit.streams import Stream
+
+            self._stream = Stream(label="the log")
+        return self._stream
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.stream, name)
+
+    def __rshift__(self, subscriber: Any) -> Any:
+        return self.stream >> subscriber
+
+    def __getitem__(self, keys: Any) -> Any:
+        return self.stream[keys]
+
+    def __or__(self, other: Any) -> Any:
+        return self.stream | other
 
 
 class Overseer(GivenOverseer):
@@ -54,7 +102,8 @@ class Overseer(GivenOverseer):
         log: A callable stream of what should leave the process.
         probes: The probes that were made with ``probe``.
         script: What is run, as the user typed it, after ``parse_args``.
-        run_dir: Absolute path of the run directory, from ``load_script`` on, or None.
+        record: What is kept of the run.
+        outcome: How it ended.
         summary: What becomes ``summary.json``; instruments add to it.
         voirfiles: ``{"path", "sha256"}`` of each voirfile whose instruments take part.
     """
@@ -63,6 +112,7 @@ class Overseer(GivenOverseer):
         self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False, begun_ns: int | None = None
     ) -> None:
         self._current: Instrument | None = None
+        self._is_recorded = record
         self._precedences: dict[int, int] = {}  # of instruments that are not a voirfile's, by id
         self.argparser = ExtendedArgumentParser()
         _own_options(self.argparser)
@@ -72,28 +122,16 @@ class Overseer(GivenOverseer):
         self.probes: list[Probe] = []
         self.voirfiles: list[dict[str, str]] = []
         self.script: str | None = None
-        self.run_dir: str | None = None
         self.summary: dict[str, Any] = summary.empty(__version__)
-        self._warnings: list[str] = []
+        self.warnings: list[str] = []
         self.program: Program | None = None
-        self.failures: list[str] = []
+        self.outcome = Outcome()
+        self.record = RunRecord(self, logfile, record, time.perf_counter_ns() if begun_ns is None else begun_ns)
+        self.is_quiet = False
         self._required: list[Condition] = []  # what the summary must fulfil
-        self.table = ""  # the summary of a run that trained, as text
-        self._logfile = logfile
-        self._recording = record
-        self._record: Record | None = None
-        self._early: list[str] | None = []  # log lines from before the run directory is made
-        self._quiet = False
         self._pid = os.getpid()
-        self._ended, self._exit_code = "exception", 1  # until it has come to its end
-        self._refused = False  # before the script started
-        self._begun_ns = time.perf_counter_ns() if begun_ns is None else begun_ns
-        self._script_ended_ns: int | None = None
-        self._imports_ns = 0
-        self._duration_s = 0.0
-        self._traced = False
         self._when_given: list[Callable[[Any], None]] = []
-        self._wrong: list[VoirkitError] = []  # found before the script started
+        self._faults: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
 
     def adopt(self, instruments: Iterable[Instrument], precedence: int) -> None:
@@ -125,7 +163,7 @@ class Overseer(GivenOverseer):
 
         frame = sys._getframe(1)
         options.setdefault("env", Scope(frame))
-        probe = Probe(*selectors, where=f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}", **options)
+        probe = Probe(*selectors, where=f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno}", **options)
         self.probes.append(probe)
         if self.program is not None:
             probe.check(self.program)
@@ -166,19 +204,18 @@ class Overseer(GivenOverseer):
 
     def say(self, text: str) -> None:
         """Say something to the user, on stderr; nothing with ``--quiet``."""
-        if not self._quiet:
+        if not self.is_quiet:
             tell(text)
 
     def warn(self, text: str) -> None:
-        """Tell the user that something is not as it should be, on stderr (also with ``--quiet``) and in the summary; once."""
-        if text in self._warnings:
-            return
-        self._warnings.append(text)
-        tell(text)
+        """Warn the user, on stderr (also with ``--quiet``) and in the summary; once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            tell(text)
 
     def fail(self, reason: str) -> None:
         """Have the run end with exit code 3, unless the script itself fails."""
-        self.failures.append(reason)
+        self.outcome.failures.append(reason)
 
     # a run
 
@@ -190,13 +227,23 @@ class Overseer(GivenOverseer):
     @current.setter
     def current(self, instrument: Instrument | None) -> None:
         self._current = instrument
-        self.argparser.definer = None if instrument is None else described(instrument)
+        self.argparser.definer = None if instrument is None else describe_instrument(instrument)
         self.argparser.precedence = self._precedences.get(id(instrument), VOIRFILE)
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the run: the script's own, or 3 if that is 0 and a check failed."""
-        return EXIT_CHECK_FAILED if self.failures and self._exit_code == 0 else self._exit_code
+        """The exit code of the run."""
+        return self.outcome.exit_code
+
+    @property
+    def run_dir(self) -> str | None:
+        """Absolute path of the run directory, from ``load_script`` on, or None."""
+        return self.record.path
+
+    @property
+    def given_stream(self) -> Any:
+        """``given`` if anything has used it, else None."""
+        return self._given
 
     def is_the_programs(self, exc: BaseException) -> bool:
         """Whether an exception came out of the program itself."""
@@ -217,40 +264,41 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self._parse(argv)
-            self._quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0  # one rank speaks for all
+            self.is_quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0  # one rank speaks for all
             if self.options.require:
                 from voirkit.runs import conditions
 
                 known = set(self.summary)
                 self._required = [conditions.read(text, known) for text in self.options.require]
             self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
-            self._tell_displaced()
+            self._report_displaced()
         self._refuse()
         with self.run_phase(self.phases.load_script):
-            self.program = self._find(self.options)
+            options = self.options
+            self.program = script(options.SCRIPT, options.ARGV) if options.MODULE is None else module(options.MODULE, options.ARGV)
             self.program.enter()
-            if self._recording:
+            if self._is_recorded:
                 alias.install()
             try:
                 self.program.compile()
                 for probe in self.probes:
                     probe.check(self.program)
             except SyntaxError:
-                self._begin_record(argv)  # the script's own failure: a run that is recorded
+                self.record.begin(argv)  # the script's own failure: a run that is recorded
                 raise
-            self._begin_record(argv)
+            self.record.begin(argv)
             self.program.load()
         self._refuse()
-        self._tell_voirfiles()
+        self._report_voirfiles()
         with self.run_phase(self.phases.run_script) as set_value:
             try:
                 set_value(self.program.run())
             finally:
-                self._script_ended_ns = time.perf_counter_ns()
+                self.record.end_script()
                 self._deactivate()
                 if os.getpid() != self._pid:
                     self._abandon()  # a forked child came to the end of the script: the run, and its instruments, are its parent's
-        self._ended, self._exit_code = "normal", 0
+        self.outcome.end_normally()
 
     def _parse(self, argv: Sequence[str]) -> Namespace:
         try:
@@ -259,14 +307,14 @@ class Overseer(GivenOverseer):
             self._abandon()
             raise
 
-    def _tell_displaced(self) -> None:
+    def _report_displaced(self) -> None:
         by: dict[str, list[str]] = {}
         for option, who in self.argparser.displaced.items():
             by.setdefault(who, []).append(option)
         for who, options in by.items():
             self.say(f"note: {', '.join(options)} {'is' if len(options) == 1 else 'are'} of {who} here, not voirkit's own.")
 
-    def _tell_voirfiles(self) -> None:
+    def _report_voirfiles(self) -> None:
         if self.voirfiles:
             overridden = [", ".join(probe.selectors) for probe in self.probes if probe.overrides]
             changes = f"; the values of {', '.join(overridden)} are overridden" if overridden else ""
@@ -274,13 +322,8 @@ class Overseer(GivenOverseer):
 
     def _configure(self, argv: Sequence[str], typed: str | None) -> None:
         chosen = self.argparser.early_values(argv, "--config")
-        settings = configuration.collect(typed, current_folder(), chosen, search=self._recording)
+        settings = configuration.collect(typed, current_folder(), chosen, search=self._is_recorded)
         self.argparser.apply(settings)
-
-    def _find(self, options: Namespace) -> Program:
-        if options.MODULE is not None:
-            return module(options.MODULE, options.ARGV)
-        return script(options.SCRIPT, options.ARGV)
 
     def _abandon(self) -> None:
         """Resume no instrument any more."""
@@ -293,7 +336,7 @@ class Overseer(GivenOverseer):
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
         when_imported("giving", _load_streams)
-        self._open_log()
+        self.record.open_log()
         super()._prepare()
         self._refuse()
 
@@ -301,55 +344,7 @@ class Overseer(GivenOverseer):
 
     def _deactivate(self) -> None:
         if os.getpid() == self._pid:
-            do_all([probe.switch_off for probe in reversed(self.probes)], self.warn)
-
-    # the log
-
-    def _open_log(self) -> None:
-        from voirkit.runs.lines import DataDescriptor, to_json
-
-        descriptor = DataDescriptor(self._logfile) if self._logfile is not None else None
-        self._descriptor = descriptor
-
-        def sink(data: Any) -> None:
-            line = to_json(data)
-            if descriptor is not None:
-                descriptor.write(line)
-            if self._record is not None:
-                self._record.log(line)
-            elif self._early is not None:
-                self._early.append(line)
-
-        self.log.to(sink)
-
-    def _begin_record(self, argv: Sequence[str]) -> None:
-        if not self._recording:
-            self._early = None
-            return
-        from voirkit.errors import RunDirectoryError
-        from voirkit.runs import directory, manifest
-        from voirkit.runs.record import Record
-
-        assert self.program is not None
-        command = [self.program.name, *self.options.ARGV]
-        own = list(argv[: len(argv) - len(command)])
-        try:
-            path = directory.make(self.options.run_dir, self.program.name, self.options.force)
-        except RunDirectoryError as exc:
-            if self.options.run_dir is not None:
-                raise
-            self.warn(f"{exc}\n  This run is not recorded; --run-dir DIR records it elsewhere.")
-            self._early = None
-            return
-        begun = {**manifest.begin(__version__, command, own, current_folder(), self._begun_ns), "voirfiles": self.voirfiles}
-        self._record = Record(path, self.warn, begun)
-        self.run_dir = path
-        self.summary.update(command=command, world_size=begun["world_size"])
-        recording.prepare(path, begun["rank"], begun["host"], self.options.trace_limit, self.warn, begun["world_size"])
-        for line in self._early or ():
-            self._record.log(line)
-        self._early = None
-        import_times.begin()
+            run_all([probe.switch_off for probe in reversed(self.probes)], self.warn)
 
     # given
 
@@ -394,77 +389,52 @@ class Overseer(GivenOverseer):
         error = as_error(exc, instrument)
         not_begun = self.phases.load_script.pending or (isinstance(exc, VoirkitError) and self.phases.run_script.pending)
         if not_begun and self.status == "running":
-            self._wrong.append(error)  # the script has not started: the user had better know now
+            self._faults.append(error)  # the script has not started: the user had better know now
         else:
             self.warn(f"{error}\n  It is switched off; the program goes on.")
 
     def _refuse(self) -> None:
         """End the run, before the script starts, with the first thing that was found wrong."""
-        if self._wrong:
-            raise self._wrong[0]
+        if self._faults:
+            raise self._faults[0]
 
     def _on_stop(self, value: object = None) -> None:
         # Those who wait for finalize are resumed by it as ever: it comes after a stop as well.
         waiting, self._plan[self.phases.finalize] = self._plan[self.phases.finalize], []
         super()._on_stop(value)
         self._plan[self.phases.finalize] = waiting
-        self._ended, self._exit_code = "normal", 0
+        self.outcome.end_normally()
 
     def _on_error(self, exc: BaseException) -> None:
         try:
-            self._ended, self._exit_code = how_it_ended(exc)
-            self._refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
+            self.outcome.end_by(exc)
+            self.outcome.is_refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
             self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
         except BaseException as later:  # a signal handler of the program's: this is what python ends with
-            self._ended, self._exit_code = how_it_ended(later)
+            self.outcome.end_by(later)
             raise
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a child that the script forked came this far; the run is its parent's
-        if self._script_ended_ns is None:
-            self._script_ended_ns = time.perf_counter_ns()  # it failed where it only defines
-        if self._record is not None:
-            self._record.script_ended(self._script_ended_ns)
+        self.record.end_script()  # it may have failed where it only defines
         try:
             self.status = "ended"
-            ends = [self._close, self._end_streams] if self._refused else [self._finalize, self._close]
-            do_all([*ends, self._hand_back, self.log.end], self.warn)
+            ends = [self._close, self._end_streams] if self.outcome.is_refused else [self._finalize, self._close]
+            run_all([*ends, recording.end, alias.remove, self.log.end], self.warn)
         except BaseException as exc:
-            self._ended, self._exit_code = how_it_ended(exc)
+            self.outcome.end_by(exc)
             raise
         finally:
-            self._end_record()
-            import_times.end()
-            if self._traced:
-                recording.go_on()
+            self.record.end()
             if self.program is not None:
                 self.program.release()
-            if getattr(self, "_descriptor", None) is not None:
-                self._descriptor.close()  # type: ignore[union-attr]  # just tested
             helpers.set_current_overseer(None)
 
     def _finalize(self) -> None:
         with self.run_phase(self.phases.finalize):
             ends = [probe.end for probe in self.probes]
-            do_all([self._deactivate, *ends, self._end_streams, self._end_trace], self.warn)
-
-    def _hand_back(self) -> None:
-        recording.end()
-        alias.remove()
-
-    def _end_trace(self) -> None:
-        """Nothing is recorded from here on."""
-        recorder = sys.modules.get(recording.RECORDER)
-        if recorder is not None and recorder.has_recorded():
-            import_times.record()
-        self._imports_ns = import_times.end()
-        totals = recording.end()
-        if totals is None or self._record is None:
-            return
-        self._duration_s = self._record.duration_s  # what follows is no part of the run
-        summary.add_trace(self.summary, totals, self._duration_s)
-        self._traced = True
+            run_all([self._deactivate, *ends, self._end_streams, self.record.end_trace], self.warn)
 
     def _step(self, generator: Any, phase: Phase, throw: bool) -> Any:
         try:
@@ -474,100 +444,11 @@ class Overseer(GivenOverseer):
                 raise
             return None  # there is nothing left to stop
 
-    def _end_record(self, late: bool = False) -> None:
-        if self._record is None:
-            return
-        try:
-            self._summarise()
-            if self._traced or completion.are_there(self._record.path):  # by processes that the script has started
-                self._record.end(self._ended, self.exit_code, self.summary)  # read by what completes it
-                self._complete(self._record)
-            if not late and children.has_running_children():
-                self.say("processes that the script has started still run: what they do is reported when they have ended.")
-                children.after_children(self._complete_late)
-            if not late:
-                self._check()
-            self._record.end(self._ended, self.exit_code, {**self.summary, "warnings": self._warnings, "exit_code": self.exit_code})
-        except Exception as exc:  # an instrument may have put anything into the summary
-            self.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
-
-    def _complete(self, record: Record) -> None:
-        """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""
-        draw = None if self._quiet else (*_columns(), record.path.removeprefix(current_folder() + os.sep))
-        rank = record.manifest["rank"]
-        if record.is_whole:  # else nothing can be written there, which has been told
-            before = os.times()
-            completed, self.table = completion.finish(record.path, rank, self.warn, draw)
-            after = os.times()
-            self.summary = completed or self.summary
-            # Of all children: the only one that ends meanwhile.
-            used = after.children_user + after.children_system - before.children_user - before.children_system
-            cost = self.summary["overhead"]
-            cost["completing_s"] = round(used, 3)
-            cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
-        self._warnings += [text for text in self.summary["warnings"] if text not in self._warnings]
-        dropped = self.summary["dropped"]
-        for name, n in completion.dropped_by_others(record.path, rank).items():
-            dropped[name] = dropped.get(name, 0) + n
-        for line in completion.lost(dropped):
-            self.warn(line)
-
-    def _complete_late(self) -> None:
-        """Python has waited for the processes that the script had left behind: they are part of the run."""
-        if self._record is None or os.getpid() != self._pid:
-            return
-        recording.end_late()
-        self._record.script_ended(time.perf_counter_ns())
-        self._duration_s = self._record.duration_s
-        self._end_record(late=True)
-        say_as_it_is(self.table)
-
-    def _wall(self) -> dict[str, Any] | None:
-        """The account of the wall time as far as it is known without steps; whatever completes the record knows more."""
-        if self._record is None:
-            return None
-        from voirkit.runs.wall import Moments, without_steps
-
-        return without_steps(Moments(self._record.manifest), self._duration_s, {"import": self._imports_ns * 1e-9})
-
-    def _check(self) -> None:
+    def check_requirements(self) -> None:
         """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""
-        if rank_and_world_size()[0] > 0:
-            return
-        self.failures += [failure for condition in self._required if (failure := condition.failure(self.summary)) is not None]
-
-    def _summarise(self) -> None:
-        if self.summary.get("loss"):
-            from voirkit.runs.alerts import alerts
-
-            self.summary["alerts"] = alerts(self.summary)
-        given = self._given
-        if self._record is not None and not self._duration_s:
-            self._duration_s = self._record.duration_s
-        self.summary["wall"] = self._wall()
-        for key, value in summary.empty(__version__).items():
-            self.summary.setdefault(key, value)
-        self.summary.update(
-            warnings=self._warnings,
-            exit_code=self.exit_code,
-            script_exit_code=self._exit_code,
-            ended=self._ended,
-            duration_s=self._duration_s or None,
-            given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
-            probes=[
-                {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events, "overrides": p.overrides}
-                for p in self.probes
-            ],
-            dropped={**self.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in self.probes if p.dropped}},
-        )  # fmt: skip
-
-
-def _columns() -> tuple[int, bool]:
-    """How wide the terminal is that shows what is said on stderr, and whether it is one."""
-    try:
-        return min(os.get_terminal_size(2).columns, 120), True
-    except OSError:
-        return 100, False
+        if rank_and_world_size()[0] == 0:
+            failures = [condition.failure(self.summary) for condition in self._required]
+            self.outcome.failures += [failure for failure in failures if failure is not None]
 
 
 def _load_streams(_: object) -> None:

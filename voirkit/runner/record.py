@@ -1,0 +1,208 @@
+"""What is kept of a run: its log from the first line on, its directory once there is a script to run, and its summary at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from voirkit import __version__
+from voirkit.errors import RunDirectoryError, say_as_it_is
+from voirkit.processes import children
+from voirkit.runner import completion, import_times, recording
+from voirkit.runner.outcome import shorten, text_of
+from voirkit.runner.script import current_folder
+from voirkit.runs import summary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from voirkit.runner.overseer import Overseer
+    from voirkit.runs.lines import DataDescriptor
+    from voirkit.runs.record import Record
+
+
+class RunRecord:
+    """The record of the run that an overseer leads.
+
+    Args:
+        ov: The overseer.
+        logfile: A file descriptor to send the log to, line by line, or None.
+        has_directory: Whether to make a run directory.
+        begun_ns: When the run began (``time.perf_counter_ns``).
+
+    Attributes:
+        path: Absolute path of the run directory, or None.
+        table: The summary of a run that trained, as text.
+    """
+
+    def __init__(self, ov: Overseer, logfile: int | None, has_directory: bool, begun_ns: int) -> None:
+        self._ov, self._logfile, self._begun_ns = ov, logfile, begun_ns
+        self._pid = os.getpid()
+        self.path: str | None = None
+        self.table = ""
+        self._files: Record | None = None
+        self._early: list[str] | None = [] if has_directory else None  # log lines from before the run directory is made
+        self._descriptor: DataDescriptor | None = None
+        self._script_ended_ns: int | None = None
+        self._imports_ns = 0
+        self._duration_s = 0.0
+        self._has_trace = False
+
+    def open_log(self) -> None:
+        """Have what is logged written from now on."""
+        from voirkit.runs.lines import DataDescriptor, to_json
+
+        descriptor = self._descriptor = DataDescriptor(self._logfile) if self._logfile is not None else None
+
+        def sink(data: Any) -> None:
+            line = to_json(data)
+            if descriptor is not None:
+                descriptor.write(line)
+            if self._files is not None:
+                self._files.log(line)
+            elif self._early is not None:
+                self._early.append(line)
+
+        self._ov.log.to(sink)
+
+    def begin(self, argv: Sequence[str]) -> None:
+        """Make the run directory, and have spans recorded into it."""
+        early, self._early = self._early, None
+        if early is None:
+            return
+        from voirkit.runs import directory, manifest
+        from voirkit.runs.record import Record
+
+        ov = self._ov
+        assert ov.program is not None
+        options, command = ov.options, [ov.program.name, *ov.options.ARGV]
+        try:
+            path = directory.make(options.run_dir, ov.program.name, options.force)
+        except RunDirectoryError as exc:
+            if options.run_dir is not None:
+                raise
+            ov.warn(f"{exc}\n  This run is not recorded; --run-dir DIR records it elsewhere.")
+            return
+        own = list(argv[: len(argv) - len(command)])
+        begun = {**manifest.begin(__version__, command, own, current_folder(), self._begun_ns), "voirfiles": ov.voirfiles}
+        self.path, self._files = path, Record(path, ov.warn, begun)
+        ov.summary.update(command=command, world_size=begun["world_size"])
+        recording.prepare(path, begun["rank"], begun["host"], options.trace_limit, ov.warn, begun["world_size"])
+        for line in early:
+            self._files.log(line)
+        import_times.begin()
+
+    def end_script(self) -> None:
+        """Note that the script has come to its end, the first time."""
+        if self._script_ended_ns is None:
+            self._script_ended_ns = time.perf_counter_ns()
+        if self._files is not None:
+            self._files.script_ended(self._script_ended_ns)
+
+    def end_trace(self) -> None:
+        """Nothing is recorded from here on."""
+        recorder = sys.modules.get(recording.RECORDER)
+        if recorder is not None and recorder.has_recorded():
+            import_times.record()
+        self._imports_ns = import_times.end()
+        totals = recording.end()
+        if totals is not None and self._files is not None:
+            self._duration_s = self._files.duration_s  # what follows is no part of the run
+            summary.add_trace(self._ov.summary, totals, self._duration_s)
+            self._has_trace = True
+
+    def end(self) -> None:
+        """Write the summary, and have what comes after the run recorded as well."""
+        self._write()
+        import_times.end()
+        if self._has_trace:
+            recording.go_on()
+        if self._descriptor is not None:
+            self._descriptor.close()
+
+    def _write(self, late: bool = False) -> None:
+        ov, files = self._ov, self._files
+        if files is None:
+            return
+        try:
+            self._summarise(files)
+            if self._has_trace or completion.has_segments(files.path):  # of processes that the script has started
+                files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
+                self._complete(files)
+            if not late and children.has_running_children():
+                ov.say("processes that the script has started still run: they are reported when they have ended.")
+                children.after_children(self._complete_late)
+            if not late:
+                ov.check_requirements()
+            files.end(ov.outcome.ended, ov.exit_code, {**ov.summary, "warnings": ov.warnings, "exit_code": ov.exit_code})
+        except Exception as exc:  # an instrument may have put anything into the summary
+            ov.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
+
+    def _complete(self, files: Record) -> None:
+        """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""
+        ov, rank = self._ov, files.manifest["rank"]
+        if files.is_whole:  # else nothing can be written there, of which the user has been warned
+            before = os.times()
+            draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
+            completed, self.table = completion.finish(files.path, rank, ov.warn, draw)
+            after = os.times()
+            ov.summary = completed or ov.summary
+            # Of all children: the only one that ends meanwhile.
+            used = after.children_user + after.children_system - before.children_user - before.children_system
+            cost = ov.summary["overhead"]
+            cost["completing_s"] = round(used, 3)
+            cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
+        ov.warnings += [text for text in ov.summary["warnings"] if text not in ov.warnings]
+        dropped = ov.summary["dropped"]
+        for name, n in completion.dropped_by_others(files.path, rank).items():
+            dropped[name] = dropped.get(name, 0) + n
+        for line in completion.describe_dropped(dropped):
+            ov.warn(line)
+
+    def _complete_late(self) -> None:
+        """Python has waited for the processes that the script had left behind: they are part of the run."""
+        if self._files is None or os.getpid() != self._pid:
+            return
+        recording.end_late()
+        self._files.script_ended(time.perf_counter_ns())
+        self._duration_s = self._files.duration_s
+        self._write(late=True)
+        say_as_it_is(self.table)
+
+    def _summarise(self, files: Record) -> None:
+        """Put what the run itself knows into the summary; what completes the record knows more."""
+        from voirkit.runs.wall import Moments, without_steps
+
+        ov, given = self._ov, self._ov.given_stream
+        if ov.summary.get("loss"):
+            from voirkit.runs.alerts import alerts
+
+            ov.summary["alerts"] = alerts(ov.summary)
+        self._duration_s = self._duration_s or files.duration_s
+        for key, value in summary.empty(__version__).items():
+            ov.summary.setdefault(key, value)
+        ov.summary.update(
+            wall=without_steps(Moments(files.manifest), self._duration_s, {"import": self._imports_ns * 1e-9}),
+            warnings=ov.warnings,
+            exit_code=ov.exit_code,
+            script_exit_code=ov.outcome.script_exit_code,
+            ended=ov.outcome.ended,
+            duration_s=self._duration_s or None,
+            given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
+            probes=[
+                {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events, "overrides": p.overrides}
+                for p in ov.probes
+            ],
+            dropped={**ov.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in ov.probes if p.dropped}},
+        )
+
+
+def _terminal() -> tuple[int, bool]:
+    """How wide the terminal is that shows what is said on stderr, and whether it is one."""
+    try:
+        return min(os.get_terminal_size(2).columns, 120), True
+    except OSError:
+        return 100, False
