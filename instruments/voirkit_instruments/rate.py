@@ -11,8 +11,8 @@ import time
 from threading import get_ident
 
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.rates.durations import seconds
-from voirkit_instruments.rates.items import ItemCounter, count_items
+from voirkit_instruments.flag_values import duration
+from voirkit_instruments.steps.batch_sizes import ItemCounter, count_items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class StepRate:
         if method is not None and method not in METHODS:
             raise ValueError(f"method={method!r} is none of 'delta', 'wrap' and None (both).")
         timed = isinstance(interval, str) and not interval.strip().isdigit()
-        self._interval_ns = int(seconds(interval) * 1e9) if timed and isinstance(interval, str) else None
+        self._interval_ns = int(duration(interval) * 1e9) if timed and isinstance(interval, str) else None
         self._interval_steps = 1 if timed else int(interval)
         self._give, self._count, self._skip, self._method = give, count, skip, method
         self._sync, self._clock = sync, clock

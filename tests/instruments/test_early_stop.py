@@ -12,9 +12,8 @@ import pytest
 from small_overseer import SmallOverseer
 
 from voirkit.phases import StopProgram
-from voirkit_instruments.early_stop.record import early_stop, stop_after_rates, stop_after_time
-from voirkit_instruments.early_stop.record_stopper import Stopper, interruptible
-from voirkit_instruments.rates.durations import seconds
+from voirkit_instruments.early_stop.record import Stopper, early_stop, interruptible, stop_after_rates, stop_after_time
+from voirkit_instruments.flag_values import duration as seconds
 
 if TYPE_CHECKING:
     from conftest import Place

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from voirkit_instruments.rates.items import ItemCounter, count_items
+from voirkit_instruments.steps.batch_sizes import ItemCounter, count_items
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
 Pair = namedtuple("Pair", "x y")

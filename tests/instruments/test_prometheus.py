@@ -16,7 +16,7 @@ from conftest import CLEAN, Place
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from live_training import TRAINING
 
-from voirkit_instruments.flag_values import address
+from voirkit_instruments.monitor import address
 
 pytest.importorskip("prometheus_client")
 SCRIPT = TRAINING + "Training(length=40).epoch()\nprint('trained', flush=True)\ninput()\n"

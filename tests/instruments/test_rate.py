@@ -8,7 +8,7 @@ import pytest
 from small_overseer import Clock, SmallOverseer
 
 from voirkit_instruments.rate import StepRate, rate
-from voirkit_instruments.rates.items import count_items
+from voirkit_instruments.steps.batch_sizes import count_items
 
 
 class Steps:

@@ -12,7 +12,7 @@ from small_overseer import Clock, SmallOverseer
 from torch.utils.data import DataLoader, TensorDataset
 
 from voirkit_instruments.rates import compute_rate, instrument_rates, loading_rate, train_rate
-from voirkit_instruments.rates.observed_rate import Rate
+from voirkit_instruments.rates.record import Rate
 
 
 @pytest.fixture

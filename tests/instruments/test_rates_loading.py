@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from voirkit_instruments.rates.loading import LoaderWatch
+from voirkit_instruments.rates.record_loading import LoaderWatch
 
 
 class Slow(torch.utils.data.Dataset[torch.Tensor]):
@@ -145,7 +145,7 @@ def test_what_can_not_be_observed_is_said_and_left_alone(watched: Watched, make:
     assert len(list(loader)) > 0
     assert watched.arrived == []
     assert len(watched.warned) == 1
-    assert "can not be observed" in watched.warned[0]
+    assert "cannot be observed" in watched.warned[0]
 
 
 def test_a_class_whose_iter_is_a_generator_is_said_once_for_all_its_objects(watched: Watched) -> None:

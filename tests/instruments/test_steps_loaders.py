@@ -14,7 +14,7 @@ import torch
 from phases import STEP, Kept, net, points, train, watched
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from voirkit_instruments.steps.record_lengths import batches
+from voirkit_instruments.steps.batch_sizes import batches
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.rates.throughput import Throughput, figures
+from voirkit_instruments.rates.record import Throughput, figures
 
 SECOND = 1_000_000_000
 

@@ -11,7 +11,7 @@ from small_overseer import SmallOverseer
 
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.suggestions import Candidates
-from voirkit_instruments.verify.record import sources, verify
+from voirkit_instruments.verify.record import probes_of, verify
 from voirkit_instruments.verify.show import report
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Probe:
     ],
 )
 def test_a_reading_comes_from_the_probe_that_captures_its_name(reading: str, selector: str, captures: bool) -> None:
-    assert bool(sources(reading, [Probe(selector)])) is captures
+    assert bool(probes_of(reading, [Probe(selector)])) is captures
 
 
 # what a script offers

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import whole_number
+
+
+def _is_script(word: str, following: Sequence[str]) -> bool:
+    from voirkit_instruments.calls.record_modules import is_script
+
+    return is_script(word, following)
+
 
 INSTRUMENT = Instrument(
     "calls",
@@ -12,10 +21,15 @@ INSTRUMENT = Instrument(
         Option(
             "--calls",
             "record calls of the functions of these modules, torch or your own, with commas (default: those that training calls)",
-            type=str, const=True, metavar="MODULES", is_script=flag_values.is_script_behind_calls,
+            type=str, const=True, metavar="MODULES", is_script=_is_script,
         ),
-        Option("--calls-every", "record the calls of one step in N", type=flag_values.every, metavar="N"),
-        Option("--calls-warmup", "with --calls-every: record all calls of the first M steps", type=flag_values.whole, metavar="M"),
+        Option(
+            "--calls-every", "record the calls of one step in N",
+            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000), metavar="N",
+        ),
+        Option(
+            "--calls-warmup", "with --calls-every: record all calls of the first M steps", type=whole_number("no number of steps"), metavar="M",
+        ),
         Option(
             "--calls-list", "print what --calls would record, what not and why, and exit",
             prints="voirkit_instruments.calls.record_list:print_list",

@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from zlib import crc32
 
-from voirkit_instruments.steps.record_lengths import only_looks
+from voirkit_instruments.steps.batch_sizes import only_looks
 from voirkit_instruments.steps.tensor_memory import is_readable
 
 TYPE_CHECKING = False

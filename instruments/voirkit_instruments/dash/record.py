@@ -1,20 +1,77 @@
 """`--dash`: a live view of the run, below the script's output in a terminal, or as a line a second on any other standard error.
 
 Never touches the script's streams, and imports what draws only when the flag is on.
+Steps, rates and progress are read from the trace like any other reader does it, so that nothing is added to what a step costs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+
+from voirkit.imports import when_imported
+from voirkit.runner.recording import RECORDER
+from voirkit.runs.ranks import rank_and_world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from voirkit.live.picture import Picture
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
+
+EVERY_S = 1.0
+MOST = 1 << 10  # records that are read at a time: about 150 steps
+
+
+class OwnSteps:
+    """What this process has recorded of its steps; of several ranks what all have: one alone takes waiting for another for its own work.
+
+    Args:
+        ov: The overseer of the run.
+    """
+
+    def __init__(self, ov: Overseer) -> None:
+        self._ov = ov
+        self._rank, self._ranks = rank_and_world_size()
+        self._steps: Any = None
+        self._workers: Any = None
+        self._picture: Picture | None = None
+        self._next_s = 0.0
+        # What reads the trace is loaded by the thread that imports torch: one that imports beside it could meet a fork.
+        when_imported(RECORDER, self._load)
+
+    def _load(self, _: object) -> None:
+        if self._ov.run_dir is None:
+            return
+        from voirkit.live.steps import LiveSteps
+        from voirkit.live.workers import Workers
+
+        self._workers = Workers(os.getpid())
+        self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)
+
+    def picture(self) -> Picture | None:
+        """The steps as they are now, or were a second ago at most; None as long as there are none."""
+        if self._steps is None or time.monotonic() < self._next_s:
+            return self._picture
+        self._next_s = time.monotonic() + EVERY_S
+        if self._steps.update(os.cpu_count()):
+            self._picture = self._make_picture()
+        return self._picture
+
+    def _make_picture(self) -> Picture | None:
+        from voirkit.live.picture import Picture
+        from voirkit.live.steps import devices
+
+        picture = Picture()
+        self._steps.fill(picture)
+        picture.devices = list(devices(self._steps.window.counters, self._rank))
+        if picture.workers:
+            picture.worker_shares = self._workers.sample()
+        return picture if picture.steps is not None or picture.progress or picture.devices else None
 
 
 def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
@@ -38,8 +95,7 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     if os.environ.get("RANK", "0") != "0":
         return
     from voirkit_instruments.dash.board import Board
-    from voirkit_instruments.dash.record_steps import OwnSteps
-    from voirkit_instruments.dash.show_live import view_for
+    from voirkit_instruments.dash.show import view_for
 
     board, steps = Board(), OwnSteps(ov)
     ov.given.subscribe(board.update)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import duration, whole_number
 
 INSTRUMENT = Instrument(
     "early_stop",
@@ -12,10 +12,10 @@ INSTRUMENT = Instrument(
         Option(
             "--stop",
             "stop the script after N values of the rate (train_rate, if none is asked for)",
-            type=flag_values.positive,
+            type=whole_number("not a number of rates", " of at least 1", 1),
             metavar="N",
         ),
-        Option("--stop-after", "stop the script after this time: 30s, 5m, 1.5h, 250ms", type=flag_values.duration, metavar="TIME"),
+        Option("--stop-after", "stop the script after this time: 30s, 5m, 1.5h, 250ms", type=duration, metavar="TIME"),
     ),
     record="voirkit_instruments.early_stop.record:record",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import read_by, whole_number
 
 INSTRUMENT = Instrument(
     "loader_sweep",
@@ -12,9 +12,9 @@ INSTRUMENT = Instrument(
         Option(
             "--loader-sweep",
             "run the script for STEPS steps with each of several numbers of loader workers, and report the best (default: 40)",
-            type=flag_values.steps, const=40, metavar="STEPS",
+            type=whole_number("no number of steps to measure", " of at least 8", 8), const=40, metavar="STEPS",
         ),
-        Option("--loader-setting", type=flag_values.setting),
+        Option("--loader-setting", type=read_by("voirkit_instruments.loader_sweep.record_setting:read")),
     ),
     record="voirkit_instruments.loader_sweep.record:record",
 )  # fmt: skip

@@ -42,7 +42,7 @@ def read(text: str) -> dict[str, int]:
 def loader_setting(ov: Overseer, setting: Mapping[str, int]) -> Iterator[PhaseWithPriority]:
     """Run with this setting."""
     from voirkit.intercept import Patches
-    from voirkit_instruments.early_stop.record_stopper import Stopper
+    from voirkit_instruments.early_stop.record import Stopper
 
     patches, stopper = Patches(), Stopper(ov)
     hooks: list[Any] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import one_of
 
 INSTRUMENT = Instrument(
     "memory",
@@ -13,7 +13,7 @@ INSTRUMENT = Instrument(
             "--memory-snapshot",
             "report the memory of each phase, with --torch-profile of each operator too, and keep CUDA's history of allocations; "
             "=tracemalloc adds Python objects and slows the program down",
-            type=flag_values.memory, const="rss", metavar="tracemalloc",
+            type=one_of("rss", "tracemalloc"), const="rss", metavar="tracemalloc",
         ),
     ),
     record="voirkit_instruments.memory.record:record",

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import duration
+
+
+def address(text: str) -> tuple[str, int]:
+    """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given."""
+    host, colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
+        raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
 
 COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")  # bytes since some beginning; other figures are levels
 
@@ -13,12 +22,12 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--monitor", "sample processor, memory, storage, network and GPUs every SECONDS (default: 1)",
-            type=flag_values.duration, const=1.0, metavar="SECONDS",
+            type=duration, const=1.0, metavar="SECONDS",
         ),
         Option(
             "--prometheus",
             "serve rates, steps, shares and what --monitor samples to Prometheus, on this machine only unless HOST is given",
-            type=flag_values.address, metavar="[HOST:]PORT",
+            type=address, metavar="[HOST:]PORT",
         ),
     ),
     record="voirkit_instruments.monitor.record:record",

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import whole_number
+
+
+def _watched_too(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not words or not set(words) <= {"buffers", "state"}:
+        raise ValueError(f"{text!r} is not known; give buffers, state, or both with a comma between.")
+    return words
+
 
 INSTRUMENT = Instrument(
     "parameters",
@@ -12,11 +20,11 @@ INSTRUMENT = Instrument(
         Option(
             "--parameters",
             "record norms, changes, gradients and NaN of each parameter at optimizer steps, in full every EVERY steps (default: 50)",
-            type=flag_values.every, const=0, metavar="EVERY",
+            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000), const=0, metavar="EVERY",
         ),
         Option(
             "--parameters-of", "also record the models' buffers, the optimizers' state, or both; implies --parameters",
-            type=flag_values.parameters_of, metavar="buffers,state",
+            type=_watched_too, metavar="buffers,state",
         ),
     ),
     record="voirkit_instruments.parameters.record:record",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import whole_number
 
 # Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
 FLAME_HZ = 97
@@ -19,7 +19,7 @@ NATIVE = Instrument(
         Option(
             "--native",
             f"sample C functions of each phase, and with --loader of each loader operation, with perf (default: {NATIVE_HZ} Hz)",
-            type=flag_values.hertz, const=NATIVE_HZ, metavar="HERTZ",
+            type=whole_number("no rate", " of samples a second, at most 20000", 1, 20_000), const=NATIVE_HZ, metavar="HERTZ",
         ),
     ),
     record="voirkit_instruments.stacks.record_native:record",
@@ -38,7 +38,7 @@ FLAME = Instrument(
             "--flame",
             f"sample the stacks of all threads and workers with py-spy, for a flame graph of each phase; with --native C functions too "
             f"(default: {FLAME_HZ} Hz)",
-            type=flag_values.stacks, const=FLAME_HZ, metavar="HERTZ",
+            type=whole_number("no rate", " of stacks a second, at most 1000", 1, 1000), const=FLAME_HZ, metavar="HERTZ",
         ),
         Option("--gil", "with --flame: only threads that hold the GIL"),
     ),

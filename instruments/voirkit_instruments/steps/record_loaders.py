@@ -12,8 +12,8 @@ import threading
 import weakref
 
 from voirkit.probes.around import ABSENT
+from voirkit_instruments.steps.batch_sizes import batches
 from voirkit_instruments.steps.record_compute import now
-from voirkit_instruments.steps.record_lengths import batches
 from voirkit_instruments.steps.record_spans import UNKNOWN
 
 TYPE_CHECKING = False

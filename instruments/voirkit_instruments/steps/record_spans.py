@@ -10,8 +10,8 @@ import threading
 import weakref
 
 from voirkit_instruments.loader_numbers import LoaderNumbers, is_starting_worker
-from voirkit_instruments.rates.items import count_items
 from voirkit_instruments.steps import record_plain as steps_plain
+from voirkit_instruments.steps.batch_sizes import count_items
 from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 
 TYPE_CHECKING = False

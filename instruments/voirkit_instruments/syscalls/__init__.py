@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import one_of
 
 FOLDER = "syscalls"  # of a run directory
+
+# Every call's count; with arguments; those on files, with arguments; what this process can count by itself.
+MODES = ("full", "files", "counts", "counters")
 
 INSTRUMENT = Instrument(
     "syscalls",
@@ -15,7 +18,7 @@ INSTRUMENT = Instrument(
             "--syscalls",
             "count system calls of each phase, thread and worker, with kernel tracing as root, else with strace; "
             "=full and =files keep each call with its arguments, =counters needs no tool (default: counts)",
-            type=flag_values.syscalls, const="counts", metavar="|".join(flag_values.SYSCALLS),
+            type=one_of(*MODES), const="counts", metavar="|".join(MODES),
         ),
     ),
     record="voirkit_instruments.syscalls.record:record",

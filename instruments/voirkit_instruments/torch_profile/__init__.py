@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import read_by
 
 FOLDER = "torch_profile"  # of a run directory
 
@@ -15,7 +15,7 @@ INSTRUMENT = Instrument(
             "--torch-profile",
             "record operators and kernels with torch's profiler in a window of steps "
             "(default: 5:0:3, which skips 5 steps and records 3)",
-            type=flag_values.window, const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
+            type=read_by("voirkit_instruments.torch_profile.record_steps:read"), const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
         ),
     ),
     record="voirkit_instruments.torch_profile.record:record",

@@ -1,6 +1,6 @@
 """``--verify``: which readings arrive, from which probe, how often; whether the loss falls and the rates exist.
 
-Beside it, which of them voirkit has without any probe.
+Beside it, which of them voirkit has without any probe, from what the steps instrument has recorded.
 
 Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss
 some hundred detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
@@ -13,6 +13,7 @@ import os
 import re
 import sys
 
+from voirkit.runner.recording import RECORDER
 from voirkit_instruments.steps.record_loss import Losses
 
 TYPE_CHECKING = False
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from voirkit.live.steps import LiveSteps
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 ESSENTIAL = ("loss", "step+batch", "use_cuda")
 READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")
 RATES = ("train_rate", "loading_rate", "compute_rate")
+NAMES = ("train_rate", "loading_rate", "compute_rate", "step+batch", "loader", "compute_start/end", "model", "use_cuda", "loss", "options")
 _KEYS = ("loss", "use_cuda", "options", "model", "loader")
 
 
@@ -66,7 +69,7 @@ class Arrivals:
             self.recorded.add("compute_start/end")
 
 
-def sources(reading: str, probes: list[Any]) -> list[Any]:
+def probes_of(reading: str, probes: list[Any]) -> list[Any]:
     """The probes whose selectors capture what a reading needs."""
     wanted = {"step+batch": ("step",), "compute_start/end": ("compute_start",)}.get(reading, (reading,))
     return [p for p in probes if any(_captures(selector, name) for selector in p.selectors for name in wanted)]
@@ -101,7 +104,7 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     """What the summary says under ``verify``."""
     readings = {
-        name: {"events": count, "probes": [_shown(p) for p in sources(name, ov.probes)], "recorded": name in arrivals.recorded}
+        name: {"events": count, "probes": [_as_document(p) for p in probes_of(name, ov.probes)], "recorded": name in arrivals.recorded}
         for name, count in arrivals.counts.items()
     }
     means = arrivals.loss.means()
@@ -123,17 +126,59 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
 
 def _without_probes(ov: Overseer) -> dict[str, Any]:
     from voirkit_instruments.steps.record_values import values_of
-    from voirkit_instruments.verify.record_steps import NAMES, without_probes
 
     try:
-        return without_probes(ov.run_dir, values_of(ov).n_losses)
+        return readings_of_steps(ov.run_dir, values_of(ov).n_losses)
     except Exception as exc:  # the disk, or a trace that something else has written to: no reason to fail the check
-        ov.warn(f"--verify: what is known without probes can not be read ({type(exc).__name__}: {exc}).")
+        ov.warn(f"--verify: what is known without probes cannot be read ({type(exc).__name__}: {exc}).")
         return dict.fromkeys(NAMES)
 
 
-def _shown(probe: Any) -> dict[str, Any]:
+def _as_document(probe: Any) -> dict[str, Any]:
     return {"selector": ", ".join(probe.selectors), "where": probe.made_at, "events": probe.events}
+
+
+def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
+    """By reading: the median of a rate (items/s, of the last steps), how often something came, a model's class; None if it is not known.
+
+    Args:
+        run_dir: Where this process has recorded, or None.
+        losses: How many losses ``backward`` was called on.
+    """
+    found: dict[str, Any] = dict.fromkeys(NAMES)
+    if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
+        return found
+    from voirkit.live.picture import Picture
+    from voirkit.live.steps import LiveSteps
+
+    steps = LiveSteps(run_dir, pid=os.getpid())
+    steps.update()
+    while steps.is_behind:
+        steps.update()
+    picture = Picture()
+    steps.fill(picture)
+    if picture.steps is None:
+        return found
+    found.update((rate.name, rate.value) for rate in picture.rates)
+    batches = sum(n for counts in steps.window.counts.values() for n in counts.batches.values())
+    found["compute_start/end"], found["loader"] = picture.done, batches or None
+    if picture.steps["items"]:
+        found["step+batch"] = picture.done
+    found["loss"] = losses or None
+    found["model"] = _model(steps)
+    found["use_cuda"] = _uses_cuda(steps)
+    return found
+
+
+def _model(steps: LiveSteps) -> str | None:
+    """The class of the module that was called first while it trained."""
+    return next((str(known["module"]) for known in steps.arguments() if known.get("training")), None)
+
+
+def _uses_cuda(steps: LiveSteps) -> bool:
+    """Whether something took time on a GPU, or was copied to one."""
+    timed = any(name.kind == "device" for name in steps.names())
+    return timed or any(str(known.get("to", "")).startswith("cuda") for known in steps.arguments())
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:

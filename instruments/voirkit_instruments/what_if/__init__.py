@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option
-from voirkit_instruments import flag_values
+from voirkit_instruments.flag_values import read_by, whole_number
+
+_PAIRS = whole_number("no number of pairs", " of at least 5: with fewer, chance alone is on one side too often", 5, 1000)
 
 INSTRUMENT = Instrument(
     "what_if",
@@ -13,9 +15,10 @@ INSTRUMENT = Instrument(
             "--what-if",
             "run the script with and without a change, in pairs, and report the gain: num-threads=4, checkpoint-async ... "
             "(--what-if list prints all); with --stop N each run ends after N optimizer steps",
-            type=flag_values.what_if, metavar="NAME[=ARG]", repeatable=True, answers=("list",),
+            type=read_by("voirkit_instruments.what_if.record_changes:parse_change"), metavar="NAME[=ARG]", repeatable=True,
+            answers=("list",),
         ),
-        Option("--pairs", "with --what-if: number of pairs (default: 5)", type=flag_values.pairs, metavar="N"),
+        Option("--pairs", "with --what-if: number of pairs (default: 5)", type=_PAIRS, metavar="N"),
         Option("--what-if-setting", type=str),
     ),
     record="voirkit_instruments.what_if.record:record",

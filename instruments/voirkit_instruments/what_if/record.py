@@ -45,7 +45,7 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
         steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
     """
     from voirkit.intercept import Patches
-    from voirkit_instruments.early_stop.record_stopper import Stopper
+    from voirkit_instruments.early_stop.record import Stopper
     from voirkit_instruments.what_if.record_changes import make_change
 
     _end_with_the_driver()

@@ -1,7 +1,7 @@
 """The time that a script waits for its batches: inside the iterators of the loaders it has given.
 
 Never changes what the program sees: iterators are not replaced, only methods written in Python are wrapped, in place
-and reversibly. What is written in C, and a generator, can not be timed that way, and is said to be so.
+and reversibly. What is written in C, and a generator, cannot be timed that way, which is reported.
 
 Checked with torch 2.1 to 2.15 (``_BaseDataLoaderIter._next_data``, all of ``__next__`` but the profiler's range.
 ``__next__`` itself warns with ``stacklevel=2``: were it wrapped, that warning would name this file instead of the
@@ -30,7 +30,7 @@ class LoaderWatch:
     Args:
         arrived: Called with the task, begin and end (``time.perf_counter_ns()``) and the batch, in the thread that
             asked for it.
-        warn: Takes a sentence about a loader that can not be observed; said once for each type.
+        warn: Takes a sentence about a loader that cannot be observed; said once for each type.
     """
 
     def __init__(self, arrived: Arrived, warn: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ class LoaderWatch:
         self._seen.add(kind.__qualname__)
         reference = _reference(loader)
         if reference is None:
-            self._can_not(loader, "it is a built-in object")
+            self._report_unobservable(loader, "it is a built-in object")
             return
         self._loaders[id(loader)] = (reference, task)
         if hasattr(kind, "__next__"):
@@ -66,7 +66,7 @@ class LoaderWatch:
         # Every class that may be asked, since one that overrides __iter__ usually calls the one it overrides (as
         # accelerate does).
         if not [owner for owner in observable if self._patches.wrap(owner, "__iter__", self._iter)]:
-            self._can_not(loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python")
+            self._report_unobservable(loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python")
         kept = getattr(loader, "_iterator", None)  # a DataLoader with persistent workers reuses its first iterator
         if kept is not None and hasattr(type(kept), "__next__"):
             self._watch_iterator(kept, task)
@@ -80,17 +80,17 @@ class LoaderWatch:
         self._loaders.clear()
         self._iterators.clear()
 
-    def _can_not(self, loader: object, because: str) -> None:
+    def _report_unobservable(self, loader: object, because: str) -> None:
         name = type(loader).__qualname__
         if name not in self._unobserved:
             self._unobserved.add(name)
-            self._warn(f"the loading time of a {name} can not be observed without changing the program: {because}.")
+            self._warn(f"the loading time of a {name} cannot be observed without changing the program: {because}.")
 
     def _watch_iterator(self, iterator: object, task: str | None) -> None:
         reference = _reference(iterator)
-        owner, name = _asked(type(iterator))
+        owner, name = _method_of_next(type(iterator))
         if reference is None or owner is None or not self._patches.wrap(owner, name, self._next):
-            self._can_not(iterator, "it is an iterator that is not written in Python")
+            self._report_unobservable(iterator, "it is an iterator that is not written in Python")
             return
         for identity in [identity for identity, (alive, _) in self._iterators.items() if alive() is None]:
             del self._iterators[identity]  # those of earlier epochs
@@ -107,7 +107,7 @@ class LoaderWatch:
             try:
                 self._watch_iterator(iterator, known[1])
             except Exception as exc:  # whatever an odd class does when it is looked at
-                self._can_not(iterator, f"{type(exc).__name__}: {exc}")
+                self._report_unobservable(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
     def _next(self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,7 +143,7 @@ def _reference(thing: object) -> Callable[[], object] | None:
         return None
 
 
-def _asked(kind: type) -> tuple[type | None, str]:
+def _method_of_next(kind: type) -> tuple[type | None, str]:
     """The class and the name of the method that does the work of ``next(iterator)``, if it is written in Python."""
     for owner in kind.__mro__:
         if "__next__" not in vars(owner):
