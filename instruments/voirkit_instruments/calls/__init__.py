@@ -28,7 +28,8 @@ INSTRUMENT = Instrument(
             type=whole_number("no number of steps", " of at least 1", 1, 1_000_000), metavar="N",
         ),
         Option(
-            "--calls-warmup", "with --calls-every: record all calls of the first M steps", type=whole_number("no number of steps"), metavar="M",
+            "--calls-warmup", "with --calls-every: record all calls of the first M steps",
+            type=whole_number("no number of steps"), metavar="M",
         ),
         Option(
             "--calls-list", "print what --calls would record, what not and why, and exit",
