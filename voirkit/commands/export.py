@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from voirkit.commands.ends_by_signal import ends_by_signal
 from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.export.formats import formats, load
@@ -23,6 +24,8 @@ from voirkit.runs.selection import selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
+
     from voirkit.export.formats import Format
     from voirkit.runs.selection import Selection
 
@@ -45,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}")
     format = load(options.format)
     chosen = selection(options.steps, options.ranks)
-    with ends_by_signal(), open_run(path) as run:
+    with _ends_by_signal(), open_run(path) as run:
         target = _target(format, options.output, run)
         made = None
         if not target.startswith(("http://", "https://")):
@@ -54,6 +57,32 @@ def main(argv: Sequence[str]) -> int:
         for warning in (*_missing(run, chosen), *run.warnings):
             tell(warning)
     return 0
+
+
+@contextmanager
+def _ends_by_signal() -> Iterator[None]:
+    """Ctrl-C and SIGTERM: what the block has opened is cleared up, and the process then ends by the signal itself, for a shell to see."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, stop) for number in handled]
+    try:
+        yield
+    except BaseException:  # DuckDB makes a RuntimeError of it
+        if not received:
+            raise
+        signal.signal(received[0], signal.SIG_DFL)
+        os.kill(os.getpid(), received[0])
+    finally:
+        for number, handler in zip(handled, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _missing(run: Run, chosen: Selection) -> list[str]:

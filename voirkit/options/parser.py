@@ -406,3 +406,24 @@ def _columns() -> int:
         return os.get_terminal_size(1).columns or 80
     except (OSError, ValueError):
         return 80
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
+
+
+def size(text: str) -> int:
+    """Bytes, of a text such as ``1GB``, ``500 MB``, ``64MiB``, ``1000000``.
+
+    Raises:
+        ValueError: It is no size.
+    """
+    word = text.strip().upper()
+    digits = word.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    factor = _UNITS.get(word[len(digits) :].strip().removesuffix("B"))
+    try:
+        value = (int(digits) if digits.isdecimal() else float(digits)) * (factor or 0)
+    except ValueError:
+        value = -1
+    if factor is None or not 0 <= value < float("inf"):
+        raise ValueError("not a size, such as 4GB, 500MB or 1000000 (bytes)")
+    return int(value)

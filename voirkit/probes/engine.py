@@ -12,7 +12,6 @@ from typing import Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
-from voirkit.interruptions import is_from_handler
 from voirkit.probes import live_functions, modules, weave
 from voirkit.probes.instrumenter import NEVER_ASSIGNED, REPLACEABLE
 from voirkit.probes.live_functions import NotDefinedYet, RedefinitionWatch, is_named_at
@@ -24,6 +23,7 @@ from voirkit.probes.source import CHANGED, NoSource, sets
 from voirkit.probes.tap_emitter import Unobservable
 from voirkit.probes.taps import LocalListener, NeedsMemory, Outlet, may_need_memory, off
 from voirkit.probes.weave import Path
+from voirkit.streams import is_from_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

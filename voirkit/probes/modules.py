@@ -11,12 +11,12 @@ import io
 from typing import Any
 
 from voirkit import imports
-from voirkit.interruptions import is_from_handler
 from voirkit.probes import source, weave
 from voirkit.probes.selector.grammar import TOP
 from voirkit.probes.source import as_function
 from voirkit.probes.tap_emitter import Listener, Unobservable
 from voirkit.probes.taps import NeedsMemory
+from voirkit.streams import is_from_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import tokenize
 from types import CodeType, ModuleType
 from typing import Any
 
+from voirkit.imports import quiet
 from voirkit.probes.selector.grammar import TOP
-from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

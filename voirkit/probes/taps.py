@@ -16,12 +16,11 @@ from itertools import count
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from voirkit.interruptions import is_from_handler
 from voirkit.probes.live_functions import locals_of
 from voirkit.probes.selector.grammar import ABSENT, Element, Node, plain_names
 from voirkit.probes.source import mangled
 from voirkit.probes.tap_emitter import FixedTap
-from voirkit.streams import MEANT, in_turn, threads
+from voirkit.streams import MEANT, in_turn, is_from_handler, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from voirkit import streams
-from voirkit.interruptions import is_from_handler
 from voirkit.probes import compatibility, instrumenter, source
 from voirkit.probes.instrumenter import instrumenter_of
 from voirkit.probes.source import FunctionNode, NoSource, all_codes, compile_like, inner_codes, is_code_of
 from voirkit.probes.tap_emitter import MARK, Listener, Unobservable
+from voirkit.streams import is_from_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 
 from voirkit.errors import CommandLineError, did_you_mean
-from voirkit.quiet import quiet
+from voirkit.imports import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ import threading
 import time
 import weakref
 
-from voirkit.interruptions import is_from_handler
 from voirkit.probes.around import ABSENT
+from voirkit.streams import is_from_handler
 from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.steps.record_plain import SUPPRESSED
 from voirkit_instruments.steps.tensor_memory import ScalarReader

@@ -11,10 +11,10 @@ import sys
 from dataclasses import dataclass, field, replace
 
 from voirkit.errors import SelectorError, did_you_mean
+from voirkit.imports import quiet
 from voirkit.probes.selector.grammar import TOP
 from voirkit.probes.selector.syntax import Binding, Reader, ScopeReading, dotted
 from voirkit.probes.source import as_function
-from voirkit.quiet import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
