@@ -23,7 +23,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(import_times, "LEAST_NS", 0)
     before = set(sys.modules)
-    import_times.begin()
+    import_times.start()
     yield tmp_path
     import_times.end()
     for name in set(sys.modules) - before:

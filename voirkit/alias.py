@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GROUP = "voirkit.aliases"
 VERSION = "2.2.0"  # of DFTracer, whose names these are
-_OFFER = "voirkit.alias:take"
+_OFFER = "voirkit.alias:install"
 _DFTRACER = "voirkit.dftracer"
 # As they are in 2.x; and in 1.0.x, where `dftracer.logger` was a package.
 _DFTRACER_MODULES = (
@@ -129,7 +129,7 @@ def install(tables: Iterable[tuple[str, str]] = ()) -> None:
         if package not in _finders:
             _finders[package] = _Finder(package, table)
             sys.meta_path.append(_finders[package])
-    inherit.watch(_OFFER, offered, before_main=True)
+    inherit.watch(_OFFER, offer_for_children, before_main=True)
 
 
 def remove() -> None:
@@ -141,11 +141,6 @@ def remove() -> None:
     inherit.unwatch(_OFFER)
 
 
-def offered() -> list[tuple[str, str]] | None:
+def offer_for_children() -> list[tuple[str, str]] | None:
     """For a child process: what is installed here."""
     return [(finder.package, finder.table) for finder in _finders.values()] or None
-
-
-def take(offer: list[tuple[str, str]]) -> None:
-    """In a child process."""
-    install(offer)

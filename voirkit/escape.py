@@ -111,14 +111,14 @@ class Decoder:
                 # Only the new bytes are looked at, so that a sequence of many chunks costs no more than its length.
                 digits = _DIGITS.match(chunk)
                 if digits is None or digits.end() == len(chunk):
-                    return self._hold(chunk)
+                    return self._hold_back(chunk)
             chunk = self.flush() + chunk
         last_escape = chunk.rfind(_ESCAPE)
         if last_escape < 0:
             return [(False, chunk)] if chunk else []
         given_up: list[tuple[bool, bytes]] = []
         if _OPEN_SEQUENCE.match(chunk, last_escape):
-            given_up = self._hold(chunk[last_escape:])
+            given_up = self._hold_back(chunk[last_escape:])
             chunk = chunk[:last_escape]
         pieces: list[tuple[bool, bytes]] = []
         # The pattern has one group, so that split() gives plain and digits in turn.
@@ -139,7 +139,7 @@ class Decoder:
         self._held_bytes = 0
         return held
 
-    def _hold(self, part: bytes) -> list[tuple[bool, bytes]]:
+    def _hold_back(self, part: bytes) -> list[tuple[bool, bytes]]:
         self._held.append(part)
         self._held_bytes += len(part)
         return [(False, self.flush())] if self._held_bytes > self._limit else []

@@ -25,7 +25,7 @@ NOTE = "python-"  # what the names of notes begin with
 END = "\0"  # of each word in a file: no command line has it
 
 
-def begin(folder: str) -> None:
+def follow(folder: str) -> None:
     """Note this python, and run it under voirkit if that is to be."""
     python = read(sys.orig_argv)
     becomes = how(python, sys.stdlib_module_names)
@@ -68,7 +68,7 @@ def write_words(path: str, words: Sequence[str]) -> None:
         os.close(file)
 
 
-def _place(folder: str, wanted: str) -> str:
+def _place(folder: str, run_dir: str) -> str:
     """The directory of this run: the one that was asked for, or, for a second run and later ones, with a number; ranks share theirs."""
     own = f"of-{os.getppid()}" if "RANK" in os.environ else str(os.getpid())
     number = 1
@@ -80,7 +80,7 @@ def _place(folder: str, wanted: str) -> str:
             if os.readlink(slot) != own or own == str(os.getpid()):
                 number += 1
                 continue
-        return wanted if number == 1 else f"{wanted}-{number}"
+        return run_dir if number == 1 else f"{run_dir}-{number}"
 
 
 def _note(folder: str, words: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ class TakingPart:
 _AWAITED = ("torch", "dftracer", "voir")
 _value = os.environ.get(FOLDER, "")
 if os.path.isdir(_value):
-    begin(_value)
+    follow(_value)
 elif _value and (_python := read(sys.orig_argv)).program != BECOMES_RAY_WORKER:
     del os.environ[FOLDER]
     if how(_python, sys.stdlib_module_names) != "plain":  # what a shell command starts, such as voirkit itself

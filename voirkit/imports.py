@@ -37,8 +37,7 @@ _below: dict[str, list[Watcher]] = {}  # of all modules of a package, by its fir
 def watch(name: str, watcher: Watcher) -> None:
     """Ask a watcher whenever a module is executed from now on, in the thread that imports it, before the import statement returns."""
     _watchers.setdefault(name, []).append(watcher)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
+    _install()
 
 
 def unwatch(name: str, watcher: Watcher) -> None:
@@ -48,15 +47,13 @@ def unwatch(name: str, watcher: Watcher) -> None:
         _watchers[name] = left
     else:
         _watchers.pop(name, None)
-    if not _watchers and not _below and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+    _remove_unused()
 
 
 def watch_below(package: str, watcher: Watcher) -> None:
     """Ask a watcher whenever a package or a module below it is executed from now on."""
     _below.setdefault(package, []).append(watcher)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
+    _install()
 
 
 def unwatch_below(package: str, watcher: Watcher) -> None:
@@ -64,12 +61,21 @@ def unwatch_below(package: str, watcher: Watcher) -> None:
     _below[package] = [other for other in _below.get(package, ()) if other is not watcher]
     if not _below[package]:
         del _below[package]
+    _remove_unused()
+
+
+def _install() -> None:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def _remove_unused() -> None:
     if not _watchers and not _below and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
 
 
-def _asked(name: str) -> list[Watcher]:
-    """Who is asked about a module."""
+def _watchers_of(name: str) -> list[Watcher]:
+    """The watchers of a module and of its package."""
     own = _watchers.get(name, [])
     return [*own, *_below.get(name.partition(".")[0], ())] if _below else list(own)
 
@@ -102,8 +108,7 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]  # as a loader's
 
     def get_code(self, name: str) -> CodeType | None:
         """A module's code; for runpy, which runs it itself, what the watchers have made of it."""
@@ -114,8 +119,8 @@ class _Loader:
         return code if code is not None else self._loader.get_code(name)
 
     def _watched(self, name: str) -> CodeType | None:
-        found = (watcher.code(self._loader, name) for watcher in _asked(name))
-        return next((code for code in found if code is not None), None)
+        codes = (watcher.code(self._loader, name) for watcher in _watchers_of(name))
+        return next((code for code in codes if code is not None), None)
 
     def exec_module(self, module: ModuleType) -> None:
         # The module must look as if nothing had stood between: its loader is its own again before its code runs.
@@ -127,7 +132,7 @@ class _Loader:
             self._loader.exec_module(module)
         else:
             _run(exec, code, module.__dict__)
-        for watcher in _asked(module.__name__):
+        for watcher in _watchers_of(module.__name__):
             watcher.ran(module)
 
 

@@ -200,7 +200,7 @@ class Multiplexer:
 
         Args:
             argv: The command.
-            info: Keyword arguments for all entries of this program, such as ``{"name": "first"}``.
+            info: Keyword arguments for all its entries, such as ``{"name": "first"}``.
             env: Its whole environment; None for this process's own.  ``DATA_FD`` is set on top.
             use_stdout: Have the data hidden in standard output (``DATA_FD=1``) and take it out of there, for programs
                 behind something that passes no other descriptor on, such as ssh or a container.
@@ -343,7 +343,7 @@ class Multiplexer:
         except OSError:  # a terminal whose other side is closed says EIO
             chunk = b""
         if chunk:
-            self._tell(process, stream.lines(chunk))
+            self._add_lines(process, stream.lines(chunk))
         else:
             self._close_stream(process, stream)
         return len(chunk)
@@ -361,7 +361,7 @@ class Multiplexer:
         self._pending.append(self.constructor(event="end", data=data, **running.info))
         self._forget(process)
 
-    def _tell(self, process: subprocess.Popen[Any], lines: Iterator[tuple[Stream, bytes]]) -> None:
+    def _add_lines(self, process: subprocess.Popen[Any], lines: Iterator[tuple[Stream, bytes]]) -> None:
         info = self.processes[process].info
         for stream, line in lines:
             self._pending.append(self._entry(line, stream, {**info, **stream.info}))
@@ -383,7 +383,7 @@ class Multiplexer:
             return self.constructor(event="format_error", data=problem, **info)
 
     def _close_stream(self, process: subprocess.Popen[Any], stream: Stream) -> None:
-        self._tell(process, stream.rest())
+        self._add_lines(process, stream.rest())
         self._drop_stream(self.processes[process], stream)
 
     def _drop_stream(self, running: _Running, stream: Stream) -> None:

@@ -313,35 +313,37 @@ class BaseOverseer(SharedState):
 
     def _close(self) -> None:
         """Close all who wait for what does not come any more."""
+        for generator, _ in self._each_waiting():
+            try:
+                generator.close()
+            except (StopProgram, OverseerAbort):
+                pass  # there is nothing left to end
+            except Exception as exc:
+                self._on_instrument_error(exc)
         for waiting in self._plan.values():
-            for _, order, generator, _ in sorted(waiting):
+            waiting.clear()
+
+    def _each_waiting(self) -> Iterator[tuple[Waiting, bool]]:
+        """All who wait, and whether they are told of exceptions; each is the current instrument in its turn."""
+        for waiting in self._plan.values():
+            for _, order, generator, throw in sorted(waiting):
                 outer, self.current = self.current, self._names[order]
                 try:
-                    generator.close()
-                except (StopProgram, OverseerAbort):
-                    pass  # there is nothing left to end
-                except Exception as exc:
-                    self._on_instrument_error(exc)
+                    yield generator, throw
                 finally:
                     self.current = outer
-            waiting.clear()
 
     def _on_stop(self, value: object = None) -> None:
         """Throw StopProgram into all who wait, but those who asked for no exception."""
         self.status = "stopped"
-        for waiting in self._plan.values():
-            for _, order, generator, throw in sorted(waiting):
-                if not throw:
-                    continue
-                outer, self.current = self.current, self._names[order]
+        for generator, throw in self._each_waiting():
+            if throw:
                 try:
                     generator.throw(StopProgram(value))
                 except (StopProgram, StopIteration):
                     pass
                 except BaseException as exc:
                     self._on_instrument_error(exc)
-                finally:
-                    self.current = outer
 
 
 class GivenOverseer(BaseOverseer):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from voirkit.commands.target import read_module, read_script, read_words
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.options import ExtendedArgumentParser
-from voirkit.probes.selector.suggestions import FunctionOffers, Offer, offers
+from voirkit.probes.selector.suggestions import FunctionOffers, offers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
         The exit code.
 
     Raises:
-        CommandLineError: The command line is wrong, or the script can not be read.
+        CommandLineError: The command line is wrong, or the script cannot be read.
     """
     options = read_words(_parser(), argv)
     words = [word for word in (options.SCRIPT, options.FUNCTION) if word is not None]
@@ -38,10 +38,10 @@ def main(argv: Sequence[str]) -> int:
     source = read_script(words.pop(0)) if options.module is None else read_module(options.module)
     if len(words) > 1:
         raise CommandLineError(f"{words[1]!r} is one word too many.", next="All options: voirkit probes --help")
-    asked = words[0] if words else options.module.partition(":")[2] if options.module else ""
+    function = words[0] if words else options.module.partition(":")[2] if options.module else ""
     listed = offers(source.catalogue)
-    if asked:
-        listed = chosen(listed, asked, source.file)
+    if function:
+        listed = select_functions(listed, function, source.file)
     try:
         if options.json:
             print(json.dumps(document(source, listed), indent=1))
@@ -69,52 +69,50 @@ def _parser() -> ExtendedArgumentParser:
     return parser
 
 
-def chosen(listed: list[FunctionOffers], asked: str, file: str) -> list[FunctionOffers]:
+def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list[FunctionOffers]:
     """The functions that a word names: by their whole name, else by its last part, else all in a class or function.
 
     Raises:
         CommandLineError: There is none.
     """
-    name = asked.strip("/").replace("/", ".")
-    exact = [one for one in listed if one.function.name == name or one.prefix == asked]
+    name = word.strip("/").replace("/", ".")
+    exact = [one for one in listed if one.function.name == name or one.prefix == word]
     found = exact or [one for one in listed if one.function.path[-1] == name]
     found = found or [one for one in listed if f".{one.function.name}.".find(f".{name}.") >= 0]
     if not found:
         names = [one.function.name for one in listed]
         near = did_you_mean(name, [*names, *(one.function.path[-1] for one in listed)])
-        raise CommandLineError(f"{file} has no function {asked!r}.", next=near or f"Its functions: {', '.join(names) or 'none'}.")
+        raise CommandLineError(f"{file} has no function {word!r}.", next=near or f"Its functions: {', '.join(names) or 'none'}.")
     return found
 
 
 def document(source: Source, listed: list[FunctionOffers]) -> dict[str, Any]:
-    """What ``--json`` prints. What can not be probed has no selector, and the reason under ``refused``."""
+    """What ``--json`` prints. What cannot be probed has no selector, and the reason under ``refused``."""
     return {"schema": SCHEMA, "name": source.name, "file": source.file, "functions": [_as_json(one, source.file) for one in listed]}
 
 
 def _as_json(one: FunctionOffers, file: str) -> dict[str, Any]:
-    variables: dict[str, list[dict[str, Any]]] = {"parameter": [], "variable": []}
-    loops = []
-    ends: dict[str, dict[str, Any] | None] = {"return": None, "yield": None}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("parameter", "variable", "loop", "return", "yield")}
     for offer in one.offers:
-        selector = offer.selectors[0] if offer.selectors else None
-        refused = offer.refused or None
-        if offer.kind in variables:
-            variables[offer.kind].append({"name": offer.names[0], "line": offer.lines[0], "selector": selector, "refused": refused})
-        elif offer.kind == "loop":
-            loops.append({"names": offer.names, "line": offer.lines[0], "selectors": offer.selectors, "refused": refused})
+        selector, refused = offer.selectors[0] if offer.selectors else None, offer.refused or None
+        if offer.kind == "loop":
+            row = {"names": offer.names, "line": offer.lines[0], "selectors": offer.selectors, "refused": refused}
+        elif offer.kind in ("return", "yield"):
+            row = {"lines": offer.lines, "selector": selector, "refused": refused}
         else:
-            ends[offer.kind] = {"lines": offer.lines, "selector": selector, "refused": refused}
+            row = {"name": offer.names[0], "line": offer.lines[0], "selector": selector, "refused": refused}
+        found[offer.kind].append(row)
     return {
         "name": one.function.name,
         "file": file,
         "line": one.function.line,
         "prefix": one.prefix,
         "refused": one.refused or None,
-        "parameters": variables["parameter"],
-        "variables": variables["variable"],
-        "loops": loops,
-        "returns": ends["return"],
-        "yields": ends["yield"],
+        "parameters": found["parameter"],
+        "variables": found["variable"],
+        "loops": found["loop"],
+        "returns": next(reversed(found["return"]), None),
+        "yields": next(reversed(found["yield"]), None),
     }
 
 
@@ -129,21 +127,15 @@ def rows(source: Source, listed: list[FunctionOffers]) -> list[list[Row]]:
 
 
 def _rows_of(one: FunctionOffers, file: str) -> list[Row]:
-    head: Row = (f"{file}:{one.function.line}", "function", one.function.name, "", one.refused)
-    if one.refused:
-        return [head]
-    shown = [offer for offer in one.offers if offer.lines or offer.selectors]
-    shown.sort(key=lambda offer: (offer.kind != "parameter", _line(offer, one), offer.kind != "loop"))
-    return [head, *(_row(offer, one, file) for offer in shown)]
-
-
-def _row(offer: Offer, one: FunctionOffers, file: str) -> Row:
-    return f"{file}:{_line(offer, one)}", offer.kind, ", ".join(offer.names), offer.selectors[0] if offer.selectors else "", offer.refused
-
-
-def _line(offer: Offer, one: FunctionOffers) -> int:
-    """Its first line; the end of the function for a return that is not written."""
-    return offer.lines[0] if offer.lines else one.function.last_line
+    function = one.function
+    table: list[Row] = [(f"{file}:{function.line}", "function", function.name, "", one.refused)]
+    offers = [] if one.refused else [offer for offer in one.offers if offer.lines or offer.selectors]
+    # The line of a return that is not written is the function's last.
+    lines = {id(offer): offer.lines[0] if offer.lines else function.last_line for offer in offers}
+    for offer in sorted(offers, key=lambda offer: (offer.kind != "parameter", lines[id(offer)], offer.kind != "loop")):
+        selector = offer.selectors[0] if offer.selectors else ""
+        table.append((f"{file}:{lines[id(offer)]}", offer.kind, ", ".join(offer.names), selector, offer.refused))
+    return table
 
 
 def plain(groups: list[list[Row]], source: Source) -> str:
@@ -151,13 +143,14 @@ def plain(groups: list[list[Row]], source: Source) -> str:
     if not groups:
         return f"{source.file}: {NOTHING}."
     widths = [max(len(row[i]) for group in groups for row in group) for i in range(3)]
-    lines = []
+    texts = []
     for group in groups:
+        lines = []
         for where, what, name, selector, refused in group:
-            said = selector or (f"(can not be probed: {refused})" if refused else "")
-            lines.append(f"{where:<{widths[0]}}  {what:<{widths[1]}}  {name:<{widths[2]}}  {said}".rstrip())
-        lines.append("")
-    return "\n".join(lines[:-1])
+            last = selector or (f"(cannot be probed: {refused})" if refused else "")
+            lines.append(f"{where:<{widths[0]}}  {what:<{widths[1]}}  {name:<{widths[2]}}  {last}".rstrip())
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts)
 
 
 def _draw(groups: list[list[Row]], source: Source) -> None:
@@ -177,6 +170,6 @@ def _draw(groups: list[list[Row]], source: Source) -> None:
             table.add_row()
         for where, what, name, selector, refused in group:
             style = "dim" if refused else "bold" if what == "function" else ""
-            said = Text(f"can not be probed: {refused}") if refused else Text(selector, style="cyan")
-            table.add_row(Text(where), Text(what), Text(name), said, style=style)
+            last = Text(f"cannot be probed: {refused}") if refused else Text(selector, style="cyan")
+            table.add_row(Text(where), Text(what), Text(name), last, style=style)
     console.print(table)

@@ -75,7 +75,7 @@ class dftracer:
         except OSError as exc:
             tell(f"{where}: cannot be made ({exc.strerror}).\n  This run is not recorded.")
             return
-        if recording.begin_alone(self._folder, where):
+        if recording.begin_standalone(self._folder, where):
             self._target, self._pid = target, os.getpid()
             atexit.unregister(_finalize)
             atexit.register(_finalize)
@@ -85,7 +85,7 @@ class dftracer:
         target, self._target = self._target, None
         if target is None or self._pid != os.getpid():
             return
-        recording.end_alone()
+        recording.end_standalone()
         from voirkit.runner import completion
 
         if completion.has_segments(self._folder):

@@ -47,27 +47,27 @@ class Words:
         given: list[Given] = []
         i = 0
         while i < len(self.words) and self._is_option(i) and not self._is_module_option(i):
-            more, i = self._take(i)
+            more, i = self._read_option(i)
             given += more
             if asks_for_help(more) and not getattr(more[-1][0], "reads_on", False):
                 break
         return given, i
 
-    def target(self, at: int) -> Target:
+    def target(self, start: int) -> Target:
         """(script, module, arguments), from the index at which voirkit's own words end.
 
         Raises:
             CommandLineError: ``-m`` has no name.
         """
         words = self.words
-        if words[at : at + 1] == ["--"]:
-            at += 1
-        elif at < len(words) and self._is_module_option(at):
-            name, rest = self._module(at), words[at + (2 if words[at] == "-m" else 1) :]
+        if words[start : start + 1] == ["--"]:
+            start += 1
+        elif start < len(words) and self._is_module_option(start):
+            name, rest = self._module(start), words[start + (2 if words[start] == "-m" else 1) :]
             if not name or _has_dash(name):
                 raise CommandLineError("-m needs the name of a module.", next=MODULE_SYNTAX)
             return None, name, rest
-        return (words[at], None, words[at + 1 :]) if at < len(words) else (None, None, [])
+        return (words[start], None, words[start + 1 :]) if start < len(words) else (None, None, [])
 
     def guess(self) -> tuple[int, str | None, str | None]:
         """(where voirkit's own words seem to end, script, module) while options are still missing.
@@ -93,12 +93,12 @@ class Words:
                 i, unsure = i + 1, False
                 continue
             try:
-                i, unsure = self._take(i)[1], False
+                i, unsure = self._read_option(i)[1], False
             except CommandLineError:
                 i, unsure = i + 1, "=" not in self.words[i]
         if len(candidates) == 1 and module is None:
             return candidates[0], self.words[candidates[0]], None
-        best = min(candidates, key=lambda at: _unlikeliness(self.words[at]), default=None)
+        best = min(candidates, key=lambda i: _unlikeliness(self.words[i]), default=None)
         if module is not None and (best is None or _unlikeliness(self.words[best]) == 3):
             return module, None, self._module(module) or None
         return (len(self.words), None, None) if best is None else (best, self.words[best], None)
@@ -110,7 +110,7 @@ class Words:
         i = 0
         while i < len(early.words):
             try:
-                given, i = early._take(i)
+                given, i = early._read_option(i)
             except CommandLineError:
                 i += 1
             else:
@@ -152,7 +152,7 @@ class Words:
     def _module(self, i: int) -> str:
         return self.words[i][2:] or "".join(self.words[i + 1 : i + 2])
 
-    def _take(self, i: int) -> tuple[list[Given], int]:
+    def _read_option(self, i: int) -> tuple[list[Given], int]:
         """What an option says (several, if it is short ones in one word), and the index after it and its values."""
         word, options = self.words[i], self.options
         name, equals, value = (word, "", "") if word in options else word.partition("=")

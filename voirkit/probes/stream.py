@@ -124,8 +124,8 @@ class Probe(Stream):
             self.site = self.site or site
             for function in parsed.functions:
                 if function.module and function.is_top:
-                    program.hold()  # the script may import it anywhere
-                elif function.is_top and not program.hold(function.variables + function.loops):
+                    program.defer()  # the script may import it anywhere
+                elif function.is_top and not program.defer(function.variables + function.loops):
                     next = "Make the probe before `yield ov.phases.load_script`."
                     raise function.wrong("what it names has been set, while the script was loaded.", next)
         self._is_checked = True

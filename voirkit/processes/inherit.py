@@ -124,13 +124,13 @@ def _patch_subprocess(subprocess: ModuleType) -> None:
 def _as_text() -> str | None:
     """All offers for a python program, as a text; who loads it takes them."""
     lots = [(early, [one for one in _collect(early) if one[3]]) for early in (True, False)]
-    begins = [_Begin(offers, early) for early, offers in lots if offers]
-    if not begins:
+    texts = [_LoadedByRunning(offers, early) for early, offers in lots if offers]
+    if not texts:
         return None
     from base64 import urlsafe_b64encode
     from pickle import dumps
 
-    return urlsafe_b64encode(dumps(begins)).decode()
+    return urlsafe_b64encode(dumps(texts)).decode()
 
 
 _original: Callable[[str], dict[str, Any]] | None = None
@@ -151,7 +151,7 @@ def _preparation_data(name: str) -> dict[str, Any]:
         for key in ("init_main_from_path", "init_main_from_name", "main_path"):
             data.pop(key, None)
     if offers:
-        data["voirkit"] = _Begin(offers, before_main=True)
+        data["voirkit"] = _LoadedByRunning(offers, before_main=True)
     return data
 
 
@@ -163,12 +163,12 @@ def _reduce_ex(self: Any, protocol: Any) -> Any:
         return reduced
     make, arguments, *state = reduced
     # The entries of a dictionary are loaded in their order.
-    names = {"begin": _Begin(offers, before_main=False), "make": make, "arguments": arguments}
+    names = {"begin": _LoadedByRunning(offers, before_main=False), "make": make, "arguments": arguments}
     return (eval, ("make(*arguments)", names), *state)
 
 
-class _Begin:
-    """Is loaded by running the text."""
+class _LoadedByRunning:
+    """Is loaded by running the text ``_BEGIN``."""
 
     def __init__(self, offers: list[PickledOffer], before_main: bool) -> None:
         self._names = {"offers": offers, "folder": _FOLDER, "before_main": before_main}

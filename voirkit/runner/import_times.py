@@ -58,7 +58,7 @@ _total_ns = 0
 _recorder: Any = None
 
 
-def begin() -> None:
+def start() -> None:
     """Time the imports of this thread from now on."""
     global _main, _on, _recorder, _total_ns
     if _Manager is None:

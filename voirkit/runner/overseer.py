@@ -283,9 +283,9 @@ class Overseer(GivenOverseer):
                 for probe in self.probes:
                     probe.check(self.program)
             except SyntaxError:
-                self.record.begin(argv)  # the script's own failure: a run that is recorded
+                self.record.make_directory(argv)  # the script's own failure: a run that is recorded
                 raise
-            self.record.begin(argv)
+            self.record.make_directory(argv)
             self.program.load()
         self._refuse()
         self._report_voirfiles()

@@ -68,7 +68,7 @@ class RunRecord:
 
         self._ov.log.to(sink)
 
-    def begin(self, argv: Sequence[str]) -> None:
+    def make_directory(self, argv: Sequence[str]) -> None:
         """Make the run directory, and have spans recorded into it."""
         early, self._early = self._early, None
         if early is None:
@@ -93,7 +93,7 @@ class RunRecord:
         recording.prepare(path, begun["rank"], begun["host"], options.trace_limit, ov.warn, begun["world_size"])
         for line in early:
             self._files.log(line)
-        import_times.begin()
+        import_times.start()
 
     def end_script(self) -> None:
         """Note that the script has come to its end, the first time."""

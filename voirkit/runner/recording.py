@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 VARIABLE = "VOIRKIT_RUN_DIR"
 RECORDER = "voirkit.trace.recorder"
 LIMIT = 4 * 10**9  # bytes of segments, --trace-limit
-_BEGIN = "voirkit.runner.recording:take"
+_RECEIVER = "voirkit.runner.recording:accept"
 
 _plan: dict[str, Any] | None = None  # folder, rank, host, limit, world_size
-_tell: Callable[[str], None] = tell
+_report: Callable[[str], None] = tell
 _ended: dict[str, Any] | None = None  # the plan of the run that has ended
 _late: tuple[dict[str, Any], int] | None = None  # that plan while what comes after its run is recorded, and by which process
 
 
 def prepare(
-    folder: str, rank: int, host: str | None = None, limit: int = LIMIT, say: Callable[[str], None] = tell, world_size: int = 1
+    folder: str, rank: int, host: str | None = None, limit: int = LIMIT, report: Callable[[str], None] = tell, world_size: int = 1
 ) -> None:
     """From now on what records in this process, and in those it starts, does so in a run directory.
 
@@ -41,16 +41,16 @@ def prepare(
         rank: Of this process.
         host: Its host's name.
         limit: How many bytes of segments may be written; what comes then is counted.
-        say: Told what goes wrong.
+        report: Called with what goes wrong.
         world_size: Of the group that the rank is of; 1 without one.
     """
-    global _plan, _tell
+    global _plan, _report
     end_late()
     atexit.unregister(end_late)
     atexit.register(end_late)  # before the program registers anything, so that it is called last
-    _plan, _tell = {"folder": folder, "rank": rank, "host": host, "limit": limit, "world_size": world_size}, say
-    inherit.watch(_BEGIN, offered, before_main=True)
-    when_imported(RECORDER, _begin)
+    _plan, _report = {"folder": folder, "rank": rank, "host": host, "limit": limit, "world_size": world_size}, report
+    inherit.watch(_RECEIVER, offer_for_children, before_main=True)
+    when_imported(RECORDER, _start_recorder)
 
 
 def join_group(rank: int, world_size: int) -> None:
@@ -76,7 +76,7 @@ def end() -> Any:
         What came to be recorded (``events``, ``dropped`` by name, ``seconds`` that it took), or None if nothing has used the recorder.
     """
     global _plan, _ended
-    inherit.unwatch(_BEGIN)
+    inherit.unwatch(_RECEIVER)
     plan, _plan = _plan, None
     _ended = plan or _ended
     recorder = sys.modules.get(RECORDER)
@@ -92,7 +92,7 @@ def go_on() -> None:
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and _ended is not None and _plan is None:
         _late = _ended, os.getpid()
-        recorder.begin(**_ended, tell=_tell)
+        recorder.begin(**_ended, tell=_report)
         atexit.unregister(recorder.end)  # callbacks that were registered before it are called after it
 
 
@@ -108,18 +108,18 @@ def end_late() -> None:
         completion.settle(plan["folder"], plan["rank"])
 
 
-def _begin(recorder: ModuleType) -> None:
+def _start_recorder(recorder: ModuleType) -> None:
     if _plan is not None and not recorder.is_recording():
         try:
-            recorder.begin(**_plan, tell=_tell)
+            recorder.begin(**_plan, tell=_report)
         except Exception as exc:  # the program is importing something: this must not come out there
-            _tell(f"no trace is recorded ({type(exc).__name__}: {exc}).")
+            _report(f"no trace is recorded ({type(exc).__name__}: {exc}).")
 
 
 # processes that multiprocessing starts anew
 
 
-def offered() -> dict[str, Any] | None:
+def offer_for_children() -> dict[str, Any] | None:
     """What they need to record into the same run."""
     if _plan is None:
         return None
@@ -127,7 +127,7 @@ def offered() -> dict[str, Any] | None:
     return {"plan": _plan, "begun": None if recorder is None else recorder.inherited()}
 
 
-def take(offer: dict[str, Any]) -> None:
+def accept(offer: dict[str, Any]) -> None:
     """In such a process: record where its parent does, as soon as anything records."""
     global _plan
     if _plan is not None:
@@ -137,7 +137,7 @@ def take(offer: dict[str, Any]) -> None:
     if world_size > 1:  # a launcher has started it
         _plan = {**_plan, "rank": rank, "world_size": world_size}
     begun = offer["begun"] if world_size < 2 else None
-    when_imported(RECORDER, _begin if begun is None else lambda recorder: recorder.adopt(begun))
+    when_imported(RECORDER, _start_recorder if begun is None else lambda recorder: recorder.adopt(begun))
 
 
 # without the runner
@@ -147,14 +147,14 @@ def begin_from_environment() -> None:
     """Begin, if nothing has, in the folder that ``$VOIRKIT_RUN_DIR`` names; called by what annotates, before it records."""
     folder = os.environ.get(VARIABLE)
     if folder and _plan is None:
-        begin_alone(os.path.abspath(folder), f"{VARIABLE}={folder}")
+        begin_standalone(os.path.abspath(folder), f"{VARIABLE}={folder}")
 
 
 _alone: Any = None  # this process's part in a run without the runner
 _alone_pid = 0
 
 
-def begin_alone(folder: str, where: str) -> bool:
+def begin_standalone(folder: str, where: str) -> bool:
     """Begin to record in a run directory that no runner has made; whether that went well.  It ends with the process at the latest.
 
     Args:
@@ -179,12 +179,12 @@ def begin_alone(folder: str, where: str) -> bool:
 
 def _end_with_python() -> None:
     if _alone is not None:
-        end_alone()
+        end_standalone()
         go_on()  # into segments, which whoever opens the run puts to rest
 
 
-def end_alone() -> None:
-    """End what ``begin_alone`` has begun in this process."""
+def end_standalone() -> None:
+    """End what ``begin_standalone`` has begun in this process."""
     global _alone
     if _alone is not None and os.getpid() == _alone_pid:
         led, _alone = _alone, None

@@ -32,7 +32,7 @@ _RUNNERS = frozenset({"automain"})
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Stands where no instrument has put a callback."""
 
 
 class Program:
@@ -85,14 +85,10 @@ class Program:
         except RecursionError:  # a long chain of elif or operators: python compiles it from source, but not from a tree
             self.tree, self._split = None, 0
 
-    def hold(self, names: Sequence[str] = ()) -> bool:
-        """Leave the first statement that sets one of these names, and all after it, to ``run``: a probe wants to see it.
+    def defer(self, names: Sequence[str] = ()) -> bool:
+        """Leave the first statement that sets one of these variables (all, if none are named), and all after it, to ``run``.
 
-        Args:
-            names: Variables of the module; without any, all are meant.
-
-        Returns:
-            Whether at least one statement that sets one is left.
+        A probe is to see it. Returns whether at least one such statement is left.
         """
         body = self.tree.body if self.tree is not None else []
         setting = [i for i, statement in enumerate(body) if not names or not _set_in(statement).isdisjoint(names)]
@@ -208,7 +204,7 @@ def script(name: str, arguments: Iterable[str]) -> Program:
     """The program of ``python NAME ARGUMENTS``: a file, or a folder or archive with a ``__main__.py``.
 
     Raises:
-        CommandLineError: There is no such file, or it can not be read.
+        CommandLineError: There is no such file, or it cannot be read.
     """
     if not os.path.exists(name):
         folder = os.path.dirname(name) or "."
@@ -224,7 +220,7 @@ def script(name: str, arguments: Iterable[str]) -> Program:
         with io.open_code(path) as file:
             source = file.read()
     except OSError as exc:
-        raise CommandLineError(f"the script {name!r} can not be read: {exc.strerror}.") from None
+        raise CommandLineError(f"the script {name!r} cannot be read: {exc.strerror}.") from None
     if source[:4] == MAGIC_NUMBER:  # compiled already
         program._code = marshal.loads(source[16:])
     else:
@@ -242,7 +238,7 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     """The program of ``python -m NAME ARGUMENTS``, or a function of a module with ``NAME:FUNCTION``.
 
     Raises:
-        CommandLineError: There is no such module, or it can not be run.
+        CommandLineError: There is no such module, or it cannot be run.
     """
     here = current_folder()
     if ":" in name:
@@ -259,10 +255,10 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     except ImportError as exc:
         if exc.name is not None and not f"{name}.".startswith(f"{exc.name}."):
             raise  # what the package imports is missing: its own failure
-        raise CommandLineError(_without_advice(str(exc)), where=f"-m {name}", next=_near_module(name)) from None
+        raise CommandLineError(f"{str(exc).rstrip('.')}.", where=f"-m {name}", next=_near_module(name)) from None
     except Exception as exc:
         if type(exc).__name__ == "_Error":
-            raise CommandLineError(_without_advice(str(exc)), where=f"-m {name}") from None
+            raise CommandLineError(f"{str(exc).rstrip('.')}.", where=f"-m {name}") from None
         raise
     return _from_spec(program, spec, code, [spec.origin or name, *arguments])
 
@@ -274,7 +270,7 @@ def _container(name: str, arguments: Iterable[str]) -> Program:
     importer = get_importer(path)
     spec: Any = importer.find_spec("__main__") if importer is not None else None
     if spec is None or spec.loader is None:
-        raise CommandLineError(f"{name!r} is a folder without a __main__.py, so it can not be run.", next="Name the script in it.")
+        raise CommandLineError(f"{name!r} is a folder without a __main__.py, so it cannot be run.", next="Name the script in it.")
     program = Program(name, None, [name, *arguments], path)
     return _from_spec(program, spec, spec.loader.get_code("__main__"), program.argv, package="")
 
@@ -287,9 +283,8 @@ def _from_spec(program: Program, spec: Any, code: CodeType, argv: list[str], pac
 
     def main() -> ModuleType:
         parent = spec.parent if package is None else package
-        return _main_module(
-            __loader__=spec.loader, __spec__=spec, __file__=spec.origin, __cached__=spec.cached, __builtins__=builtins, __package__=parent
-        )
+        names = {"__loader__": spec.loader, "__spec__": spec, "__file__": spec.origin, "__cached__": spec.cached}
+        return _main_module(**names, __builtins__=builtins, __package__=parent)
 
     program._main = main
     return program
@@ -379,10 +374,6 @@ def _import(name: str) -> ModuleType:
         raise
 
 
-def _without_advice(text: str) -> str:
-    return text.rstrip(".") + "."
-
-
 def _near_module(name: str) -> str:
     import pkgutil
 
@@ -457,50 +448,43 @@ def _after_definitions(statements: list[ast.stmt]) -> list[list[ast.stmt]]:
 
 
 def _defines(statement: ast.stmt, own: set[str], in_class: bool = False) -> bool:
+    """Whether a statement only defines. What stands in a class may call libraries: fields, descriptors."""
+
+    def is_harmless(value: ast.expr | None) -> bool:
+        return value is None or not (_calls_own(value, own) if in_class else _does_work(value))
+
+    def all_define(statements: Iterable[ast.stmt], in_class: bool = in_class) -> bool:
+        return all(_defines(below, own, in_class) for below in statements)
+
     if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass, ast.Global)) or _is_text(statement):
         return True
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        defaults = [d for d in (*statement.args.defaults, *statement.args.kw_defaults) if d is not None]
-        return all(map(_is_harmless_decorator(own), statement.decorator_list)) and not any(_calls_own(d, own) for d in defaults)
-    if isinstance(statement, ast.ClassDef):
-        values = [*statement.bases, *(k.value for k in statement.keywords)]
-        return (
-            all(map(_is_harmless_decorator(own), statement.decorator_list))
-            and not any(_calls_own(v, own) for v in values)
-            and all(_defines(s, own, in_class=True) for s in statement.body)
-        )
+    if isinstance(statement, _DEFINITIONS):
+        if isinstance(statement, ast.ClassDef):
+            values: list[ast.expr | None] = [*statement.bases, *(keyword.value for keyword in statement.keywords)]
+        else:
+            values = [*statement.args.defaults, *statement.args.kw_defaults]
+        harmless = all(_is_harmless_decorator(decorator, own) for decorator in statement.decorator_list)
+        harmless = harmless and not any(_calls_own(value, own) for value in values if value is not None)
+        return harmless and (not isinstance(statement, ast.ClassDef) or all_define(statement.body, in_class=True))
     if isinstance(statement, ast.Assign):
-        harmless = not _calls_own(statement.value, own) if in_class else not _calls(statement.value)
-        return harmless and all(isinstance(n, (ast.Name, ast.Tuple, ast.Starred)) for n in statement.targets)
+        return is_harmless(statement.value) and all(isinstance(n, (ast.Name, ast.Tuple, ast.Starred)) for n in statement.targets)
     if isinstance(statement, ast.AnnAssign):
-        value = statement.value
-        return isinstance(statement.target, ast.Name) and (value is None or not (_calls_own(value, own) if in_class else _calls(value)))
+        return is_harmless(statement.value) and isinstance(statement.target, ast.Name)
     if isinstance(statement, ast.If):
         asks_for_main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in _walk(statement.test))
-        return (
-            not asks_for_main and not _calls(statement.test) and all(_defines(s, own, in_class) for s in statement.body + statement.orelse)
-        )
+        return not asks_for_main and not _does_work(statement.test) and all_define(statement.body + statement.orelse)
     if isinstance(statement, ast.Try):
-        handlers = [s for h in statement.handlers for s in h.body]
-        return all(_defines(s, own, in_class) for s in [*statement.body, *handlers, *statement.orelse, *statement.finalbody])
+        handlers = [below for handler in statement.handlers for below in handler.body]
+        return all_define([*statement.body, *handlers, *statement.orelse, *statement.finalbody])
     return False
 
 
 _WORK = (
-    ast.Call,
-    ast.Await,
-    ast.Yield,
-    ast.YieldFrom,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-    ast.Subscript,
-    ast.NamedExpr,
-)
+    ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Subscript, ast.NamedExpr,
+)  # fmt: skip
 
 
-def _calls(value: ast.expr) -> bool:
+def _does_work(value: ast.expr) -> bool:
     return any(isinstance(n, _WORK) for n in _walk(value))
 
 
@@ -509,13 +493,10 @@ def _calls_own(value: ast.expr, own: set[str]) -> bool:
     return any(isinstance(n, ast.Call) and _root(n.func) in own for n in _walk(value))
 
 
-def _is_harmless_decorator(own: set[str]) -> Callable[[ast.expr], bool]:
-    def harmless(decorator: ast.expr) -> bool:
-        function = decorator.func if isinstance(decorator, ast.Call) else decorator
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        return _root(function) not in own and last not in _RUNNERS and not _calls_own(decorator, own)
-
-    return harmless
+def _is_harmless_decorator(decorator: ast.expr, own: set[str]) -> bool:
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return _root(function) not in own and last not in _RUNNERS and not _calls_own(decorator, own)
 
 
 def _root(node: ast.expr) -> str:

@@ -21,27 +21,27 @@ Operator = Callable[[Next], Next]
 def map_(function: Callable[[Any], Any]) -> Operator:
     """Each element through a function."""
 
-    def make(then: Next) -> Next:
+    def operator(then: Next) -> Next:
         return lambda element: then(function(element))
 
-    return make
+    return operator
 
 
 def filter_(function: Callable[[Any], Any]) -> Operator:
     """The elements for which a function holds."""
 
-    def make(then: Next) -> Next:
+    def operator(then: Next) -> Next:
         def on_next(element: Any) -> None:
             if function(element):
                 then(element)
 
         return on_next
 
-    return make
+    return operator
 
 
-def _equals(wanted: Any) -> Callable[[Any], Any]:
-    return lambda value: wanted == value
+def _equals(expected: Any) -> Callable[[Any], Any]:
+    return lambda value: expected == value
 
 
 def where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
@@ -52,14 +52,14 @@ def where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
     if len(wanted) == 1 and not tests and not excluded:
         (only,) = wanted
 
-        def make(then: Next) -> Next:
+        def operator(then: Next) -> Next:
             def on_next(element: Any) -> None:
                 if isinstance(element, dict) and only in element:
                     then(element)
 
             return on_next
 
-        return make
+        return operator
 
     def passes(element: Any) -> bool:
         if not isinstance(element, dict):
@@ -75,7 +75,7 @@ def getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
     """Values by keys, a tuple for several; unless ``strict`` only of elements that have them."""
     get = itemgetter(*keys)
 
-    def make(then: Next) -> Next:
+    def operator(then: Next) -> Next:
         def strictly(element: Any) -> None:
             then(get(element))
 
@@ -87,7 +87,7 @@ def getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
 
         return strictly if strict else laxly
 
-    return make
+    return operator
 
 
 class Wmap:
@@ -146,7 +146,7 @@ class Wmap:
 
         new = drive_with_keys if self.takes_keys else drive
 
-        def begin(key: Any, element: Any = None) -> None:
+        def start_pair(key: Any, element: Any = None) -> None:
             nonlocal spare
             driver, spare = spare, None
             if driver is None:
@@ -167,4 +167,4 @@ class Wmap:
         def drop(key: Any) -> None:
             pop(key, None)
 
-        return begin, end, drop
+        return start_pair, end, drop

@@ -154,9 +154,9 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
     def _switch_off(self, observer: Any, exc: BaseException) -> None:
         self._drop(observer)
-        self._tell(exc, getattr(observer, "where", ""))
+        self._report(exc, getattr(observer, "where", ""))
 
-    def _tell(self, exc: BaseException, where: str) -> None:
+    def _report(self, exc: BaseException, where: str) -> None:
         at = place_of_failure(exc, where)
         streams.report(
             f"{at + ': ' if at else ''}a subscriber of {self.label or 'a stream'} raised {describe(exc)}.\n"
@@ -182,7 +182,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                     if not isinstance(exc, Exception) or streams.is_meant(exc):
                         raise
                     if not of_nothing(exc):
-                        self._tell(exc, "")
+                        self._report(exc, "")
             self._ended = True
 
     def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:
@@ -257,7 +257,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             if streams.is_meant(exc):
                 raise OnPurpose(exc) from None
             if not failed and not of_nothing(exc):
-                root._tell(exc, where)
+                root._report(exc, where)
             failed = True
             if subscription:
                 subscription[0].dispose()
