@@ -9,28 +9,34 @@ import os
 import select
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-_ENDS_S = 10.0
-# A shell that leaves the program behind and ends; who began it waits for the shell alone.
-_LEAVE = 'said=$1; shift; "$@" >"$said" 2>&1 </dev/null & echo $!'
+_ENDS_S, _READY_S = 10.0, 30.0
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+ANYBODY = -1  # for `let_trace`
+_SET_PTRACER = 0x59616D61
+# A shell that leaves the program behind and ends; its parent waits for the shell alone.
+_LEAVE = 'output=$1; shift; "$@" >"$output" 2>&1 </dev/null & echo $!'
 
 
-class Beside(NamedTuple):
+class DetachedProcess(NamedTuple):
     """A program that runs beside this one.
 
     Attributes:
         pid: Its id.
         began: When it began, in the kernel's ticks: another process that gets its number is not mistaken for it.
-        said: The file with what it says.
+        output: The file with what it prints.
     """
 
     pid: int
     began: int
-    said: str
+    output: str
 
-    def ended(self, within_s: float) -> bool:
+    def has_ended(self, within_s: float) -> bool:
         """Whether it has ended, or does so in that time."""
         handle = self._handle()
         if handle is None:
@@ -40,12 +46,12 @@ class Beside(NamedTuple):
         finally:
             os.close(handle)
 
-    def interrupt(self, by: signal.Signals = signal.SIGINT) -> None:
+    def interrupt(self, signal_number: signal.Signals = signal.SIGINT) -> None:
         """Ask it to end, as Ctrl-C does."""
         handle = self._handle()
         if handle is not None:
             try:
-                signal.pidfd_send_signal(handle, by)
+                signal.pidfd_send_signal(handle, signal_number)
             except ProcessLookupError:
                 pass  # it has ended
             finally:
@@ -62,93 +68,159 @@ class Beside(NamedTuple):
         os.close(handle)
         return None
 
-    def took_s(self) -> float:
+    def cpu_s(self) -> float:
         """How long it has been on a processor, in steps of some 10 ms."""
         now = _stat(self.pid)
         return now.ticks / os.sysconf("SC_CLK_TCK") if now.began == self.began else 0.0
 
-    def words(self) -> str:
-        """What it said."""
+    def read_output(self) -> str:
+        """What it has printed."""
         try:
-            with open(self.said, encoding="utf-8", errors="replace") as file:
+            with open(self.output, encoding="utf-8", errors="replace") as file:
                 return file.read().strip()
         except OSError:
             return ""
 
 
-class CanNotSample(Exception):
+class CannotAttach(Exception):
     """Why not, and on lines of their own what to do."""
 
 
-def refusal(who: str, why: Exception, then: str) -> str:
-    """A warning: who can not, what to do (the further lines of the error), and what happens instead."""
-    what, *todo = str(why).splitlines()
-    return "\n  ".join([f"{who}{what}", *todo, then])
+class TracedAlready(CannotAttach):
+    """Another tracer has the process: phases can be reported to it."""
 
 
-class Sampling(NamedTuple):
-    """A profiler that samples.
+class Attached(NamedTuple):
+    """A profiler or tracer that watches this process.
 
     Attributes:
-        tool: ``perf`` or ``py-spy``.
-        beside: Its process.
-        rate_hz: Samples a second.
-        version: Of the profiler.
+        tool: Its name.
+        process: It.
+        version: Of the tool, where it has one of its own.
         program: Its path.
+        rate_hz: Of a profiler: samples a second.
+        log: Of a tracer: what it writes.
+        trusted: Of a tracer: by column, how far its figures can be trusted.
     """
 
     tool: str
-    beside: Beside
-    rate_hz: int
-    version: str
-    program: str
+    process: DetachedProcess
+    version: str = ""
+    program: str = ""
+    rate_hz: int = 0
+    log: str = ""
+    trusted: Mapping[str, str] = MappingProxyType({})
 
 
-def run_beside(command: Sequence[str], said: str, environment: Mapping[str, str]) -> Beside:
+def refusal(who: str, why: Exception, instead: str) -> str:
+    """A warning: who cannot, what to do (the further lines of the error), and what happens instead."""
+    what, *todo = str(why).splitlines()
+    return "\n  ".join([f"{who}{what}", *todo, instead])
+
+
+def start_detached(command: Sequence[str], output: str, environment: Mapping[str, str]) -> DetachedProcess:
     """Start a program.
 
     Args:
         command: Its words.
-        said: A file for what it says.
+        output: A file for what it prints.
         environment: Its variables.
 
     Raises:
-        OSError: It can not be started, or would be a child of this process all the same: one that orphans come to.
+        OSError: It cannot be started, or would be a child of this process all the same: one that orphans come to.
     """
-    done = without_handler(lambda: subprocess.run(
-        ["/bin/sh", "-c", _LEAVE, "sh", said, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        start_new_session=True, env=dict(environment), check=False,
-    ))  # fmt: skip
-    if done.returncode or not done.stdout.strip().isdigit():
-        raise OSError(f"{command[0]} can not be started")
-    pid = int(done.stdout)
-    begun = _stat(pid)
-    beside = Beside(pid, begun.began, said)
-    if begun.parent == os.getpid():
-        beside.interrupt(signal.SIGTERM)  # the shell has it ignore SIGINT until it sets a handler of its own
-        if not beside.ended(_ENDS_S):
-            beside.interrupt(signal.SIGKILL)
+    shell = ["/bin/sh", "-c", _LEAVE, "sh", output, *command]
+    ended = run_to_end(shell, environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    if ended.returncode or not ended.stdout.strip().isdigit():
+        raise OSError(f"{command[0]} cannot be started")
+    pid = int(ended.stdout)
+    stat = _stat(pid)
+    process = DetachedProcess(pid, stat.began, output)
+    if stat.parent == os.getpid():
+        process.interrupt(signal.SIGTERM)  # the shell has it ignore SIGINT until it sets a handler of its own
+        if not process.has_ended(_ENDS_S):
+            process.interrupt(signal.SIGKILL)
         os.waitpid(pid, 0)
         raise OSError(
             "orphaned processes come to this one (it is process 1, or a subreaper), so that the script would see it as a child.\n"
             "In a container, have another process be the first: docker run --init"
         )
-    return beside
+    return process
 
 
-def without_handler(do: Callable[[], subprocess.CompletedProcess[bytes]]) -> subprocess.CompletedProcess[bytes]:
-    """Do something that waits for a child while no handler of the program's is told of children."""
+def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that ends soon, while no handler of the script's is called for the end of a child.
+
+    Args:
+        command: Its words.
+        environment: Its variables.
+        more: For ``subprocess.run``; without, errors are in the output too.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
     handler = signal.getsignal(signal.SIGCHLD)
+    is_ours = callable(handler) and threading.current_thread() is threading.main_thread()
     try:
-        if callable(handler):
+        if is_ours:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except ValueError:  # this is not the main thread
-        return do()
-    try:
-        return do()
+        return subprocess.run(command, env=dict(environment), check=False, **streams)
     finally:
-        if callable(handler):
+        if is_ours:
             signal.signal(signal.SIGCHLD, handler)
+
+
+def wait_until_ready(
+    process: DetachedProcess, is_ready: Callable[[], bool], refuse: Callable[[str], Exception], every_s: float = 0.01
+) -> None:
+    """Wait until a program is at work.
+
+    Args:
+        process: The program.
+        is_ready: Whether it is.
+        refuse: Makes an error of what it has printed, if it ended or does not begin.
+        every_s: How often that is looked at.
+    """
+    until = time.monotonic() + _READY_S
+    while not is_ready():
+        if process.has_ended(every_s) or time.monotonic() > until:
+            process.interrupt()
+            raise refuse(process.read_output())
+
+
+def first_line(output: str) -> str:
+    """The first line of what a program has printed."""
+    return next((line.strip()[:200] for line in output.splitlines() if line.strip()), "it printed nothing.")
+
+
+# being traced
+
+
+def let_trace(pid: int) -> None:
+    """Let another process than an ancestor trace this one, where the kernel (Yama) requires that; 0: none any more."""
+    if not os.path.exists(YAMA):
+        return
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+    except (OSError, AttributeError):
+        pass  # the tracer is about to report what it may not do
+
+
+def tracer_pid() -> int:
+    """The process that traces this one; 0 without any."""
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("TracerPid:")), 0)
+    except OSError:
+        return 0
+
+
+def has_proc() -> bool:
+    """Whether processes can be seen here (``/proc``), as they cannot where somebody has only changed the root."""
+    return os.path.exists("/proc/self/stat")
 
 
 class _Stat(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analyse_events import Begun, Call, Ended, Signal
+from voirkit_instruments.syscalls.analyse_events import Call, CallEntry, Signal, ThreadExit
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = math.nan
@@ -95,7 +95,7 @@ def test_a_call_that_another_thread_interrupts_in_the_log_is_joined_and_began_wh
         '7 1.500000 <... read resumed>"ab", 2) = 2 <0.500100>',
     )  # fmt: skip
     assert events == [
-        Begun(7, 1.0, "read", "3"), Call(8, 1.25, "getpid", "", 7, "", 0.000001, False), Call(7, 1.0, "read", '3, "ab", 2', 2, "", 0.5001, True),
+        CallEntry(7, 1.0, "read", "3"), Call(8, 1.25, "getpid", "", 7, "", 0.000001, False), Call(7, 1.0, "read", '3, "ab", 2', 2, "", 0.5001, True),
     ]  # fmt: skip
     assert log.timed
     assert log.dated
@@ -138,8 +138,8 @@ def test_ends_of_threads_and_signals_are_told() -> None:
         "7 1.2 --- stopped by SIGSTOP ---",
         "7 1.3 +++ killed by SIGSEGV (core dumped) +++",
     )
-    assert events[0] == Ended(8, 1.0, "exited with 0")
-    assert events[-1] == Ended(7, 1.3, "killed by SIGSEGV (core dumped)")
+    assert events[0] == ThreadExit(8, 1.0, "exited with 0")
+    assert events[-1] == ThreadExit(7, 1.3, "killed by SIGSEGV (core dumped)")
     assert [type(event) for event in events[1:3]] == [Signal, Signal]
     assert log.signals == 2
     assert log.unread == 0
@@ -147,9 +147,9 @@ def test_ends_of_threads_and_signals_are_told() -> None:
 
 def test_a_killed_thread_leaves_the_call_that_it_was_in() -> None:
     events, _ = read("7 1.0 read(0,  <unfinished ...>", "7 3.0 +++ killed by SIGKILL +++")
-    assert events[1:] == [Call(7, 1.0, "read", "0", None, "", 2.0, True), Ended(7, 3.0, "killed by SIGKILL")]
+    assert events[1:] == [Call(7, 1.0, "read", "0", None, "", 2.0, True), ThreadExit(7, 3.0, "killed by SIGKILL")]
     events, _ = read("7 1.0 read(0,  <unfinished ...>", "7 3.0 <... read resumed> <unfinished ...>) = ?", "7 3.0 +++ killed by SIGKILL +++")
-    assert events[1:] == [Call(7, 1.0, "read", "0", None, "", 2.0, True), Ended(7, 3.0, "killed by SIGKILL")]
+    assert events[1:] == [Call(7, 1.0, "read", "0", None, "", 2.0, True), ThreadExit(7, 3.0, "killed by SIGKILL")]
 
 
 def test_a_thread_that_becomes_another_program_goes_on_under_the_processs_number() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
-from voirkit_instruments.syscalls.analyse_figures import figures, merged
-from voirkit_instruments.syscalls.analyse_read import difference
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
+from voirkit_instruments.syscalls.analyse_figures import difference, figures, merge_documents
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 ENOENT = "-1 ENOENT (No such file or directory)"
@@ -22,7 +21,7 @@ def call(tid: int, at: float, text: str, result: object = 0, took: float = 0.001
     return f"{tid} {at:.6f} {text} = {result} <{took:.6f}>"
 
 
-def made(*lines: str, known: Known | None = None) -> dict[str, Any]:
+def made(*lines: str, known: TraceContext | None = None) -> dict[str, Any]:
     log = StraceLog()
     found = Attribution(known).add(log.events([f"{line}\n" for line in lines]))
     return figures(found, log.timed)
@@ -165,12 +164,12 @@ def test_any_number_of_processes_that_have_ended_take_no_more_room() -> None:
         ]
     log = StraceLog()
     found = Attribution().add(log.events([f"{line}\n" for line in lines]))
-    assert len(found.rows) == 2
+    assert len(found.tree.processes) == 2
     assert calls(figures(found, log.timed)) == {("main", "all", "clone"): 500, ("child", "all", "getpid"): 500}
 
 
 def test_threads_that_were_there_when_tracing_began_are_known() -> None:
-    known = Known(pid=7, threads={7: "python", 8: "pt_autograd_0"})
+    known = TraceContext(pid=7, threads={7: "python", 8: "pt_autograd_0"})
     document = made(
         call(8, 1, "getuid()"), mark(7, 2, "other+"), call(7, 3, "getgid()"), call(8, 3.5, "getppid()"), call(9, 4, "getpid()"), known=known
     )
@@ -178,7 +177,7 @@ def test_threads_that_were_there_when_tracing_began_are_known() -> None:
 
 
 def test_what_voirkit_does_for_itself_is_not_the_programs() -> None:
-    known = Known(pid=7, threads={7: "", 8: ""}, files={5: "/runs/a/trace/x.seg"}, own=frozenset({8}), own_folder="/runs/a")
+    known = TraceContext(pid=7, threads={7: "", 8: ""}, files={5: "/runs/a/trace/x.seg"}, own_threads=frozenset({8}), own_folder="/runs/a")
     document = made(
         mark(7, 1, "other+"), call(7, 2, 'write(5, "ab", 2)', 2), call(7, 3, 'openat(AT_FDCWD, "/runs/a/summary.json", O_RDWR)', 6), call(7, 4, 'write(6, "ab", 2)', 2),
         call(8, 5, "getpid()"), mark(7, 6, "voirkit+"), call(7, 7, "getppid()"), mark(7, 8, "voirkit-"), call(7, 9, 'openat(AT_FDCWD, "/runs/ab", O_RDWR)', 7),
@@ -210,7 +209,7 @@ def test_a_rings_calls_are_counted_as_a_blind_spot() -> None:
 
 
 def test_what_a_loader_does_meanwhile_is_summed_by_operation_too() -> None:
-    known = Known(operation=lambda tid, at: "Read" if 2 <= at < 4 else None)
+    known = TraceContext(operation=lambda tid, at: "Read" if 2 <= at < 4 else None)
     document = made(call(7, 1, "getpid()"), call(7, 2, 'read(3, "x", 9)', 5), call(7, 3, "getpid()"), call(7, 4, "getpid()"), known=known)
     assert {name: row["calls"] for name, row in document["operations"]["Read"].items()} == {"getpid": 1, "read": 1}
     assert document["phases"]["all"]["getpid"]["calls"] == 3
@@ -238,7 +237,7 @@ def test_the_logs_of_several_ranks_add_up() -> None:
         call(7, 2, 'read(3, "x", 9)', 5),
         mark(7, 3, "forward-"),
     )
-    both = merged([document, document])
+    both = merge_documents([document, document])
     assert both["phases"]["forward"]["read"] == {"calls": 2, "errors": 0, "seconds": pytest.approx(0.002), "bytes": 10}
     assert both["files"] == [{"path": "/d/a", "opens": 2, "read": 10, "written": 0, "files": 2}]
-    assert merged([document]) == document
+    assert merge_documents([document]) == document

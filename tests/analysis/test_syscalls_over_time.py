@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
 from voirkit_instruments.syscalls.analyse_figures import figures
-from voirkit_instruments.syscalls.analyse_over_time import MOST_BINS, MOST_NAMES, OverTime, merged
+from voirkit_instruments.syscalls.analyse_over_time import MOST_BINS, MOST_NAMES, OverTime, merge_over_time
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = float("nan")
@@ -24,7 +24,7 @@ def made(
     for name, began, seconds in calls:
         bins.add(name, began, seconds)
     for phase, began, ended in phases:
-        bins.in_phase(phase, began, ended)
+        bins.add_phase(phase, began, ended)
     found = bins.document(timed=True)
     assert found is not None
     return found
@@ -76,7 +76,7 @@ def test_without_durations_there_are_counts_and_no_seconds() -> None:
 
 def test_without_times_there_is_nothing() -> None:
     assert OverTime().document(timed=False) is None
-    assert merged([None, None]) is None
+    assert merge_over_time([None, None]) is None
 
 
 # Times whose sums and differences are exact: what stands at the edge of a bin is on one side of it in any order of adding.
@@ -103,7 +103,7 @@ def test_nothing_is_lost_however_long_the_log_is_and_in_whichever_order(calls: l
 @settings(max_examples=50, deadline=None)
 @given(CALLS, CALLS)
 def test_ranks_together_are_as_one_log_of_both(first: list[tuple[str, float, float]], second: list[tuple[str, float, float]]) -> None:
-    both = merged([made(*first, origin=0.0), made(*second, origin=0.0)])
+    both = merge_over_time([made(*first, origin=0.0), made(*second, origin=0.0)])
     one = made(*first, *second, origin=0.0)
     assert both is not None
     assert both["bin_s"] >= one["bin_s"] / 2
@@ -117,7 +117,7 @@ def test_ranks_together_are_as_one_log_of_both(first: list[tuple[str, float, flo
 def test_ranks_have_the_mean_of_their_phases() -> None:
     one = made(("read", 0.0, 0.0), ("read", 119.0, 0.0), origin=0.0, phases=(("forward", 0.0, 0.5),))
     two = made(("read", 0.0, 0.0), ("read", 200.0, 0.0), origin=0.0, phases=(("forward", 0.0, 1.0),))
-    both = merged([one, two])
+    both = merge_over_time([one, two])
     assert both is not None
     assert both["bin_s"] == 1.0
     assert both["phases"]["forward"][0] == pytest.approx(0.75)
@@ -128,7 +128,7 @@ def test_a_log_tells_the_phases_of_the_process_that_trains() -> None:
     lines = ['7 1.0 access("/vk!wait+", F_OK) = -1 ENOENT (No) <0.000001>', '7 2.0 access("/vk!fetch+", F_OK) = -1 ENOENT (No) <0.000001>',
              "7 2.5 getpid() = 7 <0.1>", '7 3.0 access("/vk!fetch-", F_OK) = -1 ENOENT (No) <0.000001>',
              '7 4.0 access("/vk!wait-", F_OK) = -1 ENOENT (No) <0.000001>', "7 5.0 getpid() = 7 <0.25>", "8 5.5 getpid() = 7 <0.5>"]  # fmt: skip
-    found = figures(Attribution(Known(pid=7)).add(log.events([f"{line}\n" for line in lines])), log.timed)["over_time"]
+    found = figures(Attribution(TraceContext(pid=7)).add(log.events([f"{line}\n" for line in lines])), log.timed)["over_time"]
     lasted = {phase: sum(bins) * found["bin_s"] for phase, bins in found["phases"].items()}
     assert lasted == {"wait": pytest.approx(2), "fetch": pytest.approx(1), "other": pytest.approx(2)}
     assert sum(found["calls"]["getpid"]) == 3

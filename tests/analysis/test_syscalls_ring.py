@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analyse_attribution import Attribution, Known
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
 from voirkit_instruments.syscalls.analyse_events import Call
 from voirkit_instruments.syscalls.analyse_figures import figures
-from voirkit_instruments.syscalls.analyse_kernel import RingError, RingLog
-from voirkit_instruments.syscalls.analyse_numbers import names
-from voirkit_instruments.syscalls.record_markers import PHASES, path_and_mode, said_by_mode, said_by_text
+from voirkit_instruments.syscalls.analyse_kernel import KernelLog, RingError, call_names
+from voirkit_instruments.syscalls.record_markers import PHASES, message_of_mode, message_of_text, path_and_mode
 
 ENTER, EXIT, NEWTASK, RENAME, ENDED, SWITCH = 443, 442, 205, 204, 301, 372
 LAYOUT = {
@@ -27,7 +26,7 @@ LAYOUT = {
     ENDED: {"event": "sched_process_exit", "fields": {"common_pid": [4, 4], "comm": [8, 16], "pid": [24, 4], "prio": [28, 4]}},
     SWITCH: {"event": "sched_switch", "fields": {"prev_pid": [24, 4], "prev_state": [32, 8], "next_pid": [56, 4]}},
 }
-NUMBERS = {name: number for number, name in names("x86_64").items()}
+NUMBERS = {name: number for number, name in call_names("x86_64").items()}
 
 
 def enter(tid: int, name: str, *args: int) -> bytes:
@@ -70,13 +69,13 @@ def page(*events: tuple[int, bytes]) -> bytes:
     return struct.pack("<QQ", first, len(body)) + body
 
 
-def log(folder: Path, *pages: bytes, **known: Any) -> RingLog:
+def log(folder: Path, *pages: bytes, **known: Any) -> KernelLog:
     """A log of one file a processor."""
     for cpu, text in enumerate(pages):
         (folder / f"x.{cpu}.ring").write_bytes(text)
     about = {"cpus": list(range(len(pages))), "events": LAYOUT, "lost": 0, "machine": "x86_64", "byteorder": "little", **known}
     (folder / "x.ring.json").write_text(json.dumps(about))
-    return RingLog(str(folder / "x"))
+    return KernelLog(str(folder / "x"))
 
 
 def marked(tid: int, said: str) -> tuple[bytes, bytes]:
@@ -151,7 +150,7 @@ def test_markers_threads_and_processes_are_told_apart(tmp_path: Path) -> None:
         *marked(9, "fetch-"), *marked(7, "backward-"), enter(7, "access", 1, 4), leave(7, "access", 0),
     ]  # fmt: skip
     log_ = log(tmp_path, page(*((1_000 * i, event) for i, event in enumerate(events, 1))))
-    document = figures(Attribution(Known(pid=7, threads={7: "python"})).add(log_.events()), timed=True)
+    document = figures(Attribution(TraceContext(pid=7, threads={7: "python"})).add(log_.events()), timed=True)
     counted = {
         (kind, phase, name): row["calls"]
         for kind, phases in document["threads"].items()
@@ -171,7 +170,7 @@ def test_a_number_that_is_given_again_is_another_process(tmp_path: Path) -> None
         newtask(7, 8, 0), *marked(8, "worker 1"), enter(8, "read", 3), leave(8, "read", 6), enter(8, "futex"), ended(8),
     ]  # fmt: skip
     log_ = log(tmp_path, page(*((1_000 * i, event) for i, event in enumerate(events, 1))))
-    document = figures(Attribution(Known(pid=7, threads={7: ""})).add(log_.events()), timed=True)
+    document = figures(Attribution(TraceContext(pid=7, threads={7: ""})).add(log_.events()), timed=True)
     assert document["threads"]["worker 0"]["worker"]["read"]["bytes"] == 4
     assert document["threads"]["worker 0"]["worker"]["exit_group"] == {"calls": 1, "errors": 0, "seconds": 0.0, "bytes": 0}
     assert document["threads"]["worker 1"]["worker"]["read"]["bytes"] == 6
@@ -183,7 +182,7 @@ def test_a_process_whose_first_thread_ends_first_ends_with_its_last(tmp_path: Pa
         newtask(7, 8, 0), newtask(8, 9, 0x00010000), enter(8, "exit"), ended(8), enter(9, "getpid"), leave(9, "getpid"), ended(9),
         newtask(7, 9, 0), *marked(9, "worker 2"), enter(9, "getuid"), leave(9, "getuid"),
     ]  # fmt: skip
-    found = Attribution(Known(pid=7, threads={7: ""}))
+    found = Attribution(TraceContext(pid=7, threads={7: ""}))
     found.add(log(tmp_path, page(*((1_000 * i, event) for i, event in enumerate(events, 1)))).events())
     threads = figures(found, timed=True)["threads"]
     assert {name: row["calls"] for name, row in threads["child"]["other"].items()} == {"exit": 1, "getpid": 1}
@@ -197,14 +196,14 @@ def test_a_call_that_blocks_is_split_over_the_phases_of_the_first_thread(tmp_pat
         (3 * second, enter(8, "futex")), (5 * second, marked(7, "forward-")[0]), (5 * second, marked(7, "forward-")[1]),
         (6 * second, marked(7, "backward+")[0]), (6 * second, marked(7, "backward+")[1]), (9 * second, leave(8, "futex")),
     ]  # fmt: skip
-    document = figures(Attribution(Known(pid=7, threads={7: ""})).add(log(tmp_path, page(*events)).events()), timed=True)
+    document = figures(Attribution(TraceContext(pid=7, threads={7: ""})).add(log(tmp_path, page(*events)).events()), timed=True)
     seconds = {phase: rows["futex"]["seconds"] for phase, rows in document["threads"]["other"].items()}
     assert seconds == {"forward": pytest.approx(2), "other": pytest.approx(1), "backward": pytest.approx(3)}
 
 
 def test_what_was_not_traced_as_it_is_known_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RingError, match=r"can not be read"):
-        RingLog(str(tmp_path / "nothing"))
+    with pytest.raises(RingError, match=r"cannot be read"):
+        KernelLog(str(tmp_path / "nothing"))
     with pytest.raises(RingError, match=r"of sparc64 are not known"):
         log(tmp_path, machine="sparc64")
     with pytest.raises(RingError, match=r"sys_exit was not traced"):
@@ -214,16 +213,16 @@ def test_what_was_not_traced_as_it_is_known_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [*(f"{phase}{edge}" for phase in PHASES for edge in "+-"), "worker 0", "worker 31"])
 def test_a_marker_says_the_same_by_its_text_and_by_its_mode(said: str) -> None:
     path, mode = path_and_mode(said)
-    assert said_by_text(f'"{path}", {mode:#x}') == said
-    assert said_by_text(f'AT_FDCWD, "{path}", {mode:#x}') == said
-    assert said_by_mode(mode) == said
+    assert message_of_text(f'"{path}", {mode:#x}') == said
+    assert message_of_text(f'AT_FDCWD, "{path}", {mode:#x}') == said
+    assert message_of_mode(mode) == said
     assert mode & ~7  # no file has such a mode: the kernel refuses it at once
     assert mode < 1 << 31
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 4, 7, 0x766B, 0x1_766B_0000])
 def test_a_mode_of_the_programs_is_no_marker(mode: int) -> None:
-    assert said_by_mode(mode) is None
+    assert message_of_mode(mode) is None
 
 
 @settings(max_examples=100, deadline=None)

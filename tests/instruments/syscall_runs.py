@@ -102,12 +102,12 @@ def why_not_strace() -> str:
 
 def why_not_kernel() -> str:
     """Why the kernel can not trace here; empty if it can."""
+    from voirkit_instruments.detached import CannotAttach
     from voirkit_instruments.syscalls.record_kernel import tracefs
-    from voirkit_instruments.syscalls.record_tool import CanNotTrace
 
     try:
         tracefs()
-    except CanNotTrace as exc:
+    except CannotAttach as exc:
         return str(exc)
     return ""
 

@@ -18,7 +18,7 @@ OWN, ATTACHING, STOPPING = -1, -2, -3
 OTHER = "other"  # of the process that trains: in no phase; OUTSIDE is outside all of training
 FETCH, BETWEEN, CHILD = "fetch", "between fetches", "child"  # of loader workers, and of processes that are neither
 MAIN = ""  # the thread that trains, or loads
-_OWN = {("attach", "record_py_spy.py"): (ATTACHING,), ("stop", "record_stacks.py"): (STOPPING,)}
+_OWN = {("attach", "stacks/record_py_spy.py"): ATTACHING, ("stop", "stacks/record.py"): STOPPING}
 _RUNS_SCRIPT = ("/voirkit/runner/script.py", "/voirkit/script.py")  # now, and in runs recorded before it moved
 _COMMAND = "/voirkit/cli.py"
 _IMPORTING = "<frozen importlib"
@@ -57,9 +57,8 @@ class Stacks:
         """The number of a stack, without what runs the script; its frames from the outermost."""
         of_script = of_program(frames)
         if of_script is None:
-            return next(
-                (number for name, file, _ in frames for number in _OWN.get((name.rpartition(".")[2], os.path.basename(file)), ())), OWN
-            )
+            own = (_OWN.get((name.rpartition(".")[2], "/".join(file.rsplit("/", 2)[-2:]))) for name, file, _ in frames)
+            return next((number for number in own if number), OWN)
         of_script = [_known(frame) for frame in without_importing(of_script)]
         stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
         number = self.stacks.setdefault(stack, len(self.stacks))

@@ -1,22 +1,193 @@
 """``--flame[=HERTZ]``: stacks of all threads, workers and children, by phase (docs/flame.md).
 
-py-spy beside the program takes them, or, where it can not, a thread. They are joined with the trace when the run has ended.
+py-spy beside the program takes them, or, where it cannot, a thread. They are joined with the trace when the run has ended.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import time
+
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit.intercept import Patches, ThreadState
+from voirkit.probes.around import Around
+from voirkit.runs.directory import write_json
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit.trace import recorder
+from voirkit_instruments.detached import CannotAttach, DetachedProcess, refusal
 from voirkit_instruments.once import once, started
-from voirkit_instruments.stacks import FLAME_HZ
+from voirkit_instruments.stacks import FLAME_FOLDER, FLAME_HZ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
     from typing import Any
 
-    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
+    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit_instruments.stacks.record_sampler import ThreadSampler
+
+_ENDS_S = 20.0
+_ITERATOR = "_MultiProcessingDataLoaderIter"
+
+
+class StackSampler:
+    """What takes the stacks of this process and of those below it.
+
+    Args:
+        run_dir: The run directory; its folder ``flame`` gets the files.
+        rate_hz: Times a second.
+        gil: Only of threads that hold the GIL.
+        native: C's frames too.
+        most_bytes: What the files may take.
+        warn: Called with what is not possible, and what to do.
+    """
+
+    def __init__(self, run_dir: str, rate_hz: int, gil: bool, native: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
+        self._folder, self._rate_hz, self._gil, self._native = os.path.join(run_dir, FLAME_FOLDER), rate_hz, gil, native
+        self._most_bytes, self._warn = most_bytes, warn
+        self._pid = os.getpid()
+        self._stem = ""
+        self._py_spy: DetachedProcess | None = None
+        self._thread: ThreadSampler | None = None
+        self._record: dict[str, Any] = {}
+
+    def start(self, will_strace: bool) -> None:
+        """Begin; if that is not possible a warning says why, and the run goes on.
+
+        Args:
+            will_strace: strace is about to trace this process, so that py-spy can not.
+        """
+        rank, host = rank_and_world_size()[0], os.uname().nodename if hasattr(os, "uname") else "localhost"
+        self._stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
+        self._record = {
+            "schema": 1, "rate_hz": self._rate_hz, "gil": self._gil, "native": self._native, "rank": rank, "host": host, "pid": self._pid,
+            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None, "ended": False, "took_s": None,
+        }  # fmt: skip
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            try:
+                self._attach(will_strace)
+            except CannotAttach as exc:
+                self._start_thread(exc)
+        except OSError as exc:
+            self._warn(f"--flame: {exc}.\n  The run goes on without it.")
+            return
+        self._record["attached_ns"] = recorder.now()
+        # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
+        recorder.mark(recorder.name("flame", "taking", kind="mark"), self._record["began_ns"])
+        self._write()
+
+    def _attach(self, will_strace: bool) -> None:
+        """Have py-spy take them."""
+        if not sys.platform.startswith("linux"):
+            raise CannotAttach("py-spy is attached on Linux alone.")
+        if will_strace:
+            raise CannotAttach("strace, which --syscalls uses, traces this process, and there can be one tracer only.")
+        from voirkit_instruments.stacks import record_py_spy
+
+        if self._pid in record_py_spy.native_pids:
+            raise CannotAttach("py-spy samples for --native, as perf cannot, and there can be one tracer only.\nLeave --native out.")
+        spy = record_py_spy.attach(self._pid, self._stem, self._rate_hz, self._most_bytes, self._gil, self._native)
+        self._py_spy = spy.process
+        self._record.update(tool="py-spy", version=spy.version, by_clock=not self._gil, taker_pid=spy.process.pid)
+
+    def _start_thread(self, why_not: CannotAttach) -> None:
+        """Have a thread take them."""
+        from voirkit_instruments.stacks.record_sampler import ThreadSampler
+
+        self._thread = ThreadSampler(f"{self._stem}.sampled", self._rate_hz, self._most_bytes, self._warn)
+        self._thread.start()
+        self._record.update(tool="sampler", version=None, by_clock=True, taker_pid=None, gil=False, native=False)
+        instead = "A thread of the program takes them instead: of this process alone, without loader workers and C."
+        self._warn(refusal("--flame: ", why_not, instead))
+
+    def stop(self) -> None:
+        """The program has ended: take no more, and wait until the files are whole."""
+        if os.getpid() != self._pid or "tool" not in self._record:
+            return
+        self._record.update(ended=True, ended_ns=recorder.now())
+        if self._thread is not None:
+            self._thread.stop()
+            self._record.update(cut=self._thread.cut, late=self._thread.late)
+            self._add_cost(self._thread.took_s)
+        if self._py_spy is None:
+            return
+        if self._py_spy.has_ended(0):
+            output = [line for line in self._py_spy.read_output().splitlines() if line != "ready"]
+            why = output[-1] if output else "what runs py-spy was killed"
+            self._record["cut"] = why
+            self._warn(f"--flame: no stacks were taken from some time on, before the run ended ({why}).")
+        self._py_spy.interrupt()
+        if not self._py_spy.has_ended(_ENDS_S):
+            self._warn("--flame: py-spy does not end; voirkit report reads what it took when it has.")
+        self._add_cost(_py_spy_cpu_s(f"{self._stem}.chunks"))
+
+    def _add_cost(self, took_s: float | None) -> None:
+        """What it cost is part of the overhead."""
+        self._record["took_s"] = took_s
+        recorder.timed(0, int((took_s or 0.0) * 1e9), "processes")
+        if self._py_spy is not None:  # py-spy stops the program for each stack, which costs that as much (0.8 times, measured)
+            recorder.timed(0, int((took_s or 0.0) * 1e9), "sampling")
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_json(f"{self._stem}.json", self._record)
+        except OSError as exc:
+            self._warn(f"--flame: {self._stem}.json cannot be written ({exc.strerror}).")
+
+
+def _py_spy_cpu_s(path: str) -> float | None:
+    """How long py-spy and what runs it were on a processor, as the last note says."""
+    try:
+        with open(path, encoding="utf-8") as notes:
+            return float(json.loads(notes.readlines()[-1])["took_s"])
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+class WorkerWatch:
+    """Marks in the trace which process is which worker of a loader, as each starts. Checked with torch 2.1 to 2.13.
+
+    Args:
+        warn: Called if that is not possible.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._patches, self._warn = Patches(), warn
+        self._patches.when("torch.utils.data.dataloader", self._install, self._warn_of)
+
+    def _install(self, module: ModuleType) -> None:
+        name = f"{module.__name__}.{_ITERATOR}.__init__"
+        here = ThreadState()
+        around = Around(here, 0, _enter, _leave, ("self",))
+        if not self._patches.around(name, getattr(getattr(module, _ITERATOR, None), "__init__", None), around):
+            self._warn_of(name, self._patches.table[name])
+
+    def _warn_of(self, name: str, why: str) -> None:
+        self._warn(f"--flame: {name} is not watched: it {why.rstrip('.')}. Loader workers are called children.")
+
+    def remove(self) -> None:
+        """Remove the patch."""
+        self._patches.remove()
+
+
+def _enter(iterator: Any) -> int:
+    return 1
+
+
+def _leave(began: int, was: int, iterator: Any) -> None:
+    try:
+        for number, process in enumerate(iterator._workers):
+            arguments = recorder.arguments({"worker": number})
+            recorder.mark(recorder.name("flame", "worker", kind="mark", value="pid"), recorder.now(), arguments, process.pid)
+    except Exception:  # it has started none, or is another's
+        pass
 
 
 @instrument_definition
@@ -29,30 +200,27 @@ def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[
         rate_hz: Times a second.
         gil: Only of threads that hold the GIL.
     """
-    from voirkit_instruments.stacks.record_stacks import Taker
-    from voirkit_instruments.stacks.record_workers import Workers
-
-    workers = Workers(ov.warn)
+    workers = WorkerWatch(ov.warn)
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
-        return  # it has been said why there is none
+        return  # a warning has named the reason
     native = started(ov, "--native")
-    taker = Taker(ov.run_dir, rate_hz, gil, native, ov.options.trace_limit, ov.warn)
-    taker.start(_strace_comes(ov))
+    sampler = StackSampler(ov.run_dir, rate_hz, gil, native, ov.options.trace_limit, ov.warn)
+    sampler.start(_will_strace(ov))
     try:
         yield ov.phases.run_script
     finally:
         workers.remove()
-        taker.stop()
+        sampler.stop()
 
 
-def _strace_comes(ov: Overseer) -> bool:
+def _will_strace(ov: Overseer) -> bool:
     """Whether strace is about to trace this process, for ``--syscalls``."""
     if not started(ov, "--syscalls"):
         return False
-    from voirkit_instruments.syscalls.record import strace_comes
+    from voirkit_instruments.syscalls.record import will_strace
 
-    return strace_comes(ov)
+    return will_strace(ov)
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:

@@ -5,17 +5,122 @@ A profiler beside the program samples it from outside; what it took is joined wi
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+
 from voirkit.instrument import instrument_definition
+from voirkit.runs.directory import write_json
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit.trace import recorder
+from voirkit_instruments.detached import Attached, CannotAttach, refusal
 from voirkit_instruments.once import once
-from voirkit_instruments.stacks import NATIVE_HZ
+from voirkit_instruments.stacks import NATIVE_FOLDER, NATIVE_HZ, record_perf, record_py_spy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
+
+_ENDS_S = 60.0
+
+# The kernel takes a sample inside of the program: 28 us on hardware, 130 in a virtual machine, 230 in one whose processors have other work.
+_SAMPLE_NS = 130_000
+
+
+class NativeSampler:
+    """A profiler on this process.
+
+    Args:
+        run_dir: The run directory; its folder ``native`` gets the profiler's files.
+        rate_hz: Samples a second of processor time.
+        most_bytes: What they may take.
+        warn: Called with what is not possible, and what to do.
+    """
+
+    def __init__(self, run_dir: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:
+        self._folder, self._rate_hz, self._most_bytes, self._warn = os.path.join(run_dir, NATIVE_FOLDER), rate_hz, most_bytes, warn
+        self._sampling: Attached | None = None
+        self._stem = ""
+        self._record: dict[str, Any] = {}
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Begin; if that is not possible a warning says why, and the run goes on."""
+        if not sys.platform.startswith("linux"):
+            self._warn("--native: it works on Linux alone.\n  The run goes on without it.")
+            return
+        rank, host = rank_and_world_size()[0], os.uname().nodename
+        stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            sampling = self._attach(stem)
+        except CannotAttach as exc:
+            self._warn(refusal("--native: ", exc, "The run goes on without it."))
+            return
+        except OSError as exc:
+            self._warn(f"--native: {exc}.\n  The run goes on without it.")
+            return
+        self._sampling, self._stem = sampling, stem
+        self._record = {
+            "schema": 1, "tool": sampling.tool, "version": sampling.version, "program": sampling.program,
+            "frequency_hz": sampling.rate_hz, "rank": rank, "host": host, "pid": self._pid, "profiler_pid": sampling.process.pid,
+            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None, "ended": False,
+        }  # fmt: skip
+        # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
+        recorder.mark(recorder.name("native", "sampling", kind="mark"), self._record["began_ns"])
+        self._write()
+
+    def _attach(self, stem: str) -> Attached:
+        """The best profiler that works here."""
+        try:
+            return record_perf.attach(self._pid, stem, self._rate_hz, self._most_bytes)
+        except CannotAttach as exc:
+            if record_py_spy.program() is None:
+                raise
+            sampling = record_py_spy.attach_native(self._pid, stem, self._rate_hz, exc)
+            instead = "py-spy samples instead: without the kernel, without times, and it stops the program for each sample."
+            self._warn(refusal("--native: ", exc, instead))
+            return sampling
+
+    def stop(self) -> None:
+        """The program has ended: sample no more. What the profiler itself took is part of the overhead."""
+        if self._sampling is None or os.getpid() != self._pid:
+            return
+        profiler = self._sampling.process
+        self._record.update(ended=True, ended_ns=recorder.now())
+        if profiler.has_ended(0):
+            self._record["ended_ns"] = None  # its last sample tells
+            self._warn(f"--native: sampling ended before the run did ({_why_ended(profiler.read_output())}).")
+        took_s = profiler.cpu_s()
+        recorder.timed(0, int(took_s * 1e9), "processes")
+        if self._sampling.tool == "perf":
+            recorder.timed(0, int(sum(os.times()[:4]) * self._rate_hz * _SAMPLE_NS), "sampling")
+        self._record["took_s"] = took_s
+        profiler.interrupt()
+
+    def wait(self) -> None:
+        """Wait until the profiler's file is whole."""
+        if self._sampling is None or os.getpid() != self._pid:
+            return
+        if not self._sampling.process.has_ended(_ENDS_S):
+            self._warn(f"--native: {self._sampling.tool} does not end; voirkit report reads what it sampled when it has.")
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_json(f"{self._stem}.json", self._record)
+        except OSError as exc:
+            self._warn(f"--native: {self._stem}.json cannot be written ({exc.strerror}).")
+
+
+def _why_ended(output: str) -> str:
+    lines = [line.strip("[] ") for line in output.splitlines()]
+    at_limit = [line for line in lines if "limit" in line]
+    return f"{at_limit[0]}; --trace-limit" if at_limit else (lines or ["it printed nothing"])[-1]
 
 
 @instrument_definition
@@ -29,10 +134,8 @@ def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase | PhaseWith
     """
     yield ov.phases.load_script
     if ov.run_dir is None:
-        return  # it has been said why there is none
-    from voirkit_instruments.stacks.record_native_samples import Sampler
-
-    sampler = Sampler(ov.run_dir, rate_hz, ov.options.trace_limit, ov.warn)
+        return  # a warning has named the reason
+    sampler = NativeSampler(ov.run_dir, rate_hz, ov.options.trace_limit, ov.warn)
     sampler.start()
     try:
         yield ov.phases.run_script(throw=False)

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
-import time
 
-from voirkit_instruments.detached import Beside, CanNotSample, Sampling, run_beside, without_handler
+from voirkit_instruments.detached import Attached, CannotAttach, DetachedProcess, run_to_end, start_detached, wait_until_ready
 
 TIME = "cpu-clock"  # always counted: its numbers are nanoseconds on a processor
 _COUNTERS = ("cycles", "instructions", "cache-misses")
-_READY_S = 20.0
 _PARANOID = "/proc/sys/kernel/perf_event_paranoid"
+_INSTALL = """Install it (Debian: apt-get install linux-perf; Ubuntu: linux-tools-generic; Fedora: dnf install perf), or,
+with less precision, py-spy: pip install 'voirkit[native]'."""
 _PAGES = "32"  # 128 kB for each processor, 5 s of samples; what a user may lock is 516 kB in all
 
 
-def attach(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Sampling:
+def attach(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
     """Have perf sample a process, its threads, and whatever it starts from now on; when this returns it does.
 
     Args:
@@ -30,13 +29,13 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Sampling:
         most_bytes: What the file may take; perf stops there.
 
     Raises:
-        CanNotSample: With what to do.
+        CannotAttach: With what to do.
     """
     perf = shutil.which("perf")
     if perf is None:
-        raise CanNotSample("perf is not installed.\n" + _INSTALL)
+        raise CannotAttach("perf is not installed.\n" + _INSTALL)
     environment = {**os.environ, "LC_ALL": "C", "PERF_CONFIG": os.devnull}
-    version, events = _counted(perf, environment)
+    version, events = _probe(perf, environment)
     with tempfile.TemporaryDirectory(prefix="voirkit-") as folder:
         control, answer = os.path.join(folder, "control"), os.path.join(folder, "answer")
         os.mkfifo(control)
@@ -48,43 +47,32 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Sampling:
             "--delay", "-1", "--control", f"fifo:{control},{answer}", "--output", f"{stem}.data", "--pid", str(pid),
         ]  # fmt: skip
         try:
-            beside = run_beside(command, f"{stem}.log", environment)
+            process = start_detached(command, f"{stem}.log", environment)
         except OSError as exc:
-            raise CanNotSample(f"{exc}.") from None
-        _enable(beside, control, answer)
-    return Sampling("perf", beside, rate_hz, version, perf)
+            raise CannotAttach(f"{exc}.") from None
+        _enable(process, control, answer)
+    return Attached("perf", process, version, perf, rate_hz)
 
 
-def _counted(perf: str, environment: dict[str, str]) -> tuple[str, tuple[str, ...]]:
+def _probe(perf: str, environment: dict[str, str]) -> tuple[str, tuple[str, ...]]:
     """(version, events): the clock, and those of the hardware counters that there are."""
     words = [perf, "stat", "--field-separator", ",", *(word for event in _COUNTERS for word in ("--event", event)), "--", "true"]
     try:
-        version = _asked([perf, "--version"], environment).decode(errors="replace").strip().removeprefix("perf version ")
-        said = _asked(words, environment).decode(errors="replace")
+        version = run_to_end([perf, "--version"], environment).stdout.decode(errors="replace").strip().removeprefix("perf version ")
+        output = run_to_end(words, environment).stdout.decode(errors="replace")
     except OSError as exc:
-        raise CanNotSample(f"perf can not be run ({exc.strerror}).") from None
-    rows = [line.split(",") for line in said.splitlines()]
+        raise CannotAttach(f"perf cannot be run ({exc.strerror}).") from None
+    rows = [line.split(",") for line in output.splitlines()]
     counted = {row[2].partition(":")[0] for row in rows if len(row) > 2 and row[0].isdigit() and int(row[0])}
     return version, (TIME, *(event for event in _COUNTERS if event in counted))
 
 
-def _asked(command: list[str], environment: dict[str, str]) -> bytes:
-    done = without_handler(lambda: subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, check=False
-    ))  # fmt: skip
-    return done.stdout
-
-
-def _enable(beside: Beside, control: str, answer: str) -> None:
+def _enable(process: DetachedProcess, control: str, answer: str) -> None:
     """Tell perf to begin, and wait until it has."""
     reader, writer = os.open(answer, os.O_RDONLY | os.O_NONBLOCK), os.open(control, os.O_RDWR | os.O_NONBLOCK)
     try:
         os.write(writer, b"enable\n")
-        until = time.monotonic() + _READY_S
-        while not _answered(reader):
-            if beside.ended(0.005) or time.monotonic() > until:
-                beside.interrupt()
-                raise CanNotSample(_why(beside.words()))
+        wait_until_ready(process, lambda: _answered(reader), lambda output: CannotAttach(_why(output)), every_s=0.005)
     finally:
         os.close(reader)
         os.close(writer)
@@ -97,18 +85,12 @@ def _answered(reader: int) -> bool:
         return False
 
 
-# what to say
-
-_INSTALL = """Install it (Debian: apt-get install linux-perf; Ubuntu: linux-tools-generic; Fedora: dnf install perf), or,
-with less precision, py-spy: pip install 'voirkit[native]'."""
-
-
-def _why(words: str) -> str:
-    """Why perf ended, from what it said, and what to do."""
+def _why(output: str) -> str:
+    """Why perf ended, from what it printed, and what to do."""
     level = _paranoid()
-    if "max-size" in words or "control" in words or "Usage:" in words:
-        return f"this perf is too old; 5.10 or newer is needed.\n{_first(words)}"
-    if "mmap_pages" in words or "mlock" in words:
+    if "max-size" in output or "control" in output or "Usage:" in output:
+        return f"this perf is too old; 5.10 or newer is needed.\n{_first(output)}"
+    if "mmap_pages" in output or "mlock" in output:
         return "this user may not lock the memory that perf needs.\nsysctl kernel.perf_event_mlock_kb=65536 (as root), or run as root."
     if os.geteuid() and level is not None and level > 2:
         return (
@@ -116,15 +98,15 @@ def _why(words: str) -> str:
             "sysctl kernel.perf_event_paranoid=1 (as root; 2 leaves the kernel's functions out), or run as root."
         )
     return (
-        f"perf could not begin: {_first(words)}\n"
+        f"perf could not begin: {_first(output)}\n"
         "In a container it needs the capability PERFMON and a seccomp profile that lets perf_event_open pass\n"
         "(docker run --cap-add PERFMON, or --security-opt seccomp=unconfined)."
     )
 
 
-def _first(words: str) -> str:
-    lines = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("Events ")]
-    return lines[0][:200] if lines else "it said nothing."
+def _first(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("Events ")]
+    return lines[0][:200] if lines else "it printed nothing."
 
 
 def _paranoid() -> int | None:

@@ -1,37 +1,35 @@
-"""py-spy as what takes stacks: found, started beside the program, and why it can not be. Checked with py-spy 0.4.3."""
+"""py-spy beside the program, which reads the stacks of a process that it stops for a moment. Checked with py-spy 0.4.3."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import time
-from typing import NamedTuple
+from functools import partial
 
-from voirkit_instruments.detached import Beside, CanNotSample, run_beside, without_handler
-from voirkit_instruments.stacks import record_py_spy_tree as py_spy_tree
-from voirkit_instruments.syscalls.record_strace import let_trace, status
+from voirkit_instruments.detached import (
+    ANYBODY,
+    Attached,
+    CannotAttach,
+    DetachedProcess,
+    first_line,
+    let_trace,
+    run_to_end,
+    start_detached,
+    tracer_pid,
+    wait_until_ready,
+)
+from voirkit_instruments.stacks import record_py_spy_tree
 
 CHUNK_S = 60
-_READY_S = 20.0
-_ANYBODY = -1
+_MOST_NATIVE_HZ = 100  # a stack of C takes it some milliseconds
 # Threads that wait are taken too, and files in full: a stack that does not change is written once, so that its end would not be seen.
 _OPTIONS = ("--threads", "--full-filenames")
-
-
-class Taking(NamedTuple):
-    """py-spy at work.
-
-    Attributes:
-        beside: The program that runs it.
-        version: Its version.
-        by_clock: Whether what it writes has times.
-    """
-
-    beside: Beside
-    version: str
-    by_clock: bool
+_MAY_NOT_ATTACH = (
+    "py-spy may not look into the process (kernel.yama.ptrace_scope, or a container without SYS_PTRACE).\n"
+    "Run as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
+)
+native_pids: list[int] = []  # processes that it samples for --native; there can be one tracer only
 
 
 def program() -> str | None:
@@ -39,7 +37,7 @@ def program() -> str | None:
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
-def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False, native: bool = False) -> Taking:
+def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False, native: bool = False) -> Attached:
     """Have py-spy take the stacks of a process and of those below it; when this returns it does.
 
     Args:
@@ -47,43 +45,67 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
         stem: The path of the files that it writes, without their endings.
         rate_hz: Times a second.
         most_bytes: What the files may take.
-        gil: Only threads that hold the GIL.
+        gil: Only threads that hold the GIL; what it writes then has no times.
         native: The frames of C too.
 
     Raises:
-        CanNotSample: With what to do.
+        CannotAttach: With what to do.
     """
     spy = program()
     if spy is None:
-        raise CanNotSample("py-spy is not installed.\nInstall it: pip install 'voirkit[flame]'.")
+        raise CannotAttach("py-spy is not installed.\nInstall it: pip install 'voirkit[flame]'.")
     # It stops the process for each sample. It can do without (--nonblocking), but then stacks are put together from parts of several: of
     # functions that last some microseconds 9 to 54 % of them were such as never are.
-    if int(status().get("TracerPid", "0")):
-        raise CanNotSample("another process traces this one (strace, a debugger), and there can be one only.")
+    if tracer_pid():
+        raise CannotAttach("another process traces this one (strace, a debugger), and there can be one only.")
     options = [*_OPTIONS, "--rate", str(rate_hz), "--format", "raw" if gil else "chrometrace", "--gil" if gil else "--idle"]
     options += ["--native"] if native else []
-    chunk_s = str(CHUNK_S)
-    words = [sys.executable, "-I", "-S", py_spy_tree.__file__, spy, str(pid), stem, chunk_s, str(most_bytes), *options]
-    let_trace(_ANYBODY)  # it is no ancestor of this process; yama asks for that, as long as it runs
+    tree = [sys.executable, "-I", "-S", record_py_spy_tree.__file__, spy, str(pid), stem, str(CHUNK_S), str(most_bytes), *options]
+    let_trace(ANYBODY)  # it is no ancestor of this process; yama asks for that, as long as it runs
     try:
-        version = without_handler(lambda: subprocess.run([spy, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False))
-        beside = run_beside(words, f"{stem}.log", {**os.environ, "RUST_BACKTRACE": "0"})
+        process = start_detached(tree, f"{stem}.log", {**os.environ, "RUST_BACKTRACE": "0"})
+        wait_until_ready(process, lambda: process.read_output().startswith("ready"), _refuse)
     except OSError as exc:
         let_trace(0)
-        raise CanNotSample(f"{exc}.") from None
-    until = time.monotonic() + _READY_S
-    while not beside.words().startswith("ready"):
-        if beside.ended(0.01) or time.monotonic() > until:
-            beside.interrupt()
-            let_trace(0)
-            raise CanNotSample(_why(beside.words()))
-    return Taking(beside, version.stdout.decode(errors="replace").strip().removeprefix("py-spy "), not gil)
+        raise CannotAttach(f"{exc}.") from None
+    except CannotAttach:
+        let_trace(0)
+        raise
+    return Attached("py-spy", process, _version(spy), spy, rate_hz)
 
 
-def _why(words: str) -> str:
-    if "ermission" in words or "ermitted" in words:
-        return (
-            "py-spy may not look into the process (kernel.yama.ptrace_scope, or a container without SYS_PTRACE).\n"
-            "Run as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
-        )
-    return f"py-spy: {next((line.strip()[:200] for line in words.splitlines() if line.strip()), 'it said nothing.')}"
+def attach_native(pid: int, stem: str, rate_hz: int, why_not_perf: CannotAttach) -> Attached:
+    """Have py-spy sample the C functions of a process and its children, where perf cannot; when this returns it does.
+
+    Args:
+        pid: The process.
+        stem: The path of the files that it writes, without their endings.
+        rate_hz: Samples a second; at most 100 are taken.
+        why_not_perf: Why perf does not.
+
+    Raises:
+        CannotAttach: It cannot either.
+    """
+    spy, rate_hz = program() or "py-spy", min(rate_hz, _MOST_NATIVE_HZ)
+    command = [spy, "record", "--native", "--subprocesses", "--full-filenames", "--rate", str(rate_hz), "--format", "raw",
+               "--output", f"{stem}.data", "--pid", str(pid)]  # fmt: skip
+    try:
+        process = start_detached(command, f"{stem}.log", os.environ)
+        wait_until_ready(process, partial(_is_sampling, process), _refuse)
+        attached = Attached("py-spy", process, _version(spy), spy, rate_hz)
+    except (OSError, CannotAttach) as exc:
+        raise CannotAttach(f"{why_not_perf}\nNor can py-spy: {exc}") from None
+    native_pids.append(pid)
+    return attached
+
+
+def _is_sampling(process: DetachedProcess) -> bool:
+    return "Sampling process" in process.read_output()
+
+
+def _version(spy: str) -> str:
+    return run_to_end([spy, "--version"], os.environ).stdout.decode(errors="replace").strip().removeprefix("py-spy ")
+
+
+def _refuse(output: str) -> CannotAttach:
+    return CannotAttach(_MAY_NOT_ATTACH if "ermission" in output or "ermitted" in output else f"py-spy: {first_line(output)}")

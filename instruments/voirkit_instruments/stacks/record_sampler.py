@@ -1,4 +1,4 @@
-"""A thread that takes the stacks of this process, where py-spy can not: by the wall clock, Python's frames alone, whenever it gets the GIL.
+"""A thread that takes the stacks of this process, where py-spy cannot: by the wall clock, Python's frames alone, whenever it gets the GIL.
 
 Must never change the program: it starts nothing in processes that are forked, sets no trace function and handles no signal.
 """
@@ -17,14 +17,14 @@ _WRITE_S = 0.5  # how much of a run that is killed is lost
 _JOIN_S = 2.0
 
 
-class Sampler:
+class ThreadSampler:
     """Takes stacks and writes them, one line for each time, frame, stack and thread name.
 
     Args:
         path: Of the file.
         rate_hz: Times a second.
         most_bytes: What the file may take.
-        warn: Told, once, of what went wrong.
+        warn: Called, once, with what went wrong.
     """
 
     def __init__(self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:
@@ -44,7 +44,7 @@ class Sampler:
         """Begin.
 
         Raises:
-            OSError: The file can not be written.
+            OSError: The file cannot be written.
         """
         with open(self._path, "w", encoding="utf-8"):
             pass
@@ -63,7 +63,7 @@ class Sampler:
             while not self._over.wait(max(due - time.perf_counter(), 0)):
                 began = time.thread_time()
                 waited = max(int((time.perf_counter() - due) / self._period_s), 0)
-                self._take(waited)
+                self._sample(waited)
                 now = time.perf_counter()
                 if now - written > _WRITE_S:
                     self._write()
@@ -79,18 +79,18 @@ class Sampler:
         if self.cut is not None:
             self._warn(f"--flame: no more stacks are taken ({self.cut}).")
 
-    def _take(self, waited: int) -> None:
+    def _sample(self, waited: int) -> None:
         """Look at all threads, after so many looks that could not be taken: who kept the GIL from this thread is seen now."""
         at, own = time.perf_counter_ns(), threading.get_ident()
         seen = []
         for ident, frame in sys._current_frames().items():
             if ident != own:
-                tid = self._known(ident)
+                tid = self._tid(ident)
                 if tid is not None:
                     seen.append((tid, self._stack(frame)))
         self._lines.append(json.dumps({"t": at, "seen": seen, **({"waited": waited} if waited else {})}))
 
-    def _known(self, ident: int) -> int | None:
+    def _tid(self, ident: int) -> int | None:
         """The native id of a thread, its name written once; None of voirkit's own."""
         thread = threading._active.get(ident)  # type: ignore[attr-defined]  # enumerate() takes a lock that the program may hold
         if thread is None or thread.native_id is None:

@@ -1,61 +1,81 @@
 """Gives each call to a phase and a kind of thread, and sums: events in, figures out, in memory that does not grow with the log.
 
-The rules: a thread's own innermost phase; for a thread that tells none, that of its process's first thread, and a call that blocks while
+The rules: a thread's own innermost phase; for a thread that names none, that of its process's first thread, and a call that blocks while
 that goes on is split over the phases it overlaps (it counts where it began). What stands before the first marker is ``before``; outside of
-phases a worker's calls are ``worker``, all others ``other``. Markers and what voirkit does for itself are summed apart.
+phases a worker's calls are ``worker``, all others ``other``. Markers and what voirkit does for itself are summed separately.
+
+A log may show a child's first calls before the line with its parent. They wait until that comes; where no thread is about to create
+another one, an unknown thread is a process of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from voirkit_instruments.syscalls.analyse_events import ACCESSES, FORKS, OPENS, TRANSFERS, URING, Begun, Call, Ended, Event, Named
-from voirkit_instruments.syscalls.analyse_files import USED, Files, follow
+from voirkit_instruments.syscalls.analyse_events import (
+    ACCESSES,
+    FORKS,
+    OPENS,
+    TRANSFERS,
+    URING,
+    Call,
+    CallEntry,
+    Event,
+    ThreadExit,
+    ThreadName,
+)
+from voirkit_instruments.syscalls.analyse_files import DESCRIPTOR_CALLS, FileTotals, follow_descriptors
 from voirkit_instruments.syscalls.analyse_over_time import OverTime
-from voirkit_instruments.syscalls.analyse_threads import BEFORE, Task, Tasks, Thread
-from voirkit_instruments.syscalls.record_markers import OWN, said_by_text
+from voirkit_instruments.syscalls.analyse_threads import BEFORE, Process, ProcessTree, Row, Rows, Thread
+from voirkit_instruments.syscalls.record_markers import OWN, message_of_text
 
-_HELD = 20_000  # calls of threads that wait until it is known who has made them
+_MOST_WAITING = 20_000  # calls of threads that wait until their creator is known
 _CALLS, _ERRORS, _SECONDS, _BYTES, _WAITED = range(5)
-Row = list[float]  # calls, errors, seconds, bytes, seconds of those that waited in calls that work
-NOTHING: Row = [0, 0, 0.0, 0, 0.0]
-Rows = dict[str, Row]
+_EMPTY: Row = [0, 0, 0.0, 0, 0.0]
 
 
 @dataclass(frozen=True)
-class Known:
+class TraceContext:
     """What is known of a run that was traced; nothing of a log made elsewhere.
 
     Attributes:
         pid: The process.
         threads: Its threads when tracing began, and the names of those that have any.
         files: The paths of its descriptors then.
-        own: Threads of voirkit, found at the end.
+        own_threads: Threads of voirkit, found at the end.
         own_folder: The run directory: calls about files in it are voirkit's.
-        operation: Tells, of a thread and a time of the log, the operation of a loader that it was in, or None.
+        operation: Returns, of a thread and a time of the log, the operation of a loader that it was in, or None.
         origin: The time of the log at which the run began.
     """
 
     pid: int | None = None
-    threads: dict[int, str] = field(default_factory=dict)
-    files: dict[int, str] = field(default_factory=dict)
-    own: frozenset[int] = frozenset()
+    threads: Mapping[int, str] = field(default_factory=dict)
+    files: Mapping[int, str] = field(default_factory=dict)
+    own_threads: frozenset[int] = frozenset()
     own_folder: str | None = None
     operation: Callable[[int, float], str | None] | None = None
     origin: float | None = None
+
+
+def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:
+    """Add rows to others, by name of the call."""
+    for name, row in rows.items():
+        total = sums.setdefault(name, _EMPTY[:])
+        for column, value in enumerate(row):
+            total[column] += value
 
 
 class Attribution:
     """The sums of a log.
 
     Args:
-        known: What is known of the run.
+        context: What is known of the run.
 
     Attributes:
-        rows: By task, kind of thread and phase: by name of the call a row.
-        times: By phase: how often it was entered, and how long it lasted in all.
-        operations: By operation of the loaders: as ``rows``.
+        tree: The processes, with their rows.
+        times: By kind of thread and phase: how often it was entered, and how long it lasted in all.
+        operations: Rows by operation of the loaders.
         files: Files and folders.
         over_time: When.
         own: Calls of voirkit itself and their seconds.
@@ -64,149 +84,131 @@ class Attribution:
         calls: How many calls of the program there were.
     """
 
-    def __init__(self, known: Known | None = None) -> None:
-        self._known = known or Known()
-        self._tasks = Tasks(self._known.pid, self._known.threads, self._known.files)
-        for tid, name in self._known.threads.items():
-            self._tasks.threads[tid].name = name
-        self._own_folder = None if self._known.own_folder is None else self._known.own_folder.rstrip("/") + "/"
-        self.rows: dict[tuple[Task, str, str], Rows] = {}
+    def __init__(self, context: TraceContext | None = None) -> None:
+        self._context = context = context or TraceContext()
+        self.tree = ProcessTree(context.pid, context.threads, context.files)
+        self._own_folder = None if context.own_folder is None else context.own_folder.rstrip("/") + "/"
         self.times: dict[tuple[str, str], list[float]] = {}
         self.operations: dict[str, Rows] = {}
-        self.files = Files()
-        self.over_time = OverTime(self._known.origin)
+        self.files = FileTotals()
+        self.over_time = OverTime(context.origin)
         self.own = [0, 0.0]
         self.markers = self.uring = self.calls = 0
-        self._held: dict[int, list[Event]] = {}
-        self._keys: dict[Task, list[tuple[str, str]]] = {}  # of the rows of each process
-        self._together: dict[str, Task] = {}  # by kind that in whose rows those of ended processes are
+        self._waiting: dict[int, list[Event]] = {}
+        self._ended: dict[str, Process] = {}  # by kind, the process that has the rows of all that have ended
 
     def add(self, events: Iterable[Event]) -> Attribution:
         """Sum events, in their order."""
-        threads = self._tasks.threads
         for event in events:
-            thread = threads.get(event[0])
-            if type(event) is Call:
-                if thread is None:
-                    if self._holds(event):
-                        continue
-                    thread = self._tasks.unknown(event[0])
-                self._call(thread, event)
-            else:
-                self._other(thread, event)
-        for tid in list(self._held):
-            self._release(self._tasks.unknown(tid))
-        main = self._tasks.main
+            self._add_event(event)
+        for tid in list(self._waiting):
+            self._release(tid)
+        main = self.tree.main
         if main is not None:
-            self.over_time.in_phase(main.phase(), main.since, self.over_time.end)
+            self.over_time.add_phase(main.phase(), main.since, self.over_time.end)
         return self
 
-    # threads
+    def _add_event(self, event: Event) -> None:
+        kind, tid = type(event), event[0]
+        thread = self.tree.threads.get(tid)
+        if kind is Call or kind is CallEntry:
+            if thread is None:
+                if self._must_wait(event):
+                    return
+                thread = self.tree.thread(tid)
+            if kind is Call:
+                self._add_call(thread, event)  # type: ignore[arg-type]  # mypy does not narrow by type()
+            elif event[2] in FORKS:
+                self.tree.creators[tid] = thread
+            elif not thread.has_markers:
+                thread.snapshot = thread.phase(), thread.phase_seconds(event[1])  # type: ignore[arg-type]
+        elif isinstance(event, ThreadExit):
+            if tid in self._waiting:
+                self._waiting[tid].append(event)
+            self._end_process(self.tree.end_thread(tid))
+            self.tree.creators.pop(tid, None)
+        elif isinstance(event, ThreadName):
+            if event.parent is not None:
+                self.tree.add_created(self.tree.thread(event.parent), tid, event.is_thread)
+            if event.name:
+                self.tree.thread(tid).name = event.name
 
-    def _holds(self, event: Event) -> bool:
-        """Whether an event of an unknown thread must wait: another thread is about to tell that it has made it."""
-        held = self._held.get(event[0])
-        if held is None:
-            if not self._tasks.making:
+    def _must_wait(self, event: Event) -> bool:
+        """Whether an event of an unknown thread must wait: the log is about to show which thread has created it."""
+        waiting = self._waiting.get(event[0])
+        if waiting is None:
+            if not self.tree.creators:
                 return False
-            held = self._held[event[0]] = []
-        if len(held) >= _HELD:
-            self._release(self._tasks.unknown(event[0]))
+            waiting = self._waiting[event[0]] = []
+        if len(waiting) >= _MOST_WAITING:
+            self._release(event[0])
             return False
-        held.append(event)
+        waiting.append(event)
         return True
 
-    def _release(self, thread: Thread) -> None:
-        for event in self._held.pop(thread.tid, ()):
-            if type(event) is Call:
-                self._call(thread, event)
-            else:
-                self._other(thread, event)
+    def _release(self, tid: int) -> None:
+        events = self._waiting.pop(tid, ())
+        if events:
+            self.tree.thread(tid)
+        for event in events:
+            self._add_event(event)
 
-    def _other(self, thread: Thread | None, event: Event) -> None:
-        if type(event) is Begun:
-            if thread is None:
-                if self._holds(event):
-                    return
-                thread = self._tasks.unknown(event.tid)
-            if event.name in FORKS:
-                self._tasks.making[event.tid] = thread
-            elif not thread.marks:
-                thread.snapshot = thread.phase(), thread.spent(event.began)
-        elif type(event) is Ended:
-            if thread is None and event.tid in self._held:
-                self._held[event.tid].append(event)
-            self._ended(self._tasks.ended(event.tid))
-            self._tasks.making.pop(event.tid, None)
-        elif type(event) is Named:
-            if event.parent is not None:
-                parent = self._tasks.threads.get(event.parent) or self._tasks.unknown(event.parent)
-                thread = self._tasks.made(parent, event.tid, event.shares)
-            if event.name:
-                (thread or self._tasks.unknown(event.tid)).name = event.name
-
-    def _ended(self, task: Task | None) -> None:
+    def _end_process(self, process: Process | None) -> None:
         """Sum the rows of a process that has ended with those of others of its kind: a program may start any number of them."""
-        if task is None or task.kind == "main":
+        if process is None or process.kind == "main":
             return
-        together = self._together.setdefault(task.kind, task)
-        if together is task:
-            return
-        for key in self._keys.pop(task, ()):
-            rows = self.rows.pop((task, *key))
-            for name, row in rows.items():
-                sums = self._row(together, *key, name)
-                for at, value in enumerate(row):
-                    sums[at] += value
+        total = self._ended.setdefault(process.kind, process)
+        if total is not process:
+            for key, rows in process.rows.items():
+                add_rows(total.rows.setdefault(key, {}), rows)
+            del self.tree.processes[process]
 
-    # calls
-
-    def _call(self, thread: Thread, call: Call) -> None:
+    def _add_call(self, thread: Thread, call: Call) -> None:
         _, began, name, args, result, _, seconds, _, _ = call
-        task = thread.task
-        if name in ACCESSES and (said := said_by_text(args)) is not None:
+        if name in ACCESSES and (message := message_of_text(args)) is not None:
             self.markers += 1
-            self._marked(thread, said, began)
+            self._mark(thread, message, began)
             return
         phase = thread.phase()
-        path = follow(task.files, name, args, result) if name in USED else None
-        if self._is_voirkits(thread, phase, path):
+        path = follow_descriptors(thread.process.files, name, args, result) if name in DESCRIPTOR_CALLS else None
+        if self._is_own(thread, phase, path):
             self.own[0] += 1
             self.own[1] += seconds if seconds == seconds else 0.0
             thread.snapshot = None
         else:
             self._count(thread, call, phase, path)
         if name in FORKS:
-            self._tasks.making.pop(thread.tid, None)
+            self.tree.creators.pop(thread.tid, None)
             if result is not None and result > 0:
-                self._release(self._tasks.made(thread, result, "CLONE_THREAD" in args))
+                self.tree.add_created(thread, result, "CLONE_THREAD" in args)
+                self._release(result)
         elif name == "prctl" and args.startswith("PR_SET_NAME"):
             thread.name = args.partition('"')[2].partition('"')[0]
 
     def _count(self, thread: Thread, call: Call, phase: str, path: str | None) -> None:
-        _, began, name, _, result, error, seconds, joined, waited = call
+        _, began, name, _, result, error, seconds, is_joined, waited = call
         snapshot, thread.snapshot = thread.snapshot, None
-        split = None
-        if joined and snapshot is not None:
+        split: dict[str, float] = {}
+        if is_joined and snapshot is not None:
             phase, before = snapshot
-            split = self._split(thread, before, began + seconds)
+            split = _split(thread, before, began + seconds)
         moved = result if result is not None and result > 0 and name in TRANSFERS else 0
         kind = thread.kind()
-        rows = [self._row(thread.task, kind, phase, name)]
-        if self._known.operation is not None:
-            operation = self._known.operation(thread.tid, began)
+        rows = [_row(thread.process, kind, phase, name)]
+        if self._context.operation is not None:
+            operation = self._context.operation(thread.tid, began)
             if operation is not None:
-                rows.append(self.operations.setdefault(operation, {}).setdefault(name, NOTHING[:]))
+                rows.append(self.operations.setdefault(operation, {}).setdefault(name, _EMPTY[:]))
         for row in rows:
             row[_CALLS] += 1
             row[_BYTES] += moved
             if error:
                 row[_ERRORS] += 1
-            if seconds == seconds and (split is None or row is not rows[0]):
+            if seconds == seconds and not (split and row is rows[0]):
                 row[_SECONDS] += seconds
                 row[_WAITED] += waited
-        for other, part in (split or {}).items():
-            row = self._row(thread.task, kind, other, name)
+        for other, part in split.items():
+            row = _row(thread.process, kind, other, name)
             row[_SECONDS] += part
             row[_WAITED] += waited * part / seconds
         self.calls += 1
@@ -217,45 +219,46 @@ class Attribution:
         if path and result is not None and (moved or (result >= 0 and name in OPENS)):
             self.files.add(path, name, moved)
 
-    def _row(self, task: Task, kind: str, phase: str, name: str) -> Row:
-        rows = self.rows.get((task, kind, phase))
-        if rows is None:
-            rows = self.rows[(task, kind, phase)] = {}
-            self._keys.setdefault(task, []).append((kind, phase))
-        row = rows.get(name)
-        if row is None:
-            row = rows[name] = NOTHING[:]
-        return row
-
-    def _split(self, thread: Thread, before: dict[str, float], end: float) -> dict[str, float] | None:
-        """How long a call that blocked overlapped each phase; None if no time is known."""
-        if end != end:
-            return None
-        parts = {phase: spent - before.get(phase, 0.0) for phase, spent in thread.spent(end).items()}
-        return {phase: part for phase, part in parts.items() if part > 0} or None
-
-    def _is_voirkits(self, thread: Thread, phase: str, path: str | None) -> bool:
+    def _is_own(self, thread: Thread, phase: str, path: str | None) -> bool:
         """Whether a call is voirkit's own: of its threads, about the run directory, between the tracer's beginning and the program's."""
-        if thread.own or thread.tid in self._known.own or (phase == BEFORE and self._known.pid is not None):
+        if thread.own_depth or thread.tid in self._context.own_threads or (phase == BEFORE and self._context.pid is not None):
             return True
         return path is not None and self._own_folder is not None and path.startswith(self._own_folder)
 
-    def _marked(self, thread: Thread, said: str, at: float) -> None:
-        """A marker: a phase begins or ends, or a process tells what it is."""
-        phase, edge = said[:-1], said[-1:]
+    def _mark(self, thread: Thread, message: str, time: float) -> None:
+        """A marker: a phase begins or ends, or a process names what it is."""
+        phase, edge = message[:-1], message[-1:]
         since, inside = thread.since, thread.phase()
         if phase == OWN:
-            thread.own = max(thread.own + (1 if edge == "+" else -1), 0)
+            thread.own_depth = max(thread.own_depth + (1 if edge == "+" else -1), 0)
         elif edge == "+":
-            thread.enter(phase, at)
+            thread.enter(phase, time)
         elif edge == "-":
-            lasted = thread.leave(phase, at)
+            lasted = thread.leave(phase, time)
             if lasted is not None:
                 times = self.times.setdefault((thread.kind(), phase), [0, 0.0])
                 times[0] += 1
                 times[1] += lasted if lasted == lasted else 0.0
         else:
-            thread.task.kind = said
-            thread.task.marked = True
-        if thread.since != since and thread is self._tasks.main:
-            self.over_time.in_phase(inside, since, thread.since)
+            thread.process.kind = message
+            thread.process.has_markers = True
+        if thread.since != since and thread is self.tree.main:
+            self.over_time.add_phase(inside, since, thread.since)
+
+
+def _row(process: Process, kind: str, phase: str, name: str) -> Row:
+    rows = process.rows.get((kind, phase))
+    if rows is None:
+        rows = process.rows[kind, phase] = {}
+    row = rows.get(name)
+    if row is None:
+        row = rows[name] = _EMPTY[:]
+    return row
+
+
+def _split(thread: Thread, before: Mapping[str, float], end: float) -> dict[str, float]:
+    """How long a call that blocked overlapped each phase; empty if no time is known."""
+    if end != end:
+        return {}
+    parts = {phase: seconds - before.get(phase, 0.0) for phase, seconds in thread.phase_seconds(end).items()}
+    return {phase: part for phase, part in parts.items() if part > 0}

@@ -1,4 +1,4 @@
-"""What readers of tracers' logs give, whichever tracer it was: calls, their beginnings, ends of threads; and which calls do what.
+"""What every reader of a tracer's log yields: calls, their beginnings, ends and names of threads; and which calls do what.
 
 All times are seconds on the tracer's clock, ``nan`` where the log has none.
 """
@@ -20,9 +20,9 @@ class Call(NamedTuple):
         args: Its arguments as strace prints them, without the brackets; of the kernel's own events only those that are needed.
         result: What it returned; None if it did not (``?``).
         error: Name of the error, or "".
-        seconds: How long it took, ``nan`` if the log does not say.
-        joined: Whether other threads' calls stand between its beginning and its end.
-        waited: Seconds of it for which the thread slept until something came; 0 of what is not seen.
+        seconds: How long it took, ``nan`` if the log does not have it.
+        is_joined: Whether other threads' calls stand between its beginning and its end.
+        waited: Seconds of it for which the thread slept until something came; 0 where that is not seen.
     """
 
     tid: int
@@ -32,11 +32,11 @@ class Call(NamedTuple):
     result: int | None
     error: str
     seconds: float
-    joined: bool
+    is_joined: bool
     waited: float = 0.0
 
 
-class Begun(NamedTuple):
+class CallEntry(NamedTuple):
     """A call that has been entered and has not returned yet; its ``Call`` follows, if it does."""
 
     tid: int
@@ -45,11 +45,11 @@ class Begun(NamedTuple):
     args: str
 
 
-class Ended(NamedTuple):
+class ThreadExit(NamedTuple):
     """A thread has ended. ``how`` is ``exited with 0``, ``killed by SIGKILL``, ``superseded by execve in pid 7``."""
 
     tid: int
-    at: float
+    time: float
     how: str
 
 
@@ -57,34 +57,34 @@ class Signal(NamedTuple):
     """A signal has come, or a thread was stopped by one."""
 
     tid: int
-    at: float
+    time: float
     text: str
 
 
-class Named(NamedTuple):
-    """A thread has a name, or has been made, which the kernel's own events tell apart from calls.
+class ThreadName(NamedTuple):
+    """A thread has a name, or has been created; only the kernel's own events have this apart from calls.
 
     Attributes:
         tid: The thread.
         name: Its name, or "".
-        parent: The thread that has made it, or None.
-        shares: Whether it is a thread of its parent's process.
+        parent: The thread that has created it, or None.
+        is_thread: Whether it is a thread of its parent's process.
     """
 
     tid: int
     name: str
     parent: int | None
-    shares: bool
+    is_thread: bool
 
 
-Event = Call | Begun | Ended | Signal | Named
+Event = Call | CallEntry | ThreadExit | Signal | ThreadName
 
 # Their positive results are bytes.
 READS = frozenset(["read", "pread64", "readv", "preadv", "preadv2", "recvfrom", "recvmsg"])
 WRITES = frozenset(["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg"])
 COPIES = frozenset(["sendfile", "sendfile64", "copy_file_range", "splice", "tee", "vmsplice"])
 TRANSFERS = READS | WRITES | COPIES
-# They wait, for another thread or process, a time or a peer, and are summed apart from calls that work.
+# They wait, for another thread or process, a time or a peer, and are summed separately from calls that work.
 WAITS = frozenset([
     "futex", "futex_wait", "futex_waitv", "futex_time64", "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6",
     "pselect6_time64", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4", "wait4", "waitid", "waitpid", "nanosleep",

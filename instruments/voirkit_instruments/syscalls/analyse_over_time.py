@@ -1,18 +1,20 @@
-"""When calls were made and how long they took, in bins of time, and the phases of the process that trains beside them; in constant memory.
+"""When calls were made and how long they took, in bins of time, and the phases of the training process beside them; in constant memory.
 
-Bins are as long as a power of two of seconds, and there are at most 240: when a log outgrows them, each two become one. They begin at whole
+A bin is a power of two of seconds long, and there are at most 240: when a log outgrows them, each two become one. They begin at whole
 multiples of their length after an origin that the ranks of a run share, so that the bins of two ranks fall together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import floor
 from typing import Any
 
 MOST_BINS, MOST_NAMES = 240, 16
 OTHERS = "others"
 _FIRST_S = 2.0**-10
+
+Bins = dict[int, float]  # by number of the bin after the origin; a bin without anything is missing
 
 
 class OverTime:
@@ -22,106 +24,98 @@ class OverTime:
         origin: The time of the log from which ``begin_s`` is counted; None: that of the first event.
 
     Attributes:
-        end: The last time that was told.
+        end: The last time that was added.
     """
 
     def __init__(self, origin: float | None = None) -> None:
         self._origin = origin
         self._bin_s = _FIRST_S
-        self._first: int | None = None  # which bin after the origin the first of the list is
-        self._from = self._room = 0.0  # how much time all bins have
-        self._per_s = 1 / self._bin_s
-        self._rows: dict[str, tuple[list[int], list[float]]] = {}  # of both tables below
+        self._first, self._last = float("inf"), float("-inf")  # bins in use
+        self._calls: dict[str, Bins] = {}
+        self._seconds: dict[str, Bins] = {}
+        self._phases: dict[str, Bins] = {}
         self.end = float("-inf")
-        self._calls: dict[str, list[int]] = {}
-        self._seconds: dict[str, list[float]] = {}
-        self._phases: dict[str, list[float]] = {}
 
     def add(self, name: str, began: float, seconds: float) -> None:
-        """A call. It counts where it began; its seconds belong to the bins that it lasted in.
+        """Add a call. It counts where it began; its seconds belong to the bins that it lasted in.
 
         Args:
             name: Of the call.
             began: When, on the log's clock; not ``nan``.
-            seconds: How long; ``nan`` if the log does not say.
+            seconds: How long; ``nan`` if the log does not have it.
         """
-        took = seconds if seconds == seconds else 0.0
-        since = began - self._from
-        if since >= 0 and since + took < self._room:
-            at, last = int(since * self._per_s), int((since + took) * self._per_s)
-            if began + took > self.end:
-                self.end = began + took
-        else:
-            at, last = self._reach(began, began + took)
-        row = self._rows.get(name)
+        ended = began + seconds if seconds == seconds else began
+        first, last = self._bins_between(began, ended)
+        row = self._calls.get(name)
         if row is None:
-            row = self._rows[name] = [0] * MOST_BINS, [0.0] * MOST_BINS
-            self._calls[name], self._seconds[name] = row
-        row[0][at] += 1
-        if at == last:
-            row[1][at] += took
-        else:
-            self._spread(row[1], began, took, at, last)
+            row, self._seconds[name] = self._calls.setdefault(name, {}), {}
+        row[first] = row.get(first, 0) + 1
+        self._spread(self._seconds[name], began, ended - began, first, last)
 
-    def in_phase(self, phase: str, began: float, ended: float) -> None:
-        """The first thread of the process that trains was in a phase, and in none inside of it."""
-        if ended > began:  # not of times that are not known, either
-            at, last = self._reach(began, ended)
-            self._spread(self._phases.setdefault(phase, [0.0] * MOST_BINS), began, ended - began, at, last)
+    def add_phase(self, phase: str, began: float, ended: float) -> None:
+        """Add a time in which the first thread of the training process was in a phase, and in none inside of it."""
+        if ended > began:  # not of unknown times, either
+            first, last = self._bins_between(began, ended)
+            self._spread(self._phases.setdefault(phase, {}), began, ended - began, first, last)
 
-    # bins
+    def add_document(self, document: Mapping[str, Any], phase_weight: float) -> None:
+        """Add the bins of another log with the same origin.
 
-    def _reach(self, began: float, ended: float) -> tuple[int, int]:
-        """The bins of two times, after room has been made for both."""
-        if self._first is None:
-            self._origin = began if self._origin is None else self._origin
-            self._starts(floor((began - self._origin) / self._bin_s))
+        Args:
+            document: As ``document`` returns it.
+            phase_weight: By what the time in its phases is multiplied.
+        """
+        bin_s = document["bin_s"]
+        weights = ((self._calls, "calls", 1), (self._seconds, "seconds", 1), (self._phases, "phases", bin_s * phase_weight))
+        n = max((len(values) for key in ("calls", "phases") for values in document[key].values()), default=0)
+        for i in range(n):
+            middle = document["begin_s"] + (i + 0.5) * bin_s
+            number, _ = self._bins_between(middle, middle)
+            for table, key, weight in weights:
+                for name, values in (document[key] or {}).items():
+                    row = table.setdefault(name, {})
+                    row[number] = row.get(number, 0) + values[i] * weight
+
+    def lengthen_bins(self, bin_s: float) -> None:
+        """Have bins at least so long."""
+        while self._bin_s < bin_s:
+            self._double()
+
+    def _bins_between(self, began: float, ended: float) -> tuple[int, int]:
+        """The bins of two times, after bins have become long enough for both."""
+        if self._origin is None:
+            self._origin = began
+        if ended > self.end:
+            self.end = ended
         while True:
-            at, last = floor((began - self._from) / self._bin_s), floor((ended - self._from) / self._bin_s)
-            if at >= 0 and last < MOST_BINS:
-                self.end = max(self.end, ended)
-                return at, last
-            if at < 0 and last - at < MOST_BINS and not any(any(bins[at:]) for bins in self._all()):
-                self._shift(-at)
-            else:
-                self._double()
-
-    def _all(self) -> Iterable[list[Any]]:
-        for table in (self._calls, self._seconds, self._phases):
-            yield from table.values()
-
-    def _shift(self, bins: int) -> None:
-        """Begin so many bins earlier; the last ones are empty."""
-        assert self._first is not None
-        for row in self._all():
-            row[:] = [type(row[0])()] * bins + row[:-bins]
-        self._starts(self._first - bins)
+            first, last = floor((began - self._origin) / self._bin_s), floor((ended - self._origin) / self._bin_s)
+            if first >= self._first and last <= self._last:
+                return first, last
+            if max(last, self._last) - min(first, self._first) < MOST_BINS:
+                self._first, self._last = min(first, self._first), max(last, self._last)
+                return first, last
+            self._double()
 
     def _double(self) -> None:
         """Make one bin of each two."""
-        assert self._first is not None
-        odd = self._first % 2
-        for row in self._all():
-            zero = type(row[0])()
-            padded = [zero] * odd + row + [zero] * (MOST_BINS + odd)
-            row[:] = [padded[i] + padded[i + 1] for i in range(0, 2 * MOST_BINS, 2)]
+        for table in (self._calls, self._seconds, self._phases):
+            for name, row in table.items():
+                doubled: Bins = {}
+                for number, value in row.items():
+                    doubled[number >> 1] = doubled.get(number >> 1, 0) + value
+                table[name] = doubled
         self._bin_s *= 2
-        self._starts(self._first // 2)
+        if self._first <= self._last:
+            self._first, self._last = int(self._first) >> 1, int(self._last) >> 1
 
-    def _starts(self, first: int) -> None:
-        self._first = first
-        self._from = (self._origin or 0.0) + first * self._bin_s
-        self._room, self._per_s = MOST_BINS * self._bin_s, 1 / self._bin_s
-
-    def _spread(self, bins: list[float], began: float, took: float, at: int, last: int) -> None:
-        left = took
-        for i in range(at, last):
-            part = min(self._from + (i + 1) * self._bin_s - max(began, self._from + i * self._bin_s), left)
-            bins[i] += part
-            left -= part
-        bins[last] += left
-
-    # the document
+    def _spread(self, row: Bins, began: float, seconds: float, first: int, last: int) -> None:
+        rest = seconds
+        for number in range(first, last):
+            begin = (self._origin or 0.0) + number * self._bin_s
+            part = min(begin + self._bin_s - max(began, begin), rest)
+            row[number] = row.get(number, 0.0) + part
+            rest -= part
+        row[last] = row.get(last, 0.0) + rest
 
     def document(self, timed: bool) -> dict[str, Any] | None:
         """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no times.
@@ -134,68 +128,46 @@ class OverTime:
             ``seconds``: {call: [seconds of all threads in each bin]}; ``phases``: {phase: [share of the bin's time]}. The calls with the
             most calls and seconds, and ``others``.
         """
-        if self._first is None:
+        tables = (self._calls, self._seconds, self._phases)
+        used = {number for table in tables for row in table.values() for number, value in row.items() if value}
+        if not used:
             return None
-        used = [i for i in range(MOST_BINS) if any(bins[i] for bins in self._all())] or [0]
-        begin, end = used[0], used[-1] + 1
-        names = _most(self._calls, self._seconds)
+        numbers = range(min(used), max(used) + 1)
+        names = _most_frequent(self._calls, self._seconds)
+        shares = {phase: [row.get(number, 0.0) / self._bin_s for number in numbers] for phase, row in self._phases.items()}
         return {
-            "begin_s": (self._first + begin) * self._bin_s, "bin_s": self._bin_s,
-            "calls": _few(self._calls, names, begin, end),
-            "seconds": _rounded(_few(self._seconds, names, begin, end)) if timed else None,
-            "phases": _rounded({phase: [share / self._bin_s for share in bins[begin:end]] for phase, bins in self._phases.items()}),
+            "begin_s": numbers[0] * self._bin_s, "bin_s": self._bin_s,
+            "calls": _rows(self._calls, names, numbers),
+            "seconds": _rounded(_rows(self._seconds, names, numbers)) if timed else None,
+            "phases": _rounded(shares),
         }  # fmt: skip
 
 
-def merged(documents: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def merge_over_time(documents: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """The bins of several logs that have one origin, as of a run's ranks, as those of one; phases have the mean of their shares."""
-    known = [one for one in documents if one is not None]
-    if not known:
-        return None
-    bin_s = max(one["bin_s"] for one in known)
-    while True:
-        first = min(floor(one["begin_s"] / bin_s) for one in known)
-        n = max(floor((one["begin_s"] + (_length(one) - 0.5) * one["bin_s"]) / bin_s) for one in known) - first + 1
-        if n <= MOST_BINS:
-            break
-        bin_s *= 2
-    tables: dict[str, dict[str, list[Any]]] = {"calls": {}, "seconds": {}, "phases": {}}
-    trains = max(sum(1 for one in known if one["phases"]), 1)
-    for one in known:
-        for key, table in tables.items():
-            weight = one["bin_s"] / bin_s / trains if key == "phases" else 1
-            for name, bins in (one[key] or {}).items():
-                row = table.setdefault(name, [0] * n)
-                for i, value in enumerate(bins):
-                    row[floor((one["begin_s"] + (i + 0.5) * one["bin_s"]) / bin_s) - first] += value * weight
-    names = _most(tables["calls"], tables["seconds"])
-    return {
-        "begin_s": first * bin_s, "bin_s": bin_s, "calls": _few(tables["calls"], names, 0, n),
-        "seconds": _rounded(_few(tables["seconds"], names, 0, n)) if tables["seconds"] else None, "phases": _rounded(tables["phases"]),
-    }  # fmt: skip
+    existing = [one for one in documents if one is not None]
+    merged = OverTime(0.0)
+    merged.lengthen_bins(max((one["bin_s"] for one in existing), default=0.0))
+    phase_weight = 1 / max(sum(1 for one in existing if one["phases"]), 1)
+    for one in existing:
+        merged.add_document(one, phase_weight)
+    return merged.document(timed=any(one["seconds"] for one in existing))
 
 
-def _length(document: Mapping[str, Any]) -> int:
-    return max((len(bins) for key in ("calls", "phases") for bins in document[key].values()), default=1)
+def _most_frequent(calls: Mapping[str, Bins], seconds: Mapping[str, Bins]) -> list[str]:
+    """The names with the most calls and those with the most seconds, in turn."""
+    orders = [sorted(set(table) - {OTHERS}, key=lambda name: (-sum(table[name].values()), name)) for table in (calls, seconds) if table]
+    return list(dict.fromkeys(name for names in zip(*orders, strict=False) for name in names))[:MOST_NAMES]
 
 
-def _most(calls: Mapping[str, Sequence[float]], seconds: Mapping[str, Sequence[float]]) -> list[str]:
-    """The names with the most calls and those with the most seconds, by turns."""
-    by_calls, by_seconds = (
-        [*sorted((name for name in t if name != OTHERS), key=lambda name: (-sum(t[name]), name))] for t in (calls, seconds)
-    )
-    turns = [name for pair in zip(by_calls, by_seconds or by_calls, strict=False) for name in pair]
-    return list(dict.fromkeys(turns))[:MOST_NAMES]
-
-
-def _few(table: Mapping[str, Sequence[Any]], names: Sequence[str], begin: int, end: int) -> dict[str, list[Any]]:
+def _rows(table: Mapping[str, Bins], names: Sequence[str], numbers: range) -> dict[str, list[float]]:
     """The rows of some names, and the sum of the rest."""
-    found = {name: list(table[name][begin:end]) for name in names if name in table}
-    rest = [table[name][begin:end] for name in table if name not in found]
+    rows = {name: [table[name].get(number, 0) for number in numbers] for name in names if name in table}
+    rest = [row for name, row in table.items() if name not in rows]
     if rest:
-        found[OTHERS] = [sum(column) for column in zip(*rest, strict=True)]
-    return found
+        rows[OTHERS] = [sum(row.get(number, 0) for row in rest) for number in numbers]
+    return rows
 
 
 def _rounded(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    return {name: [round(value, 9) for value in bins] for name, bins in table.items()}
+    return {name: [round(value, 9) for value in values] for name, values in table.items()}

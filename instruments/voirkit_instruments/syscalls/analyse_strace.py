@@ -16,13 +16,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from io import TextIOWrapper
+from typing import Any, TextIO
 
-from voirkit_instruments.syscalls.analyse_events import NAN, Begun, Call, Ended, Event, Signal
-from voirkit_instruments.syscalls.analyse_lines import SHOWN
+from voirkit.errors import VoirkitError
+from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
+from voirkit_instruments.syscalls.analyse_events import NAN, Call, CallEntry, Event, Signal, ThreadExit
+from voirkit_instruments.syscalls.analyse_figures import figures
 
 # How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no thread while there is one only.
 _THREADS = (r"(\d+)(?:<[^\n]*?>)? +", r"(?:\[pid +(\d+)(?:<[^\n]*?>)?\] +)?")  # with the program's name behind it: -Y
-_SECONDS, _OF_DAY, _UNTOLD = r" *(\d+\.\d+) ", r"(\d\d:\d\d:\d\d(?:\.\d+)?) ", "()"
+_SECONDS, _OF_DAY, _NO_TIME = r" *(\d+\.\d+) ", r"(\d\d:\d\d:\d\d(?:\.\d+)?) ", "()"
 _PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # numbers of calls (-n), addresses (-i)
 _WORDS = r"(?=\w+\(|<\.\.\. |--- |\+\+\+ )"
 # Behind the arguments: the result, the path of a descriptor (-y), the error, notes, the duration (-T).
@@ -31,7 +36,71 @@ _BEGINS = re.compile(r"(\w+)\((.*?),? *<unfinished \.\.\.>$")
 _RESUMES = re.compile(r"<\.\.\. (\w+) resumed>(.*)" + _RESULT)
 _UNFINISHED = "<unfinished ...>\n"
 _DAY = 86400.0
-_SHOWN = 3  # lines that are not understood
+_MOST_EXAMPLES = 3  # lines that are not understood
+_LONGEST_LINE = 1 << 20  # characters: strace -s and -v make lines of some kilobytes, a thousand pieces of a writev too
+_LONGEST_EXAMPLE = 200  # characters
+_CUT = "…"  # what no line ends in that a tracer wrote: strace escapes all that is not ASCII
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_OF_LTRACE = "= <void>"  # what no call of the kernel's returns
+_OF_PERF = re.compile(r"[ \d.?]+\([ \d.ms]*\): ")
+HOW_TO_TRACE = "A log is made by: strace -f -ttt -T -o LOG python main.py"
+
+
+class SyscallLogError(VoirkitError):
+    """A log of system calls that cannot be read."""
+
+
+def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any]:
+    """The figures of a log.
+
+    Raises:
+        SyscallLogError: It is not there, or no log of strace.
+    """
+    log = StraceLog()
+    try:
+        with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
+            if b"\0" in raw.peek():  # it may have no lines at all, and more than memory holds
+                packed = ", and has to be unpacked first" if path.endswith(_PACKED) else ""
+                raise SyscallLogError(f"it is no text{packed}.", where=path, next=HOW_TO_TRACE)
+            attribution = Attribution(context).add(log.events(bounded_lines(lines)))
+    except OSError as exc:
+        raise SyscallLogError(f"it cannot be read: {exc.strerror}.", where=path) from None
+    if any(text.endswith(_OF_LTRACE) for _, text in log.examples):
+        raise SyscallLogError("it is a log of ltrace, whose calls are those of libraries.", where=path, next=HOW_TO_TRACE)
+    if not attribution.calls and not attribution.own[0] and not attribution.markers:
+        raise SyscallLogError(_why_empty(log), where=path, next=HOW_TO_TRACE)
+    document = figures(attribution, log.timed)
+    document["log"] = {
+        "lines": log.lines, "unread": log.unread, "torn": log.torn, "dated": log.dated, "signals": log.signals,
+        "examples": [{"line": number, "text": text} for number, text in log.examples],
+    }  # fmt: skip
+    return document
+
+
+def _why_empty(log: StraceLog) -> str:
+    if not log.lines:
+        return "it is empty."
+    if any(_OF_PERF.match(text) for _, text in log.examples):
+        return "it is a log of perf trace, which writes calls otherwise than strace."
+    if any("% time" in text or "usecs/call" in text for _, text in log.examples):
+        return "it is the table that strace -c prints, which has no calls in it."
+    return f"no line of it is a system call as strace prints them; line {log.examples[0][0] if log.examples else 1} is not."
+
+
+def bounded_lines(text: TextIO) -> Iterator[str]:
+    """Lines, each with its end, except the last, which may lack it: a file may hold gigabytes without the end of a line.
+
+    A line longer than ``_LONGEST_LINE`` is read past, and its beginning stands for it, with ``_CUT`` before its end.
+    """
+    read = partial(text.readline, _LONGEST_LINE)
+    for line in iter(read, ""):
+        if len(line) < _LONGEST_LINE or line[-1] == "\n":
+            yield line
+            continue
+        rest = line
+        while rest and rest[-1] != "\n":
+            rest = read()
+        yield f"{line[:_LONGEST_EXAMPLE]}{_CUT}\n"
 
 
 class StraceLog:
@@ -55,7 +124,7 @@ class StraceLog:
         self.last = NAN
         self._prefix: re.Pattern[str] | None = None
         self._time: Callable[[str], float] = float
-        self._pending: dict[int, Begun] = {}
+        self._pending: dict[int, CallEntry] = {}
 
     def events(self, lines: Iterable[str]) -> Iterator[Event]:
         """Read lines, each with its end; the last may lack it."""
@@ -65,7 +134,7 @@ class StraceLog:
         line, timed, began = "\n", False, NAN
         for line in lines:
             self.lines += 1
-            if match is None and self._look(line):
+            if match is None and self._find_form(line):
                 assert self._prefix is not None
                 match, time = re.compile(f"{self._prefix.pattern}(\\w+)\\((.*){_RESULT}").match, self._time
             found = None if match is None or line.endswith(unfinished) else match(line)
@@ -91,82 +160,82 @@ class StraceLog:
             self.last = max(began, self.last) if self.last == self.last else began
         yield from self._never_returned()
 
-    def _look(self, line: str) -> bool:
+    def _find_form(self, line: str) -> bool:
         """See, from the first line that has a form, how all of them begin."""
         for thread in _THREADS:
-            for time, read in ((_SECONDS, float), (_OF_DAY, _OfDay()), (_UNTOLD, float)):
+            for time, read in ((_SECONDS, float), (_OF_DAY, _TimeOfDay()), (_NO_TIME, float)):
                 for place in _PLACES:
                     found = re.match(thread + time + place + _WORDS, line)
                     if found is not None:
-                        self._prefix, self.dated = re.compile(thread + time + place), time is not _UNTOLD
-                        self._time = _SinceTheLast() if read is float and found[2] and not float(found[2]) else read
+                        self._prefix, self.dated = re.compile(thread + time + place), time is not _NO_TIME
+                        self._time = _RelativeTime() if read is float and found[2] and not float(found[2]) else read
                         return True
         return False
 
     def _other(self, line: str) -> Iterator[Event]:
         """A line that is no call from its beginning to its end."""
-        found = self._prefix.match(line) if self._prefix is not None else None
-        if found is None:
-            self._unknown(line)
+        prefix = self._prefix.match(line) if self._prefix is not None else None
+        if prefix is None:
+            self._count_unread(line)
             return
-        tid, at = int(found[1] or 0), self._time(found[2]) if found[2] else NAN
-        text = line[found.end() :].rstrip("\n")
-        if at == at:
-            self.last = at
+        tid, time = int(prefix[1] or 0), self._time(prefix[2]) if prefix[2] else NAN
+        text = line[prefix.end() :].rstrip("\n")
+        if time == time:
+            self.last = time
         if text.endswith("<unfinished ...>") and (begins := _BEGINS.match(text)):
-            self._pending[tid] = begun = Begun(tid, at, begins[1], begins[2])
+            self._pending[tid] = begun = CallEntry(tid, time, begins[1], begins[2])
             yield begun
         elif text.startswith("<... "):
-            yield from self._resumed(line, text, tid, at)
+            yield from self._resumed(line, text, tid, time)
         elif text.startswith("+++ ") and text.endswith(" +++"):
-            yield from self._ended(tid, at, text[4:-4])
+            yield from self._ended(tid, time, text[4:-4])
         elif text.startswith("--- ") and text.endswith(" ---"):
             self.signals += 1
-            yield Signal(tid, at, text[4:-4])
+            yield Signal(tid, time, text[4:-4])
         else:
-            self._unknown(line)
+            self._count_unread(line)
 
-    def _resumed(self, line: str, text: str, tid: int, at: float) -> Iterator[Event]:
-        found = _RESUMES.match(text)
-        if found is None:
-            self._unknown(line)
+    def _resumed(self, line: str, text: str, tid: int, time: float) -> Iterator[Event]:
+        match = _RESUMES.match(text)
+        if match is None:
+            self._count_unread(line)
             return
-        name, rest, result, error, seconds = found.groups()
+        name, rest, result, error, seconds = match.groups()
         took = float(seconds) if seconds else NAN
         begun = self._pending.pop(tid, None)
         if begun is None or begun.name != name:  # it was entered before the log began
-            begun = Begun(tid, at - took, name, "")
+            begun = CallEntry(tid, time - took, name, "")
         elif took != took:
-            took = at - begun.began
+            took = time - begun.began
         rest = rest.removesuffix("<unfinished ...>").strip(" ")
         between = ", " if begun.args and rest and not rest.startswith((",", ")", "]", "}")) else ""
         value = None if result == "?" else int(result, 0)
         yield Call(tid, begun.began, name, begun.args + between + rest, value, error or "", took, True)
 
-    def _ended(self, tid: int, at: float, how: str) -> Iterator[Event]:
+    def _ended(self, tid: int, time: float, how: str) -> Iterator[Event]:
         begun = self._pending.pop(tid, None)
         if begun is not None:
-            yield Call(*begun, None, "", at - begun.began, True)
+            yield Call(*begun, None, "", time - begun.began, True)
         successor = re.match(r"superseded by execve in pid (\d+)", how)
         if successor is not None and int(successor[1]) in self._pending:  # it goes on under the number of the process
             self._pending[tid] = self._pending.pop(int(successor[1]))._replace(tid=tid)
-        yield Ended(tid, at, how)
+        yield ThreadExit(tid, time, how)
 
     def _never_returned(self) -> Iterator[Event]:
         for begun in self._pending.values():
             yield Call(*begun, None, "", self.last - begun.began, True)
         self._pending.clear()
 
-    def _unknown(self, line: str) -> None:
+    def _count_unread(self, line: str) -> None:
         if not line.endswith("\n"):
             self.torn = True
         elif line.strip() and not re.match(r"(?:\[pid +\d+\] +)?(?:/\S*/)?strace: |\[ Process PID=", line):
             self.unread += 1
-            if len(self.examples) < _SHOWN:
-                self.examples.append((self.lines, line[: SHOWN + 2].rstrip("\n")))
+            if len(self.examples) < _MOST_EXAMPLES:
+                self.examples.append((self.lines, line[: _LONGEST_EXAMPLE + 2].rstrip("\n")))
 
 
-class _SinceTheLast:
+class _RelativeTime:
     """Times of ``strace -r``: since the line before, the first of which is zero."""
 
     def __init__(self) -> None:
@@ -177,7 +246,7 @@ class _SinceTheLast:
         return self._now
 
 
-class _OfDay:
+class _TimeOfDay:
     """Times of ``strace -t`` and ``-tt``: seconds since the midnight before the first of them."""
 
     def __init__(self) -> None:

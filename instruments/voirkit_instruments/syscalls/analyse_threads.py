@@ -1,42 +1,43 @@
-"""Processes and their threads as a log shows them: who has made whom, what phase each is in, and how long each phase has lasted.
-
-A log may show a child's first calls before the line that tells its parent. They wait until it does; where no thread is about to make
-another one, an unknown thread is a process of its own.
-"""
+"""Processes and their threads as a log shows them: who created whom, which phase each is in, and how long each phase has lasted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 BEFORE, OTHER, WORKER = "before", "other", "worker"
 
+Row = list[float]  # calls, errors, seconds, bytes, seconds of those that waited in calls that work
+Rows = dict[str, Row]  # by name of the call
 
-class Task:
-    """A process: what its threads share.
+
+class Process:
+    """What its threads share.
 
     Attributes:
         pid: Its number.
         kind: ``main``, ``worker 3`` or ``child``.
         files: The paths of its descriptors.
         main: Its first thread.
-        seconds: How long its first thread has been in each phase, but for the one that it is in.
-        marked: Whether it has told a phase, or what it is.
-        headless: Whether its first thread has ended, and others go on.
+        rows: By kind of thread and phase, its calls.
+        seconds: How long its first thread has been in each phase, except the one that it is in.
+        has_markers: Whether it has named a phase, or what it is.
+        is_headless: Whether its first thread has ended, and others go on.
     """
 
-    __slots__ = ("files", "headless", "kind", "main", "marked", "pid", "seconds")
+    __slots__ = ("files", "has_markers", "is_headless", "kind", "main", "pid", "rows", "seconds")
 
     def __init__(self, pid: int, kind: str, files: dict[int, str]) -> None:
         self.pid, self.kind, self.files = pid, kind, files
+        self.rows: dict[tuple[str, str], Rows] = {}
         self.seconds: dict[str, float] = {}
-        self.marked = self.headless = False
+        self.has_markers = self.is_headless = False
         self.main = Thread(pid, self)
 
-    def outside(self) -> str:
+    def outer_phase(self) -> str:
         """The phase outside of all phases."""
         if self.kind.startswith(WORKER):
             return WORKER
-        return OTHER if self.marked or self.kind != "main" else BEFORE
+        return OTHER if self.has_markers or self.kind != "main" else BEFORE
 
 
 class Thread:
@@ -44,126 +45,126 @@ class Thread:
 
     Attributes:
         tid: Its number.
-        task: Its process.
+        process: The process that it is of.
         name: That the program has given it, if it has.
-        stack: The phases that it is in, outermost first, and when each has begun.
-        marks: Whether it has ever told a phase itself.
-        own: How often voirkit has begun to work for itself in it and not ended.
+        stack: The phases that it is in, outermost first, and when each began.
+        has_markers: Whether it has ever named a phase itself.
+        own_depth: How often voirkit has begun to work for itself in it and not ended.
         since: Since when it is in its phase.
-        snapshot: At the beginning of a call that has not returned: how long its process has been in each phase.
+        snapshot: At the beginning of a call that has not returned: its phase, and how long its process has been in each phase.
     """
 
-    __slots__ = ("marks", "name", "own", "since", "snapshot", "stack", "task", "tid")
+    __slots__ = ("has_markers", "name", "own_depth", "process", "since", "snapshot", "stack", "tid")
 
-    def __init__(self, tid: int, task: Task) -> None:
-        self.tid, self.task = tid, task
-        self.name = ""
+    def __init__(self, tid: int, process: Process, name: str = "") -> None:
+        self.tid, self.process, self.name = tid, process, name
         self.stack: list[tuple[str, float]] = []
-        self.marks = False
-        self.own = 0
+        self.has_markers = False
+        self.own_depth = 0
         self.since = float("nan")
         self.snapshot: tuple[str, dict[str, float]] | None = None
 
     def phase(self) -> str:
-        """The phase that its calls belong to: its own innermost one, or, if it never told any, that of its process's first thread."""
-        stack = self.stack if self.marks else self.task.main.stack
-        return stack[-1][0] if stack else self.task.outside()
+        """The phase that its calls belong to: its own innermost one, or, if it never named any, that of its process's first thread."""
+        stack = self.stack if self.has_markers else self.process.main.stack
+        return stack[-1][0] if stack else self.process.outer_phase()
 
     def kind(self) -> str:
         """``main``, ``autograd``, ``worker 3``, ``child`` or ``other``."""
-        if self.task.kind != "main":
-            return self.task.kind
-        if self is self.task.main:
+        if self.process.kind != "main":
+            return self.process.kind
+        if self is self.process.main:
             return "main"
         return "autograd" if self.name.startswith("pt_autograd") else "other"
 
-    def enter(self, phase: str, at: float) -> None:
+    def enter(self, phase: str, time: float) -> None:
         """A phase begins."""
-        self._leave_off(at)
-        self.marks = self.task.marked = True
-        self.stack.append((phase, at))
+        self._close_phase(time)
+        self.has_markers = self.process.has_markers = True
+        self.stack.append((phase, time))
 
-    def leave(self, phase: str, at: float) -> float | None:
+    def leave(self, phase: str, time: float) -> float | None:
         """A phase ends, and with it those inside of it that did not; how long it was. None: it never began, and nothing changes."""
         for depth in range(len(self.stack) - 1, -1, -1):
             if self.stack[depth][0] == phase:
-                self._leave_off(at)
+                self._close_phase(time)
                 began = self.stack[depth][1]
                 del self.stack[depth:]
-                return at - began
+                return time - began
         return None
 
-    def _leave_off(self, at: float) -> None:
-        if self is self.task.main:
-            if self.since == self.since:
-                phase = self.phase()
-                self.task.seconds[phase] = self.task.seconds.get(phase, 0.0) + at - self.since
-            self.since = at
+    def _close_phase(self, time: float) -> None:
+        if self is self.process.main:
+            self.process.seconds = self.phase_seconds(time)
+            self.since = time
 
-    def spent(self, at: float) -> dict[str, float]:
+    def phase_seconds(self, time: float) -> dict[str, float]:
         """How long the first thread of its process has been in each phase until a time."""
-        main = self.task.main
-        found = dict(self.task.seconds)
+        main = self.process.main
+        seconds = dict(self.process.seconds)
         if main.since == main.since:
             phase = main.phase()
-            found[phase] = found.get(phase, 0.0) + at - main.since
-        return found
+            seconds[phase] = seconds.get(phase, 0.0) + time - main.since
+        return seconds
 
 
-class Tasks:
-    """All threads of a log.
+class ProcessTree:
+    """All processes and threads of a log.
 
     Args:
-        pid: The process that the run is; the first one of the log if it is not known.
-        tids: Its threads when the log began.
+        pid: The process that the run is; None: the first one of the log.
+        threads: Its threads when the log began, with their names.
         files: The paths of its descriptors then.
 
     Attributes:
-        threads: By number.
-        making: Those that are about to make another one.
+        processes: All of them, in the order in which they appear.
+        threads: Those that run, by number.
+        creators: Threads that are about to create another one, by number.
         main: The first thread of the run.
     """
 
-    def __init__(self, pid: int | None = None, tids: Iterable[int] = (), files: dict[int, str] | None = None) -> None:
+    def __init__(self, pid: int | None = None, threads: Mapping[int, str] | None = None, files: Mapping[int, str] | None = None) -> None:
+        self.processes: dict[Process, None] = {}
         self.threads: dict[int, Thread] = {}
-        self.making: dict[int, Thread] = {}
+        self.creators: dict[int, Thread] = {}
         self.main: Thread | None = None
         if pid is not None:
-            task = self._process(pid, "main", dict(files or {}))
-            for tid in tids:
-                self.threads.setdefault(tid, Thread(tid, task))
+            process = self._add_process(pid, "main", dict(files or {}))
+            for tid, name in (threads or {}).items():
+                self.threads.setdefault(tid, Thread(tid, process)).name = name
 
-    def _process(self, pid: int, kind: str, files: dict[int, str]) -> Task:
-        task = Task(pid, kind, files)
-        self.threads[pid] = task.main
+    def _add_process(self, pid: int, kind: str, files: dict[int, str]) -> Process:
+        process = Process(pid, kind, files)
+        self.processes[process] = None
+        self.threads[pid] = process.main
         if kind == "main":
-            self.main = task.main
-        return task
+            self.main = process.main
+        return process
 
-    def unknown(self, tid: int) -> Thread:
-        """A thread that nobody is known to have made: the run itself if it is the first, else a process of its own."""
-        return self._process(tid, "child" if self.threads else "main", {}).main
+    def thread(self, tid: int) -> Thread:
+        """A thread by its number. If nobody is known to have created it, it is the run itself if it is the first, else a new process."""
+        return self.threads.get(tid) or self._add_process(tid, "child" if self.threads else "main", {}).main
 
-    def made(self, parent: Thread, tid: int, shares: bool) -> Thread:
-        """A thread has made another one.
+    def add_created(self, creator: Thread, tid: int, is_thread: bool) -> Thread:
+        """A thread has created another one.
 
         Args:
-            parent: Who.
+            creator: Who.
             tid: The new one.
-            shares: Whether it is a thread of the same process.
+            is_thread: Whether it is a thread of the same process.
         """
-        old = self.threads.get(tid)
-        if old is not None:  # it is known already, though perhaps not whose it is
-            if shares and old.task is not parent.task:
-                old.task = parent.task
-            return old
-        if shares:
-            thread = self.threads[tid] = Thread(tid, parent.task)
+        thread = self.threads.get(tid)
+        if thread is not None:  # it is known already, though perhaps not whose it is
+            if is_thread:
+                thread.process = creator.process
             return thread
-        return self._process(tid, "child", dict(parent.task.files)).main
+        if is_thread:
+            thread = self.threads[tid] = Thread(tid, creator.process)
+            return thread
+        return self._add_process(tid, "child", dict(creator.process.files)).main
 
-    def ended(self, tid: int) -> Task | None:
-        """A thread has ended; its number may be another's from now on. The first thread of a process is there as long as any is.
+    def end_thread(self, tid: int) -> Process | None:
+        """A thread has ended; its number may be another's from now on. The first thread of a process stays as long as any does.
 
         Returns:
             Its process, if that has ended with it.
@@ -171,13 +172,13 @@ class Tasks:
         thread = self.threads.get(tid)
         if thread is None:
             return None
-        task = thread.task
-        left = sum(1 for other in self.threads.values() if other.task is task)
-        if thread is task.main and left > 1:
-            task.headless = True
+        process = thread.process
+        remaining = sum(1 for other in self.threads.values() if other.process is process)
+        if thread is process.main and remaining > 1:
+            process.is_headless = True
             return None
         del self.threads[tid]
-        if left == 2 and task.headless:
-            del self.threads[task.main.tid]
-            return task
-        return task if left == 1 else None
+        if remaining == 2 and process.is_headless:
+            del self.threads[process.main.tid]
+            return process
+        return process if remaining == 1 else None

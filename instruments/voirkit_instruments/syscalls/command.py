@@ -46,10 +46,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _document(path: str) -> dict[str, Any]:
-    from voirkit_instruments.syscalls.analyse_read import read_strace
+    from voirkit_instruments.syscalls.analyse_strace import read_strace
 
     if not os.path.isdir(path):
-        return read_strace(path)[0]
+        return read_strace(path)
     from voirkit.analysis.summary import summary_of
     from voirkit.errors import RunDirectoryError
     from voirkit.runs.opened import open_run
@@ -62,14 +62,13 @@ def _document(path: str) -> dict[str, Any]:
 
 
 def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
-    from voirkit_instruments.syscalls.analyse_read import difference
+    from voirkit_instruments.syscalls.analyse_figures import difference
     from voirkit_instruments.syscalls.show import differences, doubted, said, whole
     from voirkit_instruments.syscalls.show_shares import over_time
 
     rows = difference(*documents) if len(documents) == 2 else []
     if options.json:
-        print(json.dumps([row._asdict() | {key: getattr(row, key) for key in ("more_calls", "more_errors", "more_seconds")} for row in rows]
-                         if rows else documents[0], indent=1))  # fmt: skip
+        print(json.dumps([row._asdict() for row in rows] if rows else documents[0], indent=1))
         return
     from rich.console import Console
 

@@ -1,26 +1,38 @@
 """Counters that every process has of itself, by phase: no tool, no privilege. What it reads and writes, and getrusage.
 
 At each edge of a phase in a process's first thread that thread's ``io`` and ``getrusage`` are read, some 4 microseconds; what has come
-since the last edge belongs to the innermost phase. The reading itself is taken off again. It is the thread's and not the process's, to
+since the last edge belongs to the innermost phase. The reading itself is subtracted again. It is the thread's and not the process's, to
 which the kernel adds what a child has read as soon as that was waited for.
+
+A process counts in a small file that it maps: whole at every moment, however the process ends.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import resource
 import threading
 import time
 from collections.abc import Callable
 
-from voirkit_instruments.syscalls import record_counted as counted
-from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
-from voirkit_instruments.syscalls.record_markers import OTHER, OWN
+from voirkit_instruments.syscalls import record_phase_edges
+from voirkit_instruments.syscalls.record_markers import OTHER, OWN, PHASES
 
+# Of /proc/self/io: calls that read and write (of any kind), their bytes, and bytes that storage had to move. Of getrusage, in microseconds
+# and times. The last two are counted here.
+COLUMNS = (
+    "read_calls", "write_calls", "read_bytes", "write_bytes", "storage_read", "storage_written",
+    "user_us", "system_us", "minor_faults", "major_faults", "waited", "preempted", "entered", "lasted_ns",
+)  # fmt: skip
+_READ_CALLS, _READ_BYTES, _ENTERED, _LASTED_NS = map(COLUMNS.index, ("read_calls", "read_bytes", "entered", "lasted_ns"))
+ENDING = ".mapped"
+_HEAD = 1  # numbers before those of the phases: which worker it is; -1: none
+_NUMBERS = _HEAD + len(PHASES) * len(COLUMNS)
 _IO = "/proc/self/task/{}/io"
-_LOOKS = 50
-_WIDE = 512
-_LOOKED = 12  # the columns that are looked at; the last two are counted
+_TRIALS = 50
+_LONGEST_IO = 512
 TRUSTED = {
     "calls, bytes": "exact, of read and write of all kinds in the first thread of each process; not of mmap, nor of io_uring",
     "all other calls, errors, seconds": "not seen (they need strace, or root)",
@@ -34,6 +46,36 @@ def why_not() -> str | None:
     return "no process is told here what it has read and written (/proc/self/io).\nMount it: mount -t proc none /proc"
 
 
+def _phase_offset(phase: str) -> int:
+    """Where a phase's numbers begin."""
+    return _HEAD + PHASES.index(phase) * len(COLUMNS)
+
+
+def read_counts(path: str) -> tuple[int, dict[str, dict[str, int]]]:
+    """Which worker a process was (-1: none), and what it counted in each phase.
+
+    Raises:
+        OSError, ValueError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        numbers = memoryview(file.read()).cast("q")
+    if len(numbers) != _NUMBERS:
+        raise ValueError(f"{path} has another size than it should")
+    rows = {}
+    for phase in PHASES:
+        offset = _phase_offset(phase)
+        row = dict(zip(COLUMNS, numbers[offset : offset + len(COLUMNS)], strict=True))
+        if any(row.values()):
+            rows[phase] = row
+    return numbers[0], rows
+
+
+def count_files(folder: str, stem: str) -> list[str]:
+    """The files of a process and those that it forked."""
+    form = re.compile(re.escape(stem) + r"(\.\d+)?" + re.escape(ENDING) + "$")
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if form.match(name))
+
+
 class Counters:
     """The counters of this process and of those that it forks.
 
@@ -41,59 +83,63 @@ class Counters:
         stem: The path of the files, without their ending.
     """
 
-    trusted = TRUSTED
-
     def __init__(self, stem: str) -> None:
         self._stem = stem
-        self._pid = os.getpid()
-        self._forked = self._over = False
-        self._rows: memoryview | None = None
+        self._is_forked = self._is_over = False
+        self._counts: memoryview | None = None
         self._io = -1
-        self._stack: list[int] = []
+        self._stack: list[int] = []  # offsets of the phases that it is in
         self._last: list[int] = []
-        self._since = self._edges = 0
-        self._own = 0
+        self._last_ns = self._edges = 0
+        self._last_length = 0  # of what was read last, which the kernel counts too
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Count from now on."""
         self._open()
-        syscalls_edges.listen(self._entering, self._leaving)
+        record_phase_edges.listen(self._entry, self._exit)
 
-    def end(self) -> dict[str, float]:
+    def stop(self) -> dict[str, float]:
         """Count no more; how many edges there were, and what one took, in seconds."""
-        if self._over:
+        if self._is_over:
             return {"edges": self._edges, "edge_s": 0.0}
         began = time.perf_counter()
-        for _ in range(_LOOKS):
-            self._change()
-        took = (time.perf_counter() - began) / _LOOKS
+        for _ in range(_TRIALS):
+            self._count()
+        edge_s = (time.perf_counter() - began) / _TRIALS
         self._close()
-        return {"edges": self._edges - _LOOKS, "edge_s": took}
+        return {"edges": self._edges - _TRIALS, "edge_s": edge_s}
 
-    def is_worker(self, number: int) -> None:
+    def set_worker(self, number: int) -> None:
         """This process is a worker of a loader."""
-        if self._rows is None:
+        if self._counts is None:
             self._open()
-        if self._rows is not None:
-            self._rows[0] = number
+        if self._counts is not None:
+            self._counts[0] = number
 
     def _after_fork(self) -> None:
-        self._forked, self._rows, self._stack, self._io, self._own = True, None, [], -1, 0
+        self._is_forked, self._counts, self._stack, self._io, self._last_length = True, None, [], -1, 0
 
     def _open(self) -> None:
-        if self._over:
+        if self._is_over:
             return
         try:
             self._io = os.open(_IO.format(threading.get_native_id()), os.O_RDONLY | os.O_CLOEXEC)
-            self._rows = counted.rows(f"{self._stem}.{os.getpid()}{counted.ENDING}" if self._forked else f"{self._stem}{counted.ENDING}")
-            self._last = [0] * _LOOKED if self._forked else self._look()
-            self._since = time.perf_counter_ns()
+            path = f"{self._stem}.{os.getpid()}{ENDING}" if self._is_forked else f"{self._stem}{ENDING}"
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(file, 8 * _NUMBERS)
+                self._counts = memoryview(mmap.mmap(file, 8 * _NUMBERS)).cast("q")
+            finally:
+                os.close(file)
+            self._counts[0] = -1
+            self._last = [0] * _ENTERED if self._is_forked else self._read()
+            self._last_ns = time.perf_counter_ns()
         except (OSError, ValueError, IndexError):
             self._close()
 
     def _close(self) -> None:
-        self._over, self._rows = True, None
+        self._is_over, self._counts = True, None
         if self._io >= 0:
             try:
                 os.close(self._io)
@@ -101,66 +147,62 @@ class Counters:
                 pass  # the program has closed what it did not open
             self._io = -1
 
-    def _look(self) -> list[int]:
-        """The counters as they are, without what reading them has added."""
-        text = os.pread(self._io, _WIDE, 0)
+    def _read(self) -> list[int]:
+        """The counters as they are."""
+        text = os.pread(self._io, _LONGEST_IO, 0)
         words = text.split()
         used = resource.getrusage(resource.RUSAGE_THREAD)
         if words[0] != b"rchar:":
             raise ValueError("the descriptor is another file's by now")
-        self._own = len(text)
+        self._last_length = len(text)
         return [
             int(words[5]), int(words[7]), int(words[1]), int(words[3]), int(words[9]), int(words[11]),
             int(used.ru_utime * 1e6), int(used.ru_stime * 1e6), used.ru_minflt, used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw,
         ]  # fmt: skip
 
-    def _change(self) -> memoryview | None:
-        """The innermost phase ends, or goes on later: what has come since the last edge is its."""
-        if threading.get_ident() != threading.main_thread().ident or self._over:
+    def _count(self) -> memoryview | None:
+        """Add what has come since the last edge to the innermost phase."""
+        if threading.get_ident() != threading.main_thread().ident or self._is_over:
             return None
         try:
-            if self._rows is None:
+            if self._counts is None:
                 self._open()
-            rows, own = self._rows, self._own
-            if rows is None:
+            counts, own_length = self._counts, self._last_length
+            if counts is None:
                 return None
             self._edges += 1
-            now = self._look()
+            now = self._read()
         except (OSError, ValueError, IndexError):
             self._close()
             return None
-        outside = OTHER if self._forked else OWN  # before the program's work, and after it
-        at, last = (self._stack[-1] if self._stack else counted.at(outside)), self._last
-        for i, value in enumerate(now):
-            rows[at + i] += value - last[i]
-        if own:
-            rows[at] -= 1  # the last look itself was one call that reads
-            rows[at + 2] -= own
-        when = time.perf_counter_ns()
-        rows[at + 13] += when - self._since
-        self._last, self._since = now, when
-        return rows
+        # Outside of phases: before the program's work, and after it.
+        offset = self._stack[-1] if self._stack else _phase_offset(OTHER if self._is_forked else OWN)
+        for i, (value, last) in enumerate(zip(now, self._last, strict=True)):
+            counts[offset + i] += value - last
+        if own_length:
+            counts[offset + _READ_CALLS] -= 1  # the last reading itself was one call that reads
+            counts[offset + _READ_BYTES] -= own_length
+        now_ns = time.perf_counter_ns()
+        counts[offset + _LASTED_NS] += now_ns - self._last_ns
+        self._last, self._last_ns = now, now_ns
+        return counts
 
-    def _entering(self, phase: str) -> Callable[[], object]:
-        number = counted.at(phase)
+    def _entry(self, phase: str) -> Callable[[], object]:
+        offset = _phase_offset(phase)
 
         def enter() -> None:
-            rows = self._change()
-            if rows is not None:
-                self._stack.append(number)
-                rows[number + 12] += 1
+            counts = self._count()
+            if counts is not None:
+                self._stack.append(offset)
+                counts[offset + _ENTERED] += 1
 
-        return _nothing if phase == OWN else enter
+        return record_phase_edges.do_nothing if phase == OWN else enter  # what voirkit does for itself is not told apart here
 
-    def _leaving(self, phase: str) -> Callable[[], object]:
-        number = counted.at(phase)
+    def _exit(self, phase: str) -> Callable[[], object]:
+        offset = _phase_offset(phase)
 
         def leave() -> None:
-            if self._change() is not None and number in self._stack:
-                del self._stack[len(self._stack) - 1 - self._stack[::-1].index(number) :]
+            if self._count() is not None and offset in self._stack:
+                del self._stack[len(self._stack) - 1 - self._stack[::-1].index(offset) :]
 
-        return _nothing if phase == OWN else leave
-
-
-def _nothing() -> None:
-    """What voirkit does for itself is not told apart here."""
+        return record_phase_edges.do_nothing if phase == OWN else leave

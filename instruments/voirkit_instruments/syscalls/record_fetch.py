@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from voirkit.intercept import Patches, ThreadState, when_there
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
-from voirkit_instruments.syscalls import record_phase_edges as syscalls_edges
+from voirkit_instruments.syscalls import record_phase_edges
 from voirkit_instruments.syscalls.record_markers import path_and_mode
 
 TYPE_CHECKING = False
@@ -17,30 +16,30 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-BEGIN = "voirkit_instruments.syscalls.record_fetch:begin"
+BEGIN = "voirkit_instruments.syscalls.record_fetch:begin_in_child"
 _FETCHERS = ("_MapDatasetFetcher.fetch", "_IterableDatasetFetcher.fetch")
-_here: Fetches | None = None
+_watch: FetchWatch | None = None
 
 
-class Fetches:
+class FetchWatch:
     """What stands around the fetching of batches in one process and those that it forks.
 
     Args:
-        warn: Told of what can not be watched.
+        warn: Called with what cannot be watched.
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        global _here
-        _here = self
+        global _watch
+        _watch = self
         self.patches, self._warn = Patches(), warn
-        self._told = False  # whether this process has told which worker it is
-        self.is_worker: Callable[[int], None] = tell_worker
-        inherit.watch(BEGIN, offered)
-        when_there("torch.utils.data._utils.fetch", self._put, self._off)
+        self._has_reported = False  # which worker this process is
+        self.report_worker: Callable[[int], None] = mark_worker
+        inherit.watch(BEGIN, offer_to_children)
+        when_there("torch.utils.data._utils.fetch", self._install, self._warn_of)
 
-    def _put(self, module: ModuleType) -> None:
-        syscalls_edges.fetching[0] = self._tell
-        if "fetch" in syscalls_edges.told:  # --loader stands around it, where there is room for one
+    def _install(self, module: ModuleType) -> None:
+        record_phase_edges.before_fetch[0] = self._report
+        if "fetch" in record_phase_edges.reported:  # --loader stands around it, where there is room for one
             return
         here = ThreadState()
 
@@ -51,58 +50,58 @@ class Fetches:
         def leave(began: int, was: int) -> None:
             here.inside = was
 
-        around = Around(here, 0, *syscalls_edges.around_fetch(enter, leave))
+        around = Around(here, 0, *record_phase_edges.around_fetch(enter, leave))
         for path in _FETCHERS:
             kind, _, name = path.partition(".")
             function = getattr(getattr(module, kind, None), name, None)
             if not self.patches.around(f"{module.__name__}.{path}", function, around):
-                self._off(f"{module.__name__}.{path}", self.patches.table[f"{module.__name__}.{path}"])
+                self._warn_of(f"{module.__name__}.{path}", self.patches.table[f"{module.__name__}.{path}"])
 
-    def _tell(self) -> None:
-        if self._told:
+    def _report(self) -> None:
+        if self._has_reported:
             return
-        self._told = True
+        self._has_reported = True
         try:
             from torch.utils.data import get_worker_info
 
             info: Any = get_worker_info()
             if info is not None:
-                self.is_worker(int(info.id))
+                self.report_worker(int(info.id))
         except Exception as exc:
             self._warn(f"--syscalls: which worker process {os.getpid()} is, is not known ({type(exc).__name__}: {exc}).")
 
-    def _off(self, name: str, why: str) -> None:
+    def _warn_of(self, name: str, why: str) -> None:
         self._warn(f"--syscalls: {name} is not watched: it {why.rstrip('.')}.")
 
     def remove(self) -> None:
-        """Put all back as it was."""
+        """Remove the patches."""
         inherit.unwatch(BEGIN)
         self.patches.remove()
 
 
 def _after_fork() -> None:
-    if _here is not None:
-        _here._told = False
+    if _watch is not None:
+        _watch._has_reported = False
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def tell_worker(number: int) -> None:
-    """Tell a tracer which worker this process is."""
-    partial(os.access, *path_and_mode(f"worker {number}"))()
+def mark_worker(number: int) -> None:
+    """Mark, for a tracer, which worker this process is."""
+    os.access(*path_and_mode(f"worker {number}"))
 
 
-def offered() -> bool | None:
-    """What a process needs that is started anew."""
-    return True if syscalls_edges.TRACER in syscalls_edges.told else None
+def offer_to_children() -> bool | None:
+    """What a spawned process needs."""
+    return True if record_phase_edges.TRACER in record_phase_edges.reported else None
 
 
-def begin(_: object) -> None:
-    """In such a process, which the tracer follows: tell it of fetches."""
+def begin_in_child(_: object) -> None:
+    """In such a process, which the tracer follows: report fetches to it."""
     from voirkit.errors import tell
 
-    if _here is None:
-        syscalls_edges.to_tracer()
-        syscalls_edges.watch_recorder()
-        Fetches(tell)
+    if _watch is None:
+        record_phase_edges.report_to_tracer()
+        record_phase_edges.watch_recorder()
+        FetchWatch(tell)

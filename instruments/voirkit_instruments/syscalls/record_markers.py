@@ -1,7 +1,7 @@
-"""Markers: calls that fail on purpose and tell, in a tracer's log, where a phase begins and ends.
+"""Markers: calls that fail on purpose and show, in a tracer's log, where a phase begins and ends.
 
-A marker is ``access("/vk!forward+", mode)``: ``+`` begins a phase, ``-`` ends it, and a name alone tells what a process is
-(``/vk!worker 3``). The kernel's own events hold numbers only, so the mode tells it too. No file has such a mode, so that the kernel refuses
+A marker is ``access("/vk!forward+", mode)``: ``+`` begins a phase, ``-`` ends it, and a name alone says what a process is
+(``/vk!worker 3``). The kernel's own events hold numbers only, so the mode says it too. No file has such a mode, so that the kernel refuses
 it before it looks for the file.
 """
 
@@ -17,20 +17,20 @@ _MODE, _KIND, _WORKER = 0x766B0000, 0xFFFF0000, 0x8000  # "vk", and below it twi
 _TEXT = re.compile(r'"/vk!([^"]*)"')
 
 
-def path_and_mode(said: str) -> tuple[str, int]:
-    """The arguments of ``access`` that say something: ``forward+``, ``forward-`` or ``worker 3``."""
-    if said[:-1] in PHASES:
-        return f"/vk!{said}", _MODE + 2 * PHASES.index(said[:-1]) + (said[-1] == "-")
-    return f"/vk!{said}", _MODE + _WORKER + int(said.rpartition(" ")[2])
+def path_and_mode(message: str) -> tuple[str, int]:
+    """The arguments of ``access`` of a marker: ``forward+``, ``forward-`` or ``worker 3``."""
+    if message[:-1] in PHASES:
+        return f"/vk!{message}", _MODE + 2 * PHASES.index(message[:-1]) + (message[-1] == "-")
+    return f"/vk!{message}", _MODE + _WORKER + int(message.rpartition(" ")[2])
 
 
-def said_by_text(args: str) -> str | None:
+def message_of_text(args: str) -> str | None:
     """What a marker says, from the arguments of an ``access`` as strace prints them; None if it is a call of the program."""
-    found = _TEXT.search(args)
-    return found[1] if found is not None else None
+    match = _TEXT.search(args)
+    return match[1] if match is not None else None
 
 
-def said_by_mode(mode: int) -> str | None:
+def message_of_mode(mode: int) -> str | None:
     """What a marker says, from its mode; None if it is a call of the program."""
     number = mode & ~_KIND
     if mode & _KIND != _MODE or mode >> 32:

@@ -1,7 +1,7 @@
-"""Where phases begin and end, told to whoever records system calls; in runs without ``--syscalls`` this module is not loaded.
+"""Where phases begin and end, for whoever records system calls; in runs without ``--syscalls`` this module is not loaded.
 
 The steps instrument asks, as it puts its patches in place, whether this module is there, and has what is called before and after a function
-of torch tell this one too. Nothing here may raise, but for what a signal handler of the program means for itself.
+of torch reported here too. Nothing here may raise, but for what a signal handler of the program means for itself.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     Edge = Callable[[], object]
 
 
-def _nothing() -> None:
+def do_nothing() -> None:
     """Nobody listens."""
 
 
 # By phase what is called at its beginning and at its end. The lists stay the same, what is in them changes.
-_edges: dict[str, list[Edge]] = {phase: [_nothing, _nothing] for phase in PHASES}
+_edges: dict[str, list[Edge]] = {phase: [do_nothing, do_nothing] for phase in PHASES}
 
 
-# After these the steps instrument may ask the system something: the size of a file, the number of the process.
-_ASKING = ("wait", "checkpoint", "transfer", "communication")
+# After these the steps instrument may make system calls: the size of a file, the number of the process.
+_PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication")
 
 
 TRACER = "tracer"
-told: set[str] = set()  # phases whose edges another instrument tells; and whether a tracer listens
-fetching: list[Edge] = [_nothing]  # called when a batch is about to be fetched
+reported: set[str] = set()  # phases whose edges another instrument reports; and whether a tracer listens
+before_fetch: list[Edge] = [do_nothing]  # called when a batch is about to be fetched
 
 
 def listen(begin: Callable[[str], Edge], end: Callable[[str], Edge]) -> None:
-    """From now on tell the edges of phases.
+    """Report the edges of phases from now on.
 
     Args:
         begin: Makes, of a phase's name, what is called at its beginning.
@@ -47,45 +47,45 @@ def listen(begin: Callable[[str], Edge], end: Callable[[str], Edge]) -> None:
         edge[:] = begin(phase), end(phase)
 
 
-def to_tracer() -> None:
-    """Tell them to a tracer, by calls that it sees."""
-    told.add(TRACER)
+def report_to_tracer() -> None:
+    """Report them to a tracer, by calls that it sees."""
+    reported.add(TRACER)
     listen(lambda phase: partial(os.access, *path_and_mode(f"{phase}+")), lambda phase: partial(os.access, *path_and_mode(f"{phase}-")))
 
 
-def to_nobody() -> None:
-    """Tell them no more."""
-    told.discard(TRACER)
-    listen(lambda phase: _nothing, lambda phase: _nothing)
+def report_to_nobody() -> None:
+    """Report them no more."""
+    reported.discard(TRACER)
+    listen(lambda phase: do_nothing, lambda phase: do_nothing)
 
 
-def begins(phase: str) -> None:
+def enter(phase: str) -> None:
     """A phase begins here and now."""
     _edges[phase][0]()
 
 
-def ends(phase: str) -> None:
+def leave(phase: str) -> None:
     """A phase ends here and now."""
     _edges[phase][1]()
 
 
 def around(phase: str, enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What ``Around`` calls before and after a function, and tells the edges of a phase besides."""
+    """What ``Around`` calls before and after a function, and the edges of a phase besides."""
     edge, own = _edges[phase], _edges[OWN]
-    asks = phase in _ASKING
+    has_calls = phase in _PHASES_WITH_CALLS
 
-    def enter_and_tell(*args: Any) -> Any:
+    def enter_and_report(*args: Any) -> Any:
         began = enter(*args)
         if began:
             edge[0]()
         return began
 
-    def tell_and_leave(began: Any, *args: Any) -> None:
+    def report_and_leave(began: Any, *args: Any) -> None:
         if not began:
             leave(began, *args)
             return
         edge[1]()
-        if not asks:
+        if not has_calls:
             leave(began, *args)
             return
         own[0]()
@@ -94,18 +94,18 @@ def around(phase: str, enter: Callable[..., Any], leave: Callable[..., Any]) -> 
         finally:
             own[1]()
 
-    return enter_and_tell, tell_and_leave
+    return enter_and_report, report_and_leave
 
 
 def around_fetch(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """As ``around``, of what the loader instrument calls before and after a batch is fetched: it reads clocks, which is voirkit's own."""
     edge, own = _edges["fetch"], _edges[OWN]
-    told.add("fetch")
+    reported.add("fetch")
 
-    def enter_and_tell(*args: Any) -> Any:
+    def enter_and_report(*args: Any) -> Any:
         own[0]()
         try:
-            fetching[0]()
+            before_fetch[0]()
             began = enter(*args)
         finally:
             own[1]()
@@ -113,7 +113,7 @@ def around_fetch(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[
             edge[0]()
         return began
 
-    def tell_and_leave(began: Any, *args: Any) -> None:
+    def report_and_leave(began: Any, *args: Any) -> None:
         if began:
             edge[1]()
         own[0]()
@@ -122,7 +122,7 @@ def around_fetch(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[
         finally:
             own[1]()
 
-    return enter_and_tell, tell_and_leave
+    return enter_and_report, report_and_leave
 
 
 def watch_recorder() -> Callable[[], None]:

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Mapping
 
-from voirkit_instruments.detached import Beside, run_beside
-from voirkit_instruments.syscalls.record_tool import CanNotTrace, TracedAlready, Tracing, has_proc
+from voirkit_instruments.detached import (
+    ANYBODY,
+    YAMA,
+    Attached,
+    CannotAttach,
+    DetachedProcess,
+    TracedAlready,
+    first_line,
+    has_proc,
+    let_trace,
+    start_detached,
+    tracer_pid,
+    wait_until_ready,
+)
 
-_READY_S = 30.0
-_BLOCK = 512  # bytes: what a shell's limits of files are told in
-_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
-_SET_PTRACER, _ANYBODY = 0x59616D61, -1
+_BLOCK = 512  # bytes: the unit in which a shell limits files
 # Opening, reading, writing, moving, removing; the descriptors that it is done with; and what makes threads and tells their names.
 _ON_FILES = (
     "%file", "read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2", "sendfile",
@@ -32,14 +39,7 @@ TRUSTED = {
 _WITHOUT_PROC = {"threads": "the first, and those that begin later; no others are found without /proc"}
 
 
-def why_not() -> str | None:
-    """Why it can not be used here, and what to do; None if it is there."""
-    if shutil.which("strace") is None:
-        return "strace is not installed.\nInstall it (Debian, Ubuntu: apt-get install strace; Fedora: dnf install strace)."
-    return None
-
-
-def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Tracing:
+def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Attached:
     """Have strace write down the calls of a process, its threads and what it starts; when this returns it does.
 
     Args:
@@ -49,82 +49,52 @@ def attach(pid: int, stem: str, mode: str, most_bytes: int) -> Tracing:
         most_bytes: What the log may take; strace ends there.
 
     Raises:
-        CanNotTrace: With what to do.
+        CannotAttach: With what to do.
     """
     program = shutil.which("strace")
     if program is None:
-        raise CanNotTrace(why_not() or "")
+        raise CannotAttach("strace is not installed.\nInstall it (Debian, Ubuntu: apt-get install strace; Fedora: dnf install strace).")
     chosen = ["-e", "trace=" + ",".join(_ON_FILES)] if mode == "files" else []
     command = [program, "-f", "-ttt", "-T", "-s", "32" if mode == "full" else "0", *chosen, "-o", f"{stem}.strace", "-p", str(pid)]
     limited = ["/bin/sh", "-c", f'ulimit -f {max(most_bytes // _BLOCK, 1)}; exec "$@"', "sh", *command]
-    let_trace(_ANYBODY)
+    let_trace(ANYBODY)
     try:
-        beside = run_beside(limited, f"{stem}.log", {**os.environ, "LC_ALL": "C"})
-        _wait(beside, pid)
+        process = start_detached(limited, f"{stem}.log", {**os.environ, "LC_ALL": "C"})
+        wait_until_ready(process, lambda: f"Process {pid} attached" in process.read_output(), _refuse, every_s=0.002)
     except OSError as exc:
-        raise CanNotTrace(f"{exc}.") from None
+        raise CannotAttach(f"{exc}.") from None
     finally:
         let_trace(0)
     trusted = TRUSTED if has_proc() else {**TRUSTED, **_WITHOUT_PROC}
-    return Tracing("strace", beside, f"{stem}.strace", trusted)
+    return Attached("strace", process, log=f"{stem}.strace", trusted=trusted)
 
 
-def _wait(beside: Beside, pid: int) -> None:
-    until = time.monotonic() + _READY_S
-    while f"Process {pid} attached" not in beside.words():
-        if beside.ended(0.002) or time.monotonic() > until:
-            beside.interrupt()
-            tracer = int(status().get("TracerPid", "0"))
-            if tracer:
-                raise TracedAlready(f"process {tracer} traces this one already (strace, or a debugger), and there can be one only.")
-            raise CanNotTrace(_why(beside.words()))
-
-
-def let_trace(pid: int) -> None:
-    """Let another process than an ancestor trace this one, where the kernel (Yama) asks for that."""
-    if not os.path.exists(_YAMA):
-        return
-    import ctypes
-
-    try:
-        ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
-    except (OSError, AttributeError):
-        pass  # strace is about to say what it may not
-
-
-def why_ended(beside: Beside, log: str, most_bytes: int) -> str:
-    """Why it ended before the run did."""
-    words = [line for line in beside.words().splitlines() if line.strip() and line != "ready"]
-    try:
-        if os.path.getsize(log) >= most_bytes - _BLOCK or any("limit" in line for line in words):
-            return "what it writes has reached --trace-limit"
-    except OSError:
-        pass  # nothing was written
-    return "it was killed, or let go of the process" if not words or "attached" in words[-1] else words[-1]
-
-
-def _why(words: str) -> str:
-    if "ermitted" in words or "ermission" in words:
-        return (
-            f"it may not attach to the process{_scope()}.\n"
+def _refuse(output: str) -> CannotAttach:
+    tracer = tracer_pid()
+    if tracer:
+        return TracedAlready(f"process {tracer} traces this one already (strace, or a debugger), and there can be one only.")
+    if "ermitted" in output or "ermission" in output:
+        return CannotAttach(
+            f"it may not attach to the process{_yama_scope()}.\n"
             "Run as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
         )
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return f"strace could not begin: {lines[0][:200] if lines else 'it said nothing.'}"
+    return CannotAttach(f"strace could not begin: {first_line(output)}")
 
 
-def _scope() -> str:
+def _yama_scope() -> str:
     try:
-        with open(_YAMA, encoding="ascii") as file:
+        with open(YAMA, encoding="ascii") as file:
             return f" (kernel.yama.ptrace_scope is {file.read().strip()})"
     except OSError:
         return ""
 
 
-def status() -> Mapping[str, str]:
-    """What the kernel says of this process, as in ``/proc/self/status``."""
+def why_ended(process: DetachedProcess, log: str, most_bytes: int) -> str:
+    """Why a tracer ended before the run did."""
+    lines = [line for line in process.read_output().splitlines() if line.strip() and line != "ready"]
     try:
-        with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
-            return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+        if os.path.getsize(log) >= most_bytes - _BLOCK or any("limit" in line for line in lines):
+            return "what it writes has reached --trace-limit"
     except OSError:
-        return {}
+        pass  # nothing was written
+    return "it was killed, or let go of the process" if not lines or "attached" in lines[-1] else lines[-1]

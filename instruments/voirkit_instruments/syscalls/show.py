@@ -11,7 +11,7 @@ from rich.text import Text
 
 from voirkit.report.cells import printable
 from voirkit.report.figure import duration, figure, size
-from voirkit_instruments.syscalls.analyse_figures import divided
+from voirkit_instruments.syscalls.analyse_figures import working_and_waiting_s
 from voirkit_instruments.syscalls.show_shares import top_calls
 
 _MOST = 16  # rows of the short table
@@ -95,7 +95,7 @@ def _most_calls(calls: Mapping[str, Any], room: int) -> str:
 def _cells(kind: str, phase: str, calls: Mapping[str, Any], found: Document) -> tuple[str, ...]:
     waits = found.get("waits", ())
     entered = (found.get("entered") or {}).get(kind, {}).get(phase, 0)
-    parts = [divided(name, call, waits) for name, call in calls.items()]
+    parts = [working_and_waiting_s(name, call, waits) for name, call in calls.items()]
     working, waiting = (sum(part[at] for part in parts) for at in (0, 1))
     errors, moved = (sum(call[key] or 0 for call in calls.values()) for key in ("errors", "bytes"))
     count = sum(call["calls"] for call in calls.values())
@@ -214,7 +214,9 @@ def _share(call: Mapping[str, Any]) -> str:
 
 def _add_calls(table: Table, kind: str, phase: str, calls: Mapping[str, Any], waits: Sequence[str], most: int) -> None:
     total = {key: sum(call[key] or 0 for call in calls.values()) for key in ("calls", "errors", "bytes")}
-    seconds = [divided(name, call, waits)[0] for name, call in calls.items() if call["seconds"] is not None and name not in waits]
+    seconds = [
+        working_and_waiting_s(name, call, waits)[0] for name, call in calls.items() if call["seconds"] is not None and name not in waits
+    ]
     table.add_row(
         *(Text(word, style="bold") for word in (kind, phase, "all")), f"{total['calls']:,}",
         f"{total['errors']:,}" if total["errors"] else "", duration(sum(seconds)) if seconds else "",
@@ -237,7 +239,7 @@ def differences(rows: Sequence[Any], most: int) -> RenderableType:
     """What two logs differ in: ``+`` is more in the second, ``-`` less.
 
     Args:
-        rows: Of ``voirkit_instruments.syscalls.analyse_read.difference``.
+        rows: Of ``voirkit_instruments.syscalls.analyse_figures.difference``.
         most: Rows that are shown.
     """
     table = Table(box=None, padding=(0, 1), header_style="dim")

@@ -23,8 +23,7 @@ from voirkit.report.html.components import (
 )
 from voirkit.report.html.differences import MOST, ROWS, Pair, signed
 from voirkit.report.html.plots import heat_map
-from voirkit_instruments.syscalls.analyse_figures import divided
-from voirkit_instruments.syscalls.analyse_read import Difference, difference
+from voirkit_instruments.syscalls.analyse_figures import Difference, difference, working_and_waiting_s
 from voirkit_instruments.syscalls.show import doubted, said
 from voirkit_instruments.syscalls.show_shares import sums
 
@@ -128,7 +127,7 @@ def _rows(found: Document) -> Rows:
 
 def _seconds(waits: set[str], wanted: bool) -> Callable[[str, Mapping[str, Any]], float]:
     """Of a call, the time of those that wait, or of those that work."""
-    return lambda name, call: divided(name, call, waits)[wanted]
+    return lambda name, call: working_and_waiting_s(name, call, waits)[wanted]
 
 
 def _stacked(

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from voirkit.report.figure import duration
-from voirkit_instruments.syscalls.analyse_figures import divided
+from voirkit_instruments.syscalls.analyse_figures import working_and_waiting_s
 
 _TOP = 10
 _SHADES = " ░▒▓█"
@@ -33,7 +33,7 @@ def sums(found: Document) -> tuple[dict[str, float], dict[str, float], dict[str,
         for name, call in phase.items():
             made[name] = made.get(name, 0) + call["calls"]
             if call["seconds"] is not None:
-                for table, part in zip(took, divided(name, call, waits), strict=True):
+                for table, part in zip(took, working_and_waiting_s(name, call, waits), strict=True):
                     if part:
                         table[name] = table.get(name, 0.0) + part
     return made, *took
