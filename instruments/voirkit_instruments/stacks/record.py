@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.runner.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.stacks.record_sampler import ThreadSampler
 
 _ENDS_S = 20.0

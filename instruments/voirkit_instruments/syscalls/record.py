@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from voirkit.runner.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 _ENDS_S = 120.0
 _TRIALS = 300
