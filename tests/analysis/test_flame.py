@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voirkit_instruments.stacks import analyse_chrome as chrome
-from voirkit_instruments.stacks import analyse_clock as aligned
 from voirkit_instruments.stacks import analyse_figures as figures
-from voirkit_instruments.stacks import analyse_sampled as sampled
 from voirkit_instruments.stacks.analyse_frames import (
     ATTACHING,
     BETWEEN,
@@ -22,10 +19,12 @@ from voirkit_instruments.stacks.analyse_frames import (
     Frame,
     Stacks,
     label,
-    of_program,
-    of_worker,
     phase_by_frames,
+    program_frames,
+    worker_phase,
 )
+from voirkit_instruments.stacks.analyse_join import clock_bounds, find_clock
+from voirkit_instruments.stacks.analyse_py_spy import read_chrome_trace, read_raw, read_sampler
 from voirkit_instruments.stacks.analyse_spans import PHASE, Spans
 
 MAIN = Frame("<module>", "/home/me/main.py")
@@ -61,9 +60,9 @@ def test_stacks_last_from_one_change_to_the_next(tmp_path: Path) -> None:
         event("E", 900, "thread (3): MainThread", ""),
     )
     stacks = Stacks()
-    (thread,) = chrome.threads(path, stacks)
+    (thread,) = read_chrome_trace(path, stacks)
     assert (thread.tid, thread.name) == (3, "MainThread")
-    names = [(begin, end, [frame.name for frame in stacks.of(number)]) for begin, end, number in thread.runs]
+    names = [(begin, end, [frame.name for frame in stacks.frames_of(number)]) for begin, end, number in thread.runs]
     assert names == [(100, 300, ["f"]), (300, 500, ["f", "g"]), (500, 900, ["h"])]
 
 
@@ -79,7 +78,7 @@ def test_threads_with_the_same_identifier_one_after_the_other_are_two(tmp_path: 
         event("E", 90, "f"),
         event("E", 90, "thread (4)", ""),
     )
-    found = {thread.tid: (thread.name, thread.runs) for thread in chrome.threads(path, Stacks())}
+    found = {thread.tid: (thread.name, thread.runs) for thread in read_chrome_trace(path, Stacks())}
     assert found == {3: ("first", [(0, 50, 0)]), 4: ("", [(50, 90, 0)])}
 
 
@@ -87,22 +86,22 @@ def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "0.spy"
     path.write_text("[{")
     with pytest.raises(ValueError, match="Expecting"):
-        chrome.threads(str(path), Stacks())
+        read_chrome_trace(str(path), Stacks())
 
 
 def test_a_stack_begins_at_the_script_and_a_forked_worker_s_at_its_loop() -> None:
     command = Frame("main", "/lib/voirkit/cli.py")
-    assert of_program([command, SCRIPT, MAIN, FORWARD]) == [MAIN, FORWARD]
-    assert of_program([command, SCRIPT, MAIN, LOOP, FETCHER]) == [LOOP, FETCHER]
-    assert of_program([command, Frame("start", "/lib/voirkit/phases.py")]) is None
+    assert program_frames([command, SCRIPT, MAIN, FORWARD]) == [MAIN, FORWARD]
+    assert program_frames([command, SCRIPT, MAIN, LOOP, FETCHER]) == [LOOP, FETCHER]
+    assert program_frames([command, Frame("start", "/lib/voirkit/phases.py")]) is None
     assert Stacks().number([command]) == OWN
-    assert (of_worker([LOOP, FETCHER]), of_worker([LOOP]), of_worker([MAIN])) == (FETCH, BETWEEN, None)
+    assert (worker_phase([LOOP, FETCHER]), worker_phase([LOOP]), worker_phase([MAIN])) == (FETCH, BETWEEN, None)
 
 
 def test_the_import_system_is_left_out_between_a_module_and_what_imports_it() -> None:
     finds, loads = Frame("_find_and_load", "<frozen importlib._bootstrap>"), Frame("get_data", "<frozen importlib._bootstrap_external>")
     stacks = Stacks()
-    assert stacks.of(stacks.number([MAIN, finds, FORWARD, finds, loads])) == [MAIN, FORWARD, finds, loads]
+    assert stacks.frames_of(stacks.number([MAIN, finds, FORWARD, finds, loads])) == [MAIN, FORWARD, finds, loads]
 
 
 def test_a_line_is_told_of_the_program_s_own_functions() -> None:
@@ -111,14 +110,17 @@ def test_a_line_is_told_of_the_program_s_own_functions() -> None:
         stacks.number([MAIN._replace(line=at), FORWARD._replace(line=of_torch)]) for at, of_torch in ((7, 1), (7, 2), (8, 2))
     )
     assert one == same
-    assert [label(frame) for frame in stacks.of(other)] == ["<module> (me/main.py:8)", "Module._call_impl (torch/nn/modules/module.py)"]
+    assert [label(frame) for frame in stacks.frames_of(other)] == [
+        "<module> (me/main.py:8)",
+        "Module._call_impl (torch/nn/modules/module.py)",
+    ]
 
 
 def test_addresses_in_a_library_without_names_are_one_function() -> None:
     stacks = Stacks()
     one, other = (stacks.number([MAIN, Frame(address, "[vdso]")]) for address in ("0x7f7066a0ab7c", "0x7f7066a0ab46"))
     assert one == other
-    assert stacks.of(one) == [MAIN, Frame("(unnamed)", "[vdso]")]
+    assert stacks.frames_of(one) == [MAIN, Frame("(unnamed)", "[vdso]")]
 
 
 def test_torch_s_functions_on_a_stack_tell_its_phase() -> None:
@@ -139,14 +141,14 @@ def test_the_clock_of_py_spy_is_found_where_stacks_and_phases_agree() -> None:
     at_us = np.arange(0, 500_000, 1000)
     owners = spans.owners(zero + at_us * 1000)
     runs = [(int(at), int(at) + 1000, (forward, backward)[owner]) for at, owner in zip(at_us, owners, strict=True)]
-    found = aligned.clock(runs, spans, [(PHASE, "forward"), (PHASE, "backward")], stacks, began, began + 20_000_000)
+    found = find_clock(runs, spans, [(PHASE, "forward"), (PHASE, "backward")], stacks, began, began + 20_000_000)
     assert abs(found.zero_ns - zero) <= 1_000_000
     assert found.within_ns <= 1_500_000
     assert found.compared == found.same == len(runs)
 
 
 def test_without_phases_the_clock_is_known_by_when_py_spy_began_to_look() -> None:
-    found = aligned.clock([(0, 10, 0)], None, [], Stacks(), 5_000_000, 9_000_000)
+    found = find_clock([(0, 10, 0)], None, [], Stacks(), 5_000_000, 9_000_000)
     assert 5_000_000 <= found.zero_ns <= 9_000_000
     assert found.within_ns == 4_000_000
 
@@ -154,22 +156,22 @@ def test_without_phases_the_clock_is_known_by_when_py_spy_began_to_look() -> Non
 def test_the_clock_is_bounded_by_what_is_known_of_voirkit_s_own_work() -> None:
     # Seen at 50 ms of py-spy's clock: voirkit waits no longer, which was so at 1.040 s; at 900 ms: the run has ended, at 1.888 s.
     runs = [(20_000, 50_000, ATTACHING), (50_000, 900_000, 0), (900_000, 950_000, STOPPING)]
-    low, high = aligned.bounds(runs, 1_040_000_000, 1_888_000_000, 900_000_000, 1_100_000_000)
+    low, high = clock_bounds(runs, 1_040_000_000, 1_888_000_000, 900_000_000, 1_100_000_000)
     assert (low, high) == (990_000_000, 1_100_000_000)
-    assert aligned.bounds([], 0, 1 << 62, 5, 9) == (5, 9)
+    assert clock_bounds([], 0, 1 << 62, 5, 9) == (5, 9)
 
 
 def test_what_the_sampler_wrote_is_read_up_to_a_torn_line() -> None:
     lines = ['{"thread": 3, "name": "MainThread"}\n', '{"frame": ["f", "main.py"]}\n', '{"stack": [0]}\n', '{"t": 5, "seen": [[3, 0]]}\n']
     stacks = Stacks()
-    name, at, which = sampled.samples([*lines, '{"t": 6, "se'], stacks)[3]
-    assert (name, at.tolist(), [stacks.of(number) for number in which.tolist()]) == ("MainThread", [5], [[Frame("f", "main.py")]])
+    name, at, which = read_sampler([*lines, '{"t": 6, "se'], stacks)[3]
+    assert (name, at.tolist(), [stacks.frames_of(number) for number in which.tolist()]) == ("MainThread", [5], [[Frame("f", "main.py")]])
 
 
 def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_for() -> None:
     lines = ['{"frame": ["f", "main.py"]}\n', '{"stack": [0]}\n', '{"t": 100, "seen": [[3, 0]]}\n']
     lines += ['{"t": 145, "seen": [[3, 0], [4, 0]], "waited": 3}\n']
-    seen = sampled.samples(lines, Stacks())
+    seen = read_sampler(lines, Stacks())
     assert seen[3][1].tolist() == [100, 145, 145, 145, 145]
     assert seen[4][1].tolist() == [145]  # a thread that was not there before
 
@@ -177,7 +179,7 @@ def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_f
 def test_stacks_without_times_are_read_with_their_threads() -> None:
     stacks = Stacks()
     lines = ["thread (3): MainThread;<module> (/a/main.py:9);f (/a/main.py:3) 12\n", "thread (9);g (/a b/lib.so) 1\n", "nothing\n"]
-    found = [(tid, name, stacks.of(number), n) for tid, name, number, n in sampled.counted(lines, stacks)]
+    found = [(tid, name, stacks.frames_of(number), n) for tid, name, number, n in read_raw(lines, stacks)]
     program = [Frame("<module>", "/a/main.py", 9), Frame("f", "/a/main.py", 3)]
     assert found == [(3, "MainThread", program, 12), (9, "", [Frame("g", "/a b/lib.so")], 1)]
 

@@ -12,8 +12,8 @@ import pytest
 from recorded import record_with_manifest
 
 from voirkit.runs.opened import open_run
-from voirkit_instruments.stacks.analyse_native import native_of
-from voirkit_instruments.stacks.analyse_perf_samples import Reading
+from voirkit_instruments.stacks.analyse_native import summarise
+from voirkit_instruments.stacks.analyse_perf import PerfReader
 
 # One thread of 1000 us: two operations in an item, one of them with another inside; the same thread then computes.
 BODY = """
@@ -65,7 +65,7 @@ def made(
 def document(run: Path) -> dict[str, Any]:
     """``native.json`` of a run."""
     with open_run(run) as opened:
-        assert native_of(opened) is not None
+        assert summarise([opened], [], {}) is not None
     found: dict[str, Any] = json.loads((run / "native.json").read_text())
     return found
 
@@ -170,8 +170,8 @@ def test_many_batches_come_to_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     whole = document(run)
     for path in (run / "native").glob("*.counts.json"):
         path.unlink()
-    batches = Reading.batches
-    monkeypatch.setattr(Reading, "batches", lambda self, lines: batches(self, lines, size=7))
+    batches = PerfReader.batches
+    monkeypatch.setattr(PerfReader, "batches", lambda self, lines: batches(self, lines, size=7))
     assert document(run) == whole
 
 
@@ -186,8 +186,8 @@ def test_without_perf_where_it_is_read_the_rest_of_the_run_is_there(tmp_path: Pa
     run = made(tmp_path, [(120, 0, A)])
     os.unlink(tmp_path / "perf")
     with open_run(run) as opened:
-        assert native_of(opened) is None
-        assert "can not be read" in opened.warnings[-1]
+        assert summarise([opened], [], {}) is None
+        assert "cannot be read" in opened.warnings[-1]
 
 
 def test_ranks_are_added(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit_instruments.stacks.analyse_perf import Sample, lost, parse
+from voirkit_instruments.stacks.analyse_perf import Sample, lost_samples, parse_sample
 
 RECORDED = {
     # with a period and an event, as voirkit asks for
@@ -75,19 +75,19 @@ RECORDED = {
 
 @pytest.mark.parametrize("line", RECORDED)
 def test_a_recorded_line_is_read(line: str) -> None:
-    assert parse(line) == RECORDED[line]
-    assert parse(line + "\n") == RECORDED[line]
+    assert parse_sample(line) == RECORDED[line]
+    assert parse_sample(line + "\n") == RECORDED[line]
 
 
 @pytest.mark.parametrize("line", ["", "\n", "# captured on: Sun", "9471/9471    650.598076006:    2004008 cpu-cl", "no sample at all"])
 def test_what_is_no_sample_is_none(line: str) -> None:
-    assert parse(line) is None
+    assert parse_sample(line) is None
 
 
 def test_lost_samples_are_counted() -> None:
-    assert lost("  python  7/9  2.500000000: PERF_RECORD_LOST lost 12\n") == 12
-    assert lost("  7/9  2.500000000: PERF_RECORD_LOST_SAMPLES lost 3\n") == 3
-    assert lost("7/9  2.5:  2004008 cpu-clock:  7f0001 lost (/opt/lib.so)") == 0
+    assert lost_samples("  python  7/9  2.500000000: PERF_RECORD_LOST lost 12\n") == 12
+    assert lost_samples("  7/9  2.500000000: PERF_RECORD_LOST_SAMPLES lost 3\n") == 3
+    assert lost_samples("7/9  2.5:  2004008 cpu-clock:  7f0001 lost (/opt/lib.so)") == 0
 
 
 NAMES = st.from_regex(r"[A-Za-z_~][A-Za-z0-9_:<>,&*{}#~]{0,20}(\([A-Za-z0-9_ ,&*:]{0,20}\))?( const)?", fullmatch=True)
@@ -100,7 +100,7 @@ PATHS = st.from_regex(r"(/[A-Za-z0-9_.+-]{1,8}){1,3}( \(deleted\))?", fullmatch=
 def test_whatever_is_printed_in_this_form_is_read(pid: int, tid: int, at: int, period: int, ip: int, name: str, path: str) -> None:
     printed = f"{pid:>7}/{tid:<7} {at // 10**9:>6}.{at % 10**9:09d}: {period:>10} cpu-clock: {ip:>16x} {name} ({path})\n"
     library = path.removesuffix(" (deleted)").rpartition("/")[2]
-    read = parse(printed)
+    read = parse_sample(printed)
     assert read is not None
     assert read._replace(function=None) == Sample(pid, tid, at, "cpu-clock", period, False, None, library, ip >= 2**63)
     assert read.function in (name, None)  # None where it looks like an address
@@ -108,4 +108,4 @@ def test_whatever_is_printed_in_this_form_is_read(pid: int, tid: int, at: int, p
 
 @given(st.text())
 def test_no_text_makes_the_parser_fail(text: str) -> None:
-    assert parse(text) is None or text.strip()
+    assert parse_sample(text) is None or text.strip()

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from voirkit_instruments.stacks.analyse_clock import Clock
 from voirkit_instruments.stacks.analyse_frames import MAIN, Frame, label, place
+from voirkit_instruments.stacks.analyse_join import Clock
 
 SPEEDSCOPE, COLLAPSED = "speedscope.json", "collapsed.txt"
 _MOST = 8  # functions, and lines, of a phase in a summary
@@ -19,7 +19,7 @@ _NO_PYTHON = "(no Python)"
 Counts = Mapping[str, Any]
 
 
-def clock(clocks: Sequence[Clock]) -> dict[str, Any]:
+def clock_agreement(clocks: Sequence[Clock]) -> dict[str, Any]:
     """How well the two clocks are known to agree: of stacks that say a phase, how many were seen in it."""
     compared = sum(clock.compared for clock in clocks)
     return {
@@ -29,11 +29,11 @@ def clock(clocks: Sequence[Clock]) -> dict[str, Any]:
     }
 
 
-def cost(taken: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What it cost: time on a processor beside the program, and as a share of the time that it was there."""
-    took_s = taken.get("took_s") or max((note["took_s"] for note in notes), default=None)
-    until = taken.get("ended_ns") or max((note["ended_ns"] for note in notes), default=None)
-    lasted_s = (until - taken["began_ns"]) / 1e9 if until else None
+    took_s = record.get("took_s") or max((note["took_s"] for note in notes), default=None)
+    until = record.get("ended_ns") or max((note["ended_ns"] for note in notes), default=None)
+    lasted_s = (until - record["began_ns"]) / 1e9 if until else None
     return {"tool_s": took_s, "of_a_processor": took_s / lasted_s if took_s and lasted_s else None}
 
 
@@ -106,7 +106,7 @@ def process_of(one: Counts, process: str, several: bool) -> str:
     return f"rank {one['rank']} {process}" if several else process
 
 
-def write(folder: str, counts: Sequence[Counts]) -> None:
+def write_files(folder: str, counts: Sequence[Counts]) -> None:
     """Write the files for other tools.
 
     Raises:

@@ -1,48 +1,122 @@
-"""Frames and stacks, each kept once; what a stack says of the phase and the process that it is of."""
+"""Frames and stacks, each kept once; what a stack shows of the phase, the loader operation and the process that it is of."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import voirkit
-from voirkit_instruments.stacks import analyse_py_spy as spy_stacks
-from voirkit_instruments.stacks.analyse_spans import PHASE
+from voirkit_instruments.stacks.analyse_spans import COLLATE, ITEM, OPERATION, PHASE, Name
 
-# Numbers of what is voirkit's own, and of that as py-spy is waited for, and as the run has just ended: when these were is known exactly.
+# Numbers of voirkit's own stacks, and of those as py-spy is waited for, and as the run has just ended: when these were is known exactly.
 OWN, ATTACHING, STOPPING = -1, -2, -3
-OTHER = "other"  # of the process that trains: in no phase; OUTSIDE is outside all of training
-FETCH, BETWEEN, CHILD = "fetch", "between fetches", "child"  # of loader workers, and of processes that are neither
-MAIN = ""  # the thread that trains, or loads
 _OWN = {("attach", "stacks/record_py_spy.py"): ATTACHING, ("stop", "stacks/record.py"): STOPPING}
 _RUNS_SCRIPT = ("/voirkit/runner/script.py", "/voirkit/script.py")  # now, and in runs recorded before it moved
 _COMMAND = "/voirkit/cli.py"
+_VOIRKIT = (os.path.dirname(os.path.abspath(str(voirkit.__file__))) + os.sep, "/voirkit_instruments/")
+
+OTHER = "other"  # of the training process: in no phase; OUTSIDE is outside all of training
+FETCH, BETWEEN, CHILD = "fetch", "between fetches", "child"  # of loader workers, and of processes that are neither
+MAIN = ""  # the thread that trains, or loads
+UNNAMED = "(unnamed)"  # a library without names: each address would be a function of its own
 _IMPORTING = "<frozen importlib"
 _WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
+_MODULE_CALL = "torch/nn/modules/module.py"
+_LOADER = "Loader"
+_LOADING_FUNCTIONS = ("pil_loader", "accimage_loader", "default_loader")
+# (end of the file's path, function): the phase that it is the outermost function of
+_PHASES = (
+    ("torch/_tensor.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    (_MODULE_CALL, "_call_impl", "forward"),
+    ("torch/utils/data/dataloader.py", "__next__", "wait"),
+    ("torch/utils/data/dataloader.py", "__iter__", "wait"),
+)
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
-_VOIRKIT = (os.path.dirname(os.path.abspath(str(voirkit.__file__))) + os.sep, "/voirkit_instruments/")
-UNNAMED = "(unnamed)"  # a library without names: each address would be a function of its own
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+_PLACE = re.compile(r"(.*):(\d+)")
 Stack = tuple[int, ...]
 
 
 class Frame(NamedTuple):
-    """A function.
+    """A function on a stack.
 
     Attributes:
-        name: With its class, if that is known.
+        name: With its class, if that is known (``Compose.__call__``); an address if the library has none for it.
         file: Its source, or library.
-        line: That was being executed, of the program's own functions; 0 if it is not known, and of all others.
+        line: That was being executed; 0 if it is not known.
     """
 
     name: str
     file: str
     line: int = 0
+
+    @property
+    def function(self) -> str:
+        """The name without what it is inside of."""
+        return self.name.rpartition(".")[2] if self.is_python else self.name
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it is a function of Python's."""
+        return self.file.endswith(".py") or self.file.startswith("<")
+
+    @property
+    def owner(self) -> str:
+        """The class, if it is a method of one."""
+        parts = self.name.split(".")
+        if len(parts) > 1:
+            return parts[-2] if parts[-2] != "<locals>" else ""
+        return _class_around(self.file, self.line) if self.is_python else ""
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether its library has no name for it."""
+        return _ADDRESS.fullmatch(self.name) is not None
+
+
+def parse_frame(text: str) -> Frame:
+    """The frame that ``function (file:12)`` names."""
+    if not text.endswith(")"):
+        return Frame(text, "")
+    name, place = split_place(text)
+    match = _PLACE.fullmatch(place)
+    return Frame(name, match[1], int(match[2])) if match else Frame(name, place)
+
+
+def split_place(text: str) -> tuple[str, str]:
+    """(symbol, file) from ``symbol (file)``. Both may hold blanks and parentheses: ``(/memfd:x (deleted))``."""
+    depth = 0
+    for at in range(len(text) - 1, -1, -1):
+        depth += (text[at] == ")") - (text[at] == "(")
+        if not depth:
+            break
+    else:
+        at = max(text.rfind("("), 0)
+    return text[:at].strip(), text[at + 1 : -1]
+
+
+@lru_cache(maxsize=10_000)
+def _class_around(path: str, line: int) -> str:
+    """The innermost class around a line of a source; empty if there is none, or no source."""
+    return next((name for first, last, name in reversed(_classes(path)) if first <= line <= last), "")
+
+
+@lru_cache(maxsize=500)
+def _classes(path: str) -> list[tuple[int, int, str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (OSError, ValueError, SyntaxError):
+        return []
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return sorted((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes)
 
 
 @dataclass
@@ -55,23 +129,23 @@ class Stacks:
 
     def number(self, frames: Sequence[Frame]) -> int:
         """The number of a stack, without what runs the script; its frames from the outermost."""
-        of_script = of_program(frames)
+        of_script = program_frames(frames)
         if of_script is None:
             own = (_OWN.get((name.rpartition(".")[2], "/".join(file.rsplit("/", 2)[-2:]))) for name, file, _ in frames)
             return next((number for number in own if number), OWN)
-        of_script = [_known(frame) for frame in without_importing(of_script)]
+        of_script = [_shown(frame) for frame in _without_importing(of_script)]
         stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
         number = self.stacks.setdefault(stack, len(self.stacks))
         if number == len(self._by_number):
             self._by_number.append(of_script)
         return number
 
-    def of(self, number: int) -> Sequence[Frame]:
+    def frames_of(self, number: int) -> Sequence[Frame]:
         """The frames of a stack."""
         return self._by_number[number] if number > OWN else ()
 
 
-def of_program(frames: Sequence[Frame]) -> Sequence[Frame] | None:
+def program_frames(frames: Sequence[Frame]) -> Sequence[Frame] | None:
     """A stack without what runs the script, or, of a worker that was forked, what its parent was doing; None of voirkit's own work."""
     for at in range(len(frames) - 1, -1, -1):
         name, file, _ = frames[at]
@@ -82,7 +156,7 @@ def of_program(frames: Sequence[Frame]) -> Sequence[Frame] | None:
     return None if any(frame.file.endswith(_COMMAND) for frame in frames) else frames
 
 
-def without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
+def _without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
     """A stack without the import system's functions between a module and what imports it, as Python's own tracebacks are."""
     last = len(frames)
     while last and frames[last - 1].file.startswith(_IMPORTING):
@@ -90,7 +164,15 @@ def without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
     return [frame for frame in frames[:last] if not frame.file.startswith(_IMPORTING)] + list(frames[last:])
 
 
-def of_worker(frames: Sequence[Frame]) -> str | None:
+@lru_cache(maxsize=100_000)
+def _shown(frame: Frame) -> Frame:
+    """A frame as it is kept: a line of the program's own functions alone."""
+    if frame.is_unnamed:
+        return Frame(UNNAMED, frame.file)
+    return frame if is_program(frame.file) else Frame(frame.name, frame.file)
+
+
+def worker_phase(frames: Sequence[Frame]) -> str | None:
     """Of a stack without what is around it: the phase of a loader worker; None if it is of none."""
     if not frames or not frames[0].file.endswith(_WORKER):
         return None
@@ -98,17 +180,55 @@ def of_worker(frames: Sequence[Frame]) -> str | None:
 
 
 def phase_by_frames(frames: Sequence[Frame]) -> str:
-    """The phase that torch's own functions on a stack say; empty if they say none."""
-    found = dict(spy_stacks.owners([spy_stacks.Frame(frame.name, frame.file, 0) for frame in frames], ()))
-    return found.get(PHASE, "")
+    """The phase that torch's own functions on a stack show; empty if they show none."""
+    return dict(operation_and_phase(frames, ())).get(PHASE, "")
 
 
-@lru_cache(maxsize=100_000)
-def _known(frame: Frame) -> Frame:
-    """A frame with what is told of it."""
-    if _ADDRESS.fullmatch(frame.name):
-        return Frame(UNNAMED, frame.file)
-    return frame if is_program(frame.file) else Frame(frame.name, frame.file)
+def operation_and_phase(frames: Sequence[Frame], operations: Collection[str]) -> list[Name]:
+    """The operation and the phase that a stack is in, the innermost of each.
+
+    Args:
+        frames: From the outermost.
+        operations: The names of those that the run's loaders have.
+    """
+    operation = phase = outer = ""
+    fetching = False
+    for frame in frames:
+        if not frame.is_python:
+            continue
+        fetching |= frame.file.endswith(_FETCH)
+        inner = _operation(frame, operations, fetching) if operations else ""
+        if inner and frame.function == "forward":
+            phase = outer  # a transform that is a module: to call it is no forward pass
+        operation = inner or operation
+        if not frame.file.endswith(_MODULE_CALL):
+            outer = phase
+        phase = _phase(frame) or phase
+    return [name for name in ((OPERATION, operation), (PHASE, phase)) if name[1]]
+
+
+def _operation(frame: Frame, operations: Collection[str], fetching: bool) -> str:
+    function = frame.function
+    for name in (frame.owner, function):
+        if name in operations:
+            return name
+    if function in _LOADING_FUNCTIONS and _LOADER in operations:
+        return _LOADER
+    if fetching and "collate" in function and COLLATE in operations:
+        return COLLATE
+    if fetching and function == "__getitem__":
+        return next((name for name in operations if name.endswith(ITEM)), "")
+    return ""
+
+
+def _phase(frame: Frame) -> str:
+    function = frame.function
+    for path, name, phase in _PHASES:
+        if function == name and frame.file.endswith(path):
+            return phase
+    if function in ("step", "zero_grad") and "/torch/optim/" in frame.file:
+        return "optimizer" if function == "step" else "zero_grad"
+    return ""
 
 
 @lru_cache(maxsize=10_000)
@@ -127,11 +247,7 @@ def label(frame: Frame, with_line: bool = True) -> str:
 
 
 def place(file: str, line: int) -> str:
-    """Where in the sources: ``package/file.py:12``."""
-    return f"{short(file)}:{line}" if line else short(file)
-
-
-def short(file: str) -> str:
-    """A path without the folder that packages are in; of a file that is in none, the last two parts."""
-    found = _PACKAGES.match(file)
-    return file[found.end() :] if found else "/".join(file.rsplit("/", 2)[-2:])
+    """Where in the sources: ``package/file.py:12``; of a file that is in no package, the last two parts of its path."""
+    match = _PACKAGES.match(file)
+    short = file[match.end() :] if match else "/".join(file.rsplit("/", 2)[-2:])
+    return f"{short}:{line}" if line else short

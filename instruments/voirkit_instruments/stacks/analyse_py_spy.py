@@ -1,169 +1,161 @@
-"""Stacks that ``py-spy record --native --full-filenames --format raw`` wrote: a line for each, its frames from the outermost, and a count.
-
-They have no times, so that an operation is known by the class or function that is on the stack, of those whose names the trace has;
-a phase by torch's own functions. On Python 3.10 it writes no classes: they are looked up in the source. Checked with py-spy 0.4.3.
-"""
+"""Reads what py-spy wrote, and the sampler in the program. Checked with py-spy 0.4.3."""
 
 from __future__ import annotations
 
-import ast
+import json
 import re
-from collections.abc import Collection, Iterable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from voirkit_instruments.stacks.analyse_native_join import ELSEWHERE
-from voirkit_instruments.stacks.analyse_perf import UNKNOWN, split
-from voirkit_instruments.stacks.analyse_spans import COLLATE, ITEM, OPERATION, PHASE, Name
+import numpy as np
 
-EVENT = "stacks"
-_LINE = re.compile(r"(.*):(\d+)")
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
-_LOADER = "Loader"
-_READS = ("pil_loader", "accimage_loader", "default_loader")
-_CALLS = "torch/nn/modules/module.py"
-# (end of the file's path, function): the phase that it is the outermost function of
-_PHASES = (
-    ("torch/_tensor.py", "backward", "backward"),
-    ("torch/autograd/__init__.py", "backward", "backward"),
-    (_CALLS, "_call_impl", "forward"),
-    ("torch/utils/data/dataloader.py", "__next__", "wait"),
-    ("torch/utils/data/dataloader.py", "__iter__", "wait"),
-)
-_FETCH = "torch/utils/data/_utils/fetch.py"
+from voirkit.analysis.nesting import Array
+from voirkit_instruments.stacks.analyse_frames import Frame, Stacks, operation_and_phase, parse_frame
+from voirkit_instruments.stacks.analyse_perf import UNKNOWN
+from voirkit_instruments.stacks.analyse_spans import ELSEWHERE, Name
+
+EVENT = "stacks"  # of counts without times
+_THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")
 
 
-class Frame(NamedTuple):
-    """One function on a stack.
+@dataclass
+class Thread:
+    """What one thread did.
 
     Attributes:
-        name: With its class, if it is Python's and that is known (``Compose.__call__``); empty if the library has none for it.
-        file: Path of the source or library.
-        line: Of the source; 0 of a library.
+        tid: Its native id.
+        name: As Python calls it.
+        runs: (from, to, number of the stack), in microseconds of py-spy's clock, ascending.
     """
 
+    tid: int
     name: str
-    file: str
-    line: int
-
-    @property
-    def function(self) -> str:
-        """The name without what it is inside of."""
-        return self.name.rpartition(".")[2] if self.is_python else self.name
-
-    @property
-    def is_python(self) -> bool:
-        """Whether it is a function of Python's."""
-        return self.file.endswith(".py") or self.file.startswith("<")
-
-    @property
-    def owner(self) -> str:
-        """The class, if it is a method of one."""
-        parts = self.name.split(".")
-        if len(parts) > 1:
-            return parts[-2] if parts[-2] != "<locals>" else ""
-        return _class_at(self.file, self.line) if self.is_python else ""
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def stack(line: str) -> tuple[list[Frame], int] | None:
-    """(frames from the outermost, how often) of a line; None if it is none of a stack."""
+def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
+    """The threads in a file of ``py-spy record --format chrometrace --threads --idle``.
+
+    An event says that a frame began or ended between two samples; what lies between the events of a thread is its stack. A thread that has
+    ended keeps its last stack to the end of the file: when it existed last has been noted beside it.
+
+    Args:
+        path: Of the file.
+        stacks: Gets their stacks.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not what py-spy writes.
+    """
+    with open(path, encoding="utf-8", errors="replace") as file:
+        events = json.load(file)
+    by_ident: dict[int, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if event["ph"] in "BE":
+            by_ident.setdefault(event["tid"], []).append(event)
+    threads: dict[int, Thread] = {}
+    for ident, edges in by_ident.items():
+        for began, ended, frames in _between(edges):
+            root = _THREAD.fullmatch(frames[0].name)
+            if root is None:
+                raise ValueError(f"a stack of thread {ident} does not begin with its thread")
+            tid = int(root["tid"], 0)
+            thread = threads.setdefault(tid, Thread(tid, root["name"] or ""))
+            thread.name = thread.name or root["name"] or ""  # it may come late
+            number = stacks.number(frames[1:])
+            if thread.runs and thread.runs[-1][1:] == (began, number):
+                began = thread.runs.pop()[0]
+            thread.runs.append((began, ended, number))
+    return list(threads.values())
+
+
+def _between(edges: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, list[Frame]]]:
+    """(from, to, frames) of each stack; frames from the outermost."""
+    stack: list[Frame] = []
+    since = 0
+    for edge in edges:
+        now = int(edge["ts"])
+        if now != since and stack:
+            yield since, now, list(stack)
+        since = now
+        if edge["ph"] == "B":
+            stack.append(Frame(edge["name"], edge["args"]["filename"], edge["args"].get("line") or 0))
+        elif stack:
+            stack.pop()
+
+
+def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array, Array]]:
+    """What the sampler in the program wrote: by thread its name, when it was seen (nanoseconds) and with which stack.
+
+    A sample that waited for the GIL shows who kept it: it counts for those that it came too late for, if the thread existed before. Counted
+    once, what sleeps would look like most of a program that computes.
+    """
+    frames: list[Frame] = []
+    numbers: list[int] = []
+    names: dict[int, str] = {}
+    samples: dict[int, tuple[list[int], list[int]]] = {}
+    before: set[int] = set()
+    for line in lines:
+        if not line.endswith("\n"):
+            break  # the program was killed as it was written
+        entry: dict[str, Any] = json.loads(line)
+        if "t" in entry:
+            for tid, stack in entry["seen"]:
+                times, which = samples.setdefault(tid, ([], []))
+                n = 1 + (entry.get("waited", 0) if tid in before else 0)
+                times += [entry["t"]] * n
+                which += [numbers[stack]] * n
+            before = {tid for tid, _ in entry["seen"]}
+        elif "frame" in entry:
+            frames.append(Frame(*entry["frame"]))
+        elif "stack" in entry:
+            numbers.append(stacks.number([frames[at] for at in entry["stack"]]))
+        else:
+            names[entry["thread"]] = entry["name"]
+    return {
+        tid: (names.get(tid, ""), np.array(times, dtype=np.int64), np.array(which, dtype=np.int64))
+        for tid, (times, which) in samples.items()
+    }  # fmt: skip
+
+
+def read_raw(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, int, int]]:
+    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads --full-filenames``, which has no times."""
+    for line in lines:
+        text, _, count = line.rstrip("\n").rpartition(" ")
+        root, *rest = text.split(";")
+        thread = _THREAD.fullmatch(root)
+        if thread is not None and count.isdigit():
+            yield int(thread["tid"], 0), thread["name"] or "", stacks.number([parse_frame(part) for part in rest]), int(count)
+
+
+def parse_native_stack(line: str) -> tuple[list[Frame], int] | None:
+    """(frames from the outermost, how often) of a line of ``py-spy record --native --format raw``; None if it is none of a stack."""
     text, _, count = line.rstrip("\n").rpartition(" ")
     if not count.isdigit() or not text:
         return None
-    return [frame for part in text.split(";") if (frame := _frame(part)) is not None], int(count)
+    frames = [parse_frame(part) for part in text.split(";")]
+    return [frame for frame in frames if frame.file], int(count)  # without `process 30201:"main.py"`
 
 
-def _frame(text: str) -> Frame | None:
-    if not text.endswith(")"):
-        return None  # process 30201:"main.py"
-    name, place = split(text)
-    found = _LINE.fullmatch(place)
-    file, line = (found[1], int(found[2])) if found else (place, 0)
-    return Frame("" if _ADDRESS.fullmatch(name) else name, file, line)
+def count_native_stacks(lines: Iterable[str], operations: Collection[str]) -> dict[str, Any]:
+    """``samples``, ``unread`` and ``rows`` of stacks, in the form of the counts of perf's samples.
 
-
-@lru_cache(maxsize=10_000)
-def _class_at(path: str, line: int) -> str:
-    """The innermost class around a line of a source; empty if there is none, or no source."""
-    found = ""
-    for first, last, name in _classes(path):
-        if first <= line <= last:
-            found = name
-    return found
-
-
-@lru_cache(maxsize=500)
-def _classes(path: str) -> list[tuple[int, int, str]]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            tree = ast.parse(file.read())
-    except (OSError, ValueError, SyntaxError):
-        return []
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return sorted((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes)
-
-
-def owners(frames: Iterable[Frame], operations: Collection[str]) -> list[Name]:
-    """The operation and the phase that a stack is in, the innermost of each.
-
-    Args:
-        frames: From the outermost.
-        operations: The names of those that the run's loaders have.
+    They have no times: an operation is known by the class or function that is on the stack, of those whose names the trace has; a phase by
+    torch's own functions. On Python 3.10 py-spy writes no classes: they are looked up in the source.
     """
-    operation = phase = outer = ""
-    fetching = False
-    for frame in frames:
-        if not frame.is_python:
-            continue
-        fetching |= frame.file.endswith(_FETCH)
-        here = _operation(frame, operations, fetching)
-        if here and frame.function == "forward":
-            phase = outer  # a transform that is a module: to call it is no forward pass
-        operation = here or operation
-        if not frame.file.endswith(_CALLS):
-            outer = phase
-        phase = _phase(frame) or phase
-    return [name for name in ((OPERATION, operation), (PHASE, phase)) if name[1]]
-
-
-def _operation(frame: Frame, operations: Collection[str], fetching: bool) -> str:
-    function = frame.function
-    for name in (frame.owner, function):
-        if name in operations:
-            return name
-    if function in _READS and _LOADER in operations:
-        return _LOADER
-    if fetching and "collate" in function and COLLATE in operations:
-        return COLLATE
-    if fetching and function == "__getitem__":
-        return next((name for name in operations if name.endswith(ITEM)), "")
-    return ""
-
-
-def _phase(frame: Frame) -> str:
-    function = frame.function
-    for path, name, phase in _PHASES:
-        if function == name and frame.file.endswith(path):
-            return phase
-    if function in ("step", "zero_grad") and "/torch/optim/" in frame.file:
-        return "optimizer" if function == "step" else "zero_grad"
-    return ""
-
-
-def counted(lines: Iterable[str], operations: Collection[str]) -> dict[str, Any]:
-    """``samples``, ``unread`` and ``rows`` of stacks, in the form of what perf's samples come to."""
     rows: dict[Name, dict[tuple[str, str], int]] = {}
     samples = unread = 0
     for line in lines:
-        read = stack(line)
-        if read is None or not read[0]:
+        parsed = parse_native_stack(line)
+        if parsed is None or not parsed[0]:
             unread += bool(line.strip())
             continue
-        frames, n = read
+        frames, n = parsed
         samples += n
         leaf = frames[-1]
-        code = leaf.name, leaf.file.rpartition("/")[2] or UNKNOWN
-        for name in owners(frames, operations) or [(ELSEWHERE, "")]:
+        code = "" if leaf.is_unnamed else leaf.name, leaf.file.rpartition("/")[2] or UNKNOWN
+        for name in operation_and_phase(frames, operations) or [(ELSEWHERE, "")]:
             codes = rows.setdefault(name, {})
             codes[code] = codes.get(code, 0) + n
     return {

@@ -1,9 +1,9 @@
-"""What was going on when a sample was taken: the operations of loaders and the phases of training, by thread and clock."""
+"""What was going on when a sample was taken: loader operations and phases of training, by thread and time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from voirkit.runs.tables.parquet import quoted
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-OPERATION, PHASE = "operation", "phase"
+OPERATION, PHASE, ELSEWHERE = "operation", "phase", "elsewhere"
 COLLATE, ITEM = "collate_fn", ".__getitem__"
 _ARGS = "CASE WHEN s.kind = 'loader' AND s.category = 'data' AND s.name IN ('item', 'inner', 'items') THEN coalesce(s.args, '') ELSE '' END"
 _NAMED = f"spans s JOIN native_names n ON n.kind = s.kind AND n.category = s.category AND n.name = s.name AND n.args = {_ARGS}"
@@ -63,7 +63,7 @@ class Spans:
         own = exclusive_ns(start, np.clip(self.end_ns, from_ns, to_ns) - start)
         return np.bincount(self.name, weights=own, minlength=names).astype(np.int64)
 
-    def begun(self, from_ns: int, to_ns: int, names: int) -> Any:
+    def starts(self, from_ns: int, to_ns: int, names: int) -> Any:
         """By name: how many began between two instants, without those inside one of the same name. Shape (names,)."""
         counts = np.zeros(names, dtype=np.int64)
         for name in np.unique(self.name).tolist():
@@ -74,7 +74,7 @@ class Spans:
         return counts
 
 
-class Recorded:
+class RecordedSpans:
     """The operations and phases of one rank's processes on one host.
 
     Args:
@@ -125,6 +125,27 @@ class Recorded:
                 if chosen.any():
                     found[group][thread] = Spans(start[part][chosen], end[part][chosen], code[part][chosen])
         return found
+
+    def owners(self, group: str, spans: Mapping[Thread, Spans], pid: int, tid: int, at_ns: Array) -> tuple[Array, Array]:
+        """What a thread was in at some instants; where it was in nothing, what the thread was in that trains, or loads, in its process.
+
+        Args:
+            group: ``OPERATION`` or ``PHASE``.
+            spans: Of that group, around that time.
+            pid: The process.
+            tid: The thread.
+            at_ns: Instants. Shape (n,).
+
+        Returns:
+            The numbers of the names, ``NONE`` where there is nothing, and whether each is of that other thread.
+        """
+        empty = np.full(len(at_ns), NONE, dtype=np.int64)
+        own = spans[pid, tid].owners(at_ns) if (pid, tid) in spans else empty
+        leading = self.leading[group].get(pid, tid)
+        if leading == tid or (pid, leading) not in spans:
+            return own, empty != NONE
+        theirs = spans[pid, leading].owners(at_ns)
+        return np.where(own == NONE, theirs, own), own == NONE
 
     def reach(self, pid: int, tid: int) -> tuple[int, int]:
         """From when to when a thread had phases."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from voirkit.report.output import text
-from voirkit_instruments.stacks import analyse_figures as figures
-from voirkit_instruments.stacks.export_counts import chosen
+from voirkit_instruments.stacks.analyse import chosen_counts
+from voirkit_instruments.stacks.analyse_figures import collapsed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     Raises:
         VoirkitError: The run has no stacks, or not of what is chosen.
     """
-    counts = chosen(run, selection, NAME)
+    counts = chosen_counts(run, selection, NAME)
     with text(target) as put:
-        for line in figures.collapsed(counts):
+        for line in collapsed(counts):
             put(line)
     return [target]

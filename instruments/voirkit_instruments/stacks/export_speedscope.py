@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from voirkit.report.output import text
-from voirkit_instruments.stacks import analyse_figures as figures
-from voirkit_instruments.stacks.export_counts import chosen
+from voirkit_instruments.stacks.analyse import chosen_counts
+from voirkit_instruments.stacks.analyse_figures import speedscope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     Raises:
         VoirkitError: The run has no stacks, or not of what is chosen.
     """
-    document = figures.speedscope(chosen(run, selection, NAME))
+    document = speedscope(chosen_counts(run, selection, NAME))
     with text(target) as put:
         put(json.dumps(document) + "\n")
     return [target]
