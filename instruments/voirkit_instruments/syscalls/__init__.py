@@ -24,9 +24,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.syscalls.record:record",
     parts={"syscalls": dict},
     summarise="voirkit_instruments.syscalls.analyse:summarise",
-    table="voirkit_instruments.syscalls.show:table",
-    page="voirkit_instruments.syscalls.show_page:syscalls",
-    compare="voirkit_instruments.syscalls.show_page:compared",
+    sections="voirkit_instruments.syscalls.show:sections",
     folders=(FOLDER,),
     commands={"syscalls": "voirkit_instruments.syscalls.command"},
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``voirkit syscalls LOG [LOG_B]``: what a log of strace holds, made by voirkit or elsewhere; and what two differ in."""
+"""``voirkit syscalls LOG [LOG_B]``: what a log of strace contains, made by voirkit or elsewhere; and how two differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         CommandLineError: The command line is wrong.
-        SyscallLogError: A log can not be read.
+        SyscallLogError: A log cannot be read.
         RunDirectoryError: A folder is no run, or none whose calls were recorded.
     """
     options = read_words(_parser(), argv)
@@ -55,16 +55,15 @@ def _document(path: str) -> dict[str, Any]:
     from voirkit.runs.opened import open_run
 
     with open_run(path) as run:
-        found: dict[str, Any] | None = summary_of(run)["syscalls"]
-    if not found or not found.get("threads"):
+        document: dict[str, Any] | None = summary_of(run)["syscalls"]
+    if not document or not document.get("threads"):
         raise RunDirectoryError("no system calls were recorded in this run.", where=path, next="Record them: voirkit --syscalls SCRIPT")
-    return found
+    return document
 
 
 def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
     from voirkit_instruments.syscalls.analyse_figures import difference
-    from voirkit_instruments.syscalls.show import differences, doubted, said, whole
-    from voirkit_instruments.syscalls.show_shares import over_time
+    from voirkit_instruments.syscalls.show import over_time_map, two_logs, whole_log
 
     rows = difference(*documents) if len(documents) == 2 else []
     if options.json:
@@ -72,22 +71,18 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
         return
     from rich.console import Console
 
+    from voirkit.report.section_terminal import rendered_section
+
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors=PLAIN)
     console = Console(file=sys.stdout, highlight=False)
     if len(documents) == 2:
-        console.print(differences(rows, options.top))
-        if all(row.more_seconds is None for row in rows):
-            console.print("times are not compared: not both logs have them of the same tracer", style="dim")
-        for path, document in zip(options.LOG, documents, strict=True):
-            for line in (*doubted(document), *said(document)):
-                console.print(f"{path}: {line}", markup=False)
-        return
-    for part in whole(documents[0], console.width, options.top):
-        console.print(part)
-    if options.over_time:
-        console.print()
-        console.print(over_time(documents[0], console.width))
+        section = two_logs(rows, dict(zip(options.LOG, documents, strict=True)), options.top)
+    else:
+        section = whole_log(documents[0], options.LOG[0], options.top)
+    console.print(rendered_section(section, console.width))
+    for line in over_time_map(documents[0], console.width) if options.over_time and len(documents) == 1 else ():
+        console.print(line, markup=False)
 
 
 def _number(text: str) -> int:
@@ -101,9 +96,9 @@ def _parser() -> ExtendedArgumentParser:
         "voirkit syscalls",
         "voirkit syscalls [--top N] [--over-time] [--json] LOG [LOG_B]",
         description="Shows the system calls of a log that strace wrote, or of a run directory, by phase, kind of thread and call: "
-        "how many, errors, time, bytes; of two of them what they differ in, + for what the second has more.",
+        "how many, errors, time, bytes; of two of them how they differ, + for what the second has more.",
     )
-    parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it tell more), or a run directory")
+    parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it more complete), or a run directory")
     parser.add_argument("--top", type=_number, default=_MOST, metavar="N", help=f"rows of each phase, or of differences (default: {_MOST})")
     parser.add_argument("--over-time", action="store_true", help="show when they were made as well, of one log")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -224,10 +224,12 @@ def _amounts(section: Section | None) -> Iterator[Amounts]:
 def _differences(one: Amounts, other: Amounts) -> Iterator[Html]:
     shown = partial(written, unit=one.unit)
     pairs = [(name, one.values.get(name, 0.0), other.values.get(name, 0.0)) for name in dict.fromkeys([*one.values, *other.values])]
+    pairs = [pair for pair in pairs if pair[1] != pair[2]]
+    if not pairs:
+        return
     pairs.sort(key=lambda row: -abs(row[2] - row[1]))
-    drawn = [(name, second - first, signed(second - first, one.unit)) for name, first, second in pairs[:_DRAWN] if first != second]
-    if drawn:
-        yield marks.differences(drawn, f"{one.title}: the largest differences")
+    drawn = [(name, second - first, signed(second - first, one.unit)) for name, first, second in pairs[:_DRAWN]]
+    yield marks.differences(drawn, f"{one.title}: the largest differences")
     cells = [(name, shown(first), shown(second), signed(second - first, one.unit)) for name, first, second in pairs[:_ROWS]]
     title = f"{one.title} as a table" + (f" (the first {_ROWS} of {len(pairs)})" if len(pairs) > _ROWS else "")
     yield marks.folded(title, marks.table(("", "first", "second", "second - first"), cells))
