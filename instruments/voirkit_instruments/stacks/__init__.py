@@ -25,8 +25,7 @@ NATIVE = Instrument(
     record="voirkit_instruments.stacks.record_native:record",
     parts={"native": dict},
     summarise="voirkit_instruments.stacks.analyse_native:summarise",
-    table="voirkit_instruments.stacks.show_native:table",
-    page="voirkit_instruments.stacks.show_native_page:native",
+    sections="voirkit_instruments.stacks.show:native_sections",
     folders=(NATIVE_FOLDER, NATIVE_FILE),
 )  # fmt: skip
 
@@ -45,8 +44,7 @@ FLAME = Instrument(
     record="voirkit_instruments.stacks.record:record",
     parts={"flame": dict},
     summarise="voirkit_instruments.stacks.analyse:summarise",
-    table="voirkit_instruments.stacks.show:table",
-    page="voirkit_instruments.stacks.show_page:flame",
+    sections="voirkit_instruments.stacks.show:flame_sections",
     folders=(FLAME_FOLDER,),
     exports={
         "speedscope": (

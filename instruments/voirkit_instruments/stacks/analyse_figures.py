@@ -101,7 +101,7 @@ def rows(counts: Sequence[Counts]) -> Iterator[tuple[int, tuple[str, str, str, i
             yield at, (phase, process, thread, stack, n), stacks[stack]
 
 
-def process_of(one: Counts, process: str, several: bool) -> str:
+def process_name(one: Counts, process: str, several: bool) -> str:
     """What a process is called among those of all ranks."""
     return f"rank {one['rank']} {process}" if several else process
 
@@ -123,7 +123,7 @@ def collapsed(counts: Sequence[Counts]) -> Iterator[str]:
     """Lines of ``phase;process;[thread;]frames n``, as flame graph tools read them."""
     several = len(counts) > 1
     for at, (phase, process, thread, _, n), frames in rows(counts):
-        parts = [phase, process_of(counts[at], process, several), *([f"thread {thread}"] if thread else []), *map(label, frames)]
+        parts = [phase, process_name(counts[at], process, several), *([f"thread {thread}"] if thread else []), *map(label, frames)]
         yield ";".join(part.replace(";", ",").replace("\n", " ") for part in parts) + f" {n}\n"
 
 
@@ -136,7 +136,7 @@ def speedscope(counts: Sequence[Counts]) -> dict[str, Any]:
     frames: dict[Frame, int] = {}
     profiles: dict[str, tuple[list[list[int]], list[float]]] = {}
     for at, (phase, process, thread, _, n), path in rows(counts):
-        name = process_of(counts[at], process, several) + (f", thread {thread}" if thread else "")
+        name = process_name(counts[at], process, several) + (f", thread {thread}" if thread else "")
         samples, weights = profiles.setdefault(name, ([], []))
         samples.append([frames.setdefault(frame, len(frames)) for frame in (Frame(phase, ""), *path)])
         weights.append(n / counts[at]["rate_hz"])
