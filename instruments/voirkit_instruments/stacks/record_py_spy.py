@@ -26,7 +26,7 @@ _MOST_NATIVE_HZ = 100  # a stack of C takes it some milliseconds
 # Threads that wait are taken too, and files in full: a stack that does not change is written once, so that its end would not be seen.
 _OPTIONS = ("--threads", "--full-filenames")
 _MAY_NOT_ATTACH = (
-    "py-spy may not look into the process (kernel.yama.ptrace_scope, or a container without SYS_PTRACE).\n"
+    "it may not look into the process (kernel.yama.ptrace_scope, or a container without SYS_PTRACE).\n"
     "Run as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
 )
 native_pids: list[int] = []  # processes that it samples for --native; there can be one tracer only
@@ -68,9 +68,9 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
     except OSError as exc:
         let_trace(0)
         raise CannotAttach(f"{exc}.") from None
-    except CannotAttach:
+    except CannotAttach as exc:
         let_trace(0)
-        raise
+        raise CannotAttach(f"py-spy: {exc}") from None
     return Attached("py-spy", process, _version(spy), spy, rate_hz)
 
 
@@ -108,4 +108,4 @@ def _version(spy: str) -> str:
 
 
 def _refuse(output: str) -> CannotAttach:
-    return CannotAttach(_MAY_NOT_ATTACH if "ermission" in output or "ermitted" in output else f"py-spy: {first_line(output)}")
+    return CannotAttach(_MAY_NOT_ATTACH if "ermission" in output or "ermitted" in output else first_line(output))
