@@ -70,6 +70,7 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
         print(json.dumps([row._asdict() for row in rows] if rows else documents[0], indent=1))
         return
     from rich.console import Console
+
     from voirkit.report.terminal import rendered_section
 
     if hasattr(sys.stdout, "reconfigure"):
