@@ -250,7 +250,7 @@ def _memory(summary: Summary) -> _Facts:
     if memory.get("peak"):
         yield "peak", size(memory["peak"])
     if "rss" in monitor:
-        yield "all processes", f"{size(monitor['rss']['mean'])}, at most {size(monitor['rss']['max'])}"
+        yield f"all processes {{}}, at most {size(monitor['rss']['max'])}", size(monitor["rss"]["mean"])
     for name, device in (memory.get("devices") or {}).items():
         yield f"{name} peak", size(device["peak"])
 
@@ -279,22 +279,18 @@ def _overhead(overhead: Mapping[str, Any] | None) -> _Facts:
         parts = overhead.get("parts", {})
         after = "".join(f", {duration(parts[name]['seconds'])} {when}" for name, when in once.items() if parts.get(name, {}).get("seconds"))
         after += "".join(f", without what {name} costs" for name, part in parts.items() if part.get("unmeasured"))
-        yield f"{{}} of the run{after}", f"{overhead['share']:.2%}"
-        yield "{} records", f"{overhead['events']:,}"
+        yield f"{{}} of the run{after}, for {overhead['events']:,} records", f"{overhead['share']:.2%}"
 
 
 def _warnings(summary: Summary) -> Iterator[Section]:
     dropped = summary.get("dropped") or {}
-    lines = []
+    lines = [str(one) for one in summary.get("warnings") or ()]
     if dropped:
         most = ", ".join(f"{name} ({n:,})" for name, n in list(dropped.items())[:4])
-        lines.append(f"{sum(dropped.values()):,} records were dropped: {most}")
-    warnings = [str(one) for one in summary.get("warnings") or ()]
-    shown = [Text(line, "warning", mood="warning") for line in [*lines, *(one.split("\n")[0] for one in warnings)]]
-    blocks: list[Block] = [*shown[:_WARNINGS]]
-    if len(shown) > _WARNINGS:
-        rest = shown[_WARNINGS:_ROWS]
-        blocks += [OnPage([Details(f"{len(shown) - _WARNINGS} more warnings", rest)]), InText(shown[_WARNINGS:])]
+        lines.insert(0, f"{sum(dropped.values()):,} records were dropped: {most}")
+    whole, first = ([Text(line, "warning", mood="warning") for line in found] for found in (lines, [one.split("\n")[0] for one in lines]))
+    rest = [Details(f"{len(lines) - _WARNINGS} more warnings", whole[_WARNINGS:_ROWS])] if len(lines) > _WARNINGS else []
+    blocks: list[Block] = [OnPage([*whole[:_WARNINGS], *rest]), InText(first)]
     silent = [f"{one['selector']} ({one['where']})" for one in summary.get("probes") or [] if not one["events"]]
     if silent:
         blocks.append(Text(", ".join(silent), "probes that never fired", mood="warning"))

@@ -78,7 +78,7 @@ class _Drawing:
             yield marks.tiles(tiles)
         elif isinstance(block, Facts):
             named = ((f"{label}: " if label else "", name, value) for label, facts in block.lines for name, value in facts)
-            yield marks.tiles([(label + name.replace("{}", "").strip(), value) for label, name, value in named])
+            yield marks.tiles([(label + name.replace(" {}", "").replace("{} ", ""), value) for label, name, value in named])
         elif isinstance(block, Finding):
             yield _finding(block)
         elif isinstance(block, Table):
