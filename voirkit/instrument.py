@@ -110,6 +110,8 @@ class Instrument:
             ``voirkit compare`` with an option of the instrument's name; the document has ``equal``.
         rules: ``(run) -> Iterator[(rank, rules)]``: what must be true of its records, for ``voirkit report --check``. A rule has ``text``,
             ``checked``, ``broken`` and ``example``.
+        evidence: What a verdict can say of its part: kinds (``line``, ``operator`` ...) to functions, see
+            ``voirkit.analysis.verdict.evidence``.
         leads: Whether it answers what was asked (a finding, an experiment), and so comes before the steps in reports.
         folders: What it writes in a run directory.
         exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
@@ -120,8 +122,8 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        sections: str = "", table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "", leads: bool = False,
-        folders: Sequence[str] = (),
+        sections: str = "", table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "",
+        evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
         priority: int = 0,
     ) -> None:  # fmt: skip
@@ -129,7 +131,7 @@ class Instrument:
         self.options, self.record, self.group, self.priority = options, record, group, priority
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.table, self.page, self.compare, self.leads = table, page, compare, leads
-        self.difference, self.rules = difference, rules
+        self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 
     def __call__(self, ov: Any) -> Phases:

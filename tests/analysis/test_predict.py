@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from voirkit.analysis.verdict import loader_words as words
+from voirkit_instruments.loader.analyse_advice import advice, advise_workers, share_saved
 from voirkit_instruments.loader.analyse_prediction import (
     Cost,
     best_workers,
@@ -81,39 +81,39 @@ def loader_with(cost: Cost, workers: int, **more: Any) -> dict[str, Any]:
 
 
 def test_tiny_samples_are_to_be_indexed_in_batches() -> None:
-    said = words.workers(loader_with(TINY, 0))
+    said = advise_workers(loader_with(TINY, 0))
     assert said.startswith("Index whole batches at once")
     assert "num_workers" not in said
 
 
 def test_whole_batches_that_are_cheap_are_not_to_be_indexed_in_batches_again() -> None:
-    said = words.workers(loader_with(TINY, 0, operations={"Rows.__getitem__": {"unit": "batches"}}))
+    said = advise_workers(loader_with(TINY, 0, operations={"Rows.__getitem__": {"unit": "batches"}}))
     assert said.startswith("Worker processes would not help: a batch is made in 0.3 ms, and handing one over takes")
 
 
 def test_workers_of_tiny_samples_are_to_go() -> None:
-    assert words.workers(loader_with(TINY, 4)).startswith("num_workers=0 would be faster")
+    assert advise_workers(loader_with(TINY, 4)).startswith("num_workers=0 would be faster")
 
 
 def test_workers_that_start_again_in_each_epoch_are_to_be_kept() -> None:
-    said = words.workers(loader_with(PYTHON, 2, starts={"n": 4, "total_s": 1.0, "share": 0.8, "again_share": 0.6}))
+    said = advise_workers(loader_with(PYTHON, 2, starts={"n": 4, "total_s": 1.0, "share": 0.8, "again_share": 0.6}))
     assert said == "Keep the workers between epochs: persistent_workers=True. 60% of the wait is for workers that start again."
 
 
 def test_workers_that_start_once_are_no_reason_for_more_of_them() -> None:
-    said = words.workers(loader_with(PYTHON, 2, starts={"n": 1, "total_s": 1.0, "share": 0.8, "again_share": 0.0}))
+    said = advise_workers(loader_with(PYTHON, 2, starts={"n": 1, "total_s": 1.0, "share": 0.8, "again_share": 0.0}))
     assert said == "80% of the wait is for workers that start, which a longer run has no more of."
 
 
 def test_a_number_of_workers_is_named_only_where_it_wins() -> None:
-    assert words.workers(loader_with(PYTHON, 0)).startswith("num_workers=")
-    assert words.saves(loader_with(PYTHON, 0)) > 0.5  # type: ignore[operator]
+    assert advise_workers(loader_with(PYTHON, 0)).startswith("num_workers=")
+    assert share_saved(loader_with(PYTHON, 0)) > 0.5  # type: ignore[operator]
     full = replace(PYTHON, cores=1)
     assert (
-        words.workers(loader_with(full, 0))
+        advise_workers(loader_with(full, 0))
         == "Worker processes would not help: making batches and training keep the processors busy as it is."
     )
-    assert words.workers(loader_with(full, 1)).startswith("More workers would not help")
+    assert advise_workers(loader_with(full, 1)).startswith("More workers would not help")
 
 
 def test_a_collate_function_of_the_programs_own_is_to_be_done_once() -> None:
@@ -128,6 +128,6 @@ def test_a_collate_function_of_the_programs_own_is_to_be_done_once() -> None:
 def test_no_operation_is_blamed_by_times_that_strace_has_stretched() -> None:
     row = {"operation": "Flip", "share": 0.9, "wait_share": 0.9, "because": "use less", "rate_without": 1e6}
     loader = loader_with(PYTHON, 0, first=row)
-    assert words.because(loader)
+    assert advice(loader)
     stretched = {**loader, "stretched_by": "strace"}
-    assert (words.because(stretched), words.workers(stretched), words.begin_with(stretched), words.evidence(stretched)) == ("", "", "", {})
+    assert (advice(stretched), advise_workers(stretched)) == ([], "")

@@ -44,6 +44,7 @@ FLAME = Instrument(
     record="voirkit_instruments.stacks.record:record",
     parts={"flame": dict},
     summarise="voirkit_instruments.stacks.analyse:summarise",
+    evidence={"line": "voirkit_instruments.stacks.analyse_evidence:source_lines"},
     sections="voirkit_instruments.stacks.show:flame_sections",
     folders=(FLAME_FOLDER,),
     exports={

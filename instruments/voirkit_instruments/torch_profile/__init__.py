@@ -21,6 +21,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.torch_profile.record:record",
     parts={"torch_profile": dict},
     summarise="voirkit_instruments.torch_profile.analyse:summarise",
+    evidence={"operator": "voirkit_instruments.torch_profile.analyse_evidence:operators"},
     table="voirkit_instruments.torch_profile.show:table",
     page="voirkit_instruments.torch_profile.show_page:torch_profile",
     folders=(FOLDER,),

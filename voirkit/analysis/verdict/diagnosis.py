@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voirkit.analysis.verdict import loader_words as words
-from voirkit.analysis.verdict.deeper_findings import operator, source_line, system_call
+from voirkit.analysis.verdict.evidence import first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, remedies
 from voirkit.analysis.verdict.time_account import COMPUTE, Account, account
 from voirkit.runs.step_phases import OUTSIDE
@@ -44,8 +43,8 @@ def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document
     """``verdict`` and ``advice`` of a summary.
 
     Args:
-        figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as ``document.figures`` gives them; what else it has (``wall``,
-            ``loader``, ``flame``, ``torch_profile``, ``syscalls``) is used.
+        figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as ``document.figures`` gives them; what else it has
+            (``wall``, parts of instruments that give evidence) is used.
         facts: What is known of the loader, the script and the machine (``document.Rank.facts``); what is missing is not used.
 
     Returns:
@@ -164,8 +163,8 @@ def _outside(time: Account, figures: Figures) -> Document | None:
         )
         evidence.update({"phase": "other", "part": "checkpoint", "between_steps": between})
     elif kind == "host-bound":
-        line = source_line(figures, OUTSIDE)
-        where = f" ({_percent(line[1])} of it in {line[0]})" if line else ""
+        line = first_evidence(figures, "line", OUTSIDE)
+        where = f" ({_percent(line.share)} of it in {line.what})" if line else ""
         because = f"{_percent(share)} of the time after the start is host code outside of the steps{where}, {trains}."
     else:
         because = f"{_percent(share)} of the time, imports left out, is the script's own start before its first step, {trains}."
@@ -239,15 +238,14 @@ def _balanced(shares: Mapping[str, float]) -> Document:
 
 
 def _input(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    workers, dataset, loader = facts.get("workers"), facts.get("dataset"), figures.get("loader") or {}
+    workers, dataset = facts.get("workers"), facts.get("dataset")
     because = f"{_percent(share)} of a step is spent waiting for the next batch{f' for {dataset}' if dataset else ''}"
     because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
-    looked_into = words.because(loader)
-    line = None if looked_into else source_line(figures, "wait")
-    because += f"; {looked_into}" if looked_into else f"; {_percent(line[1])} of it in {line[0]}" if line else ""
+    loading, line = (first_evidence(figures, kind, "wait") for kind in ("loading", "line"))
+    because += f"; {loading.what}" if loading else f"; {_percent(line.share)} of it in {line.what}" if line else ""
     because += _called(figures, "wait", "fetch")
     known = {key: value for key, value in (("workers", workers), ("dataset", dataset)) if value is not None}
-    return f"{because}.", {**known, **words.evidence(loader)}
+    return f"{because}.", {**known, **(loading.details if loading else {})}
 
 
 def _transfer(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
@@ -258,9 +256,9 @@ def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tup
     phases = {phase: time.rows[phase] for phase in COMPUTE}
     phase = max(phases, key=phases.__getitem__)
     split = ", ".join(f"{_NAMED[name]} {_percent(part)}" for name, part in phases.items())
-    found = operator(figures, *COMPUTE)
-    slowest = f"; {found[0]} takes {_percent(found[1])} of the time of operators" if found else ""
-    more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found[0]} if found else {})}
+    found = first_evidence(figures, "operator", *COMPUTE)
+    slowest = f"; {found.what} takes {_percent(found.share)} of the time of operators" if found else ""
+    more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found.what} if found else {})}
     among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 else ""
     return f"{_percent(share)} of a step is computing: {split}{among}{slowest}.", more
 
@@ -277,9 +275,9 @@ def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[
     parts = {name: part for name, part in time.other.items() if part >= 0.01 and name not in ("voirkit", "checkpoint")}
     known = f" ({', '.join(f'{name} {_percent(part)}' for name, part in parts.items())})" if parts else ""
     because = f"{_percent(share)} of a step is untracked host code, not data wait, transfer or compute{known}"
-    line = source_line(figures, "other")
-    because += f"; {_percent(line[1])} of it in {line[0]}" if line else ""
-    return f"{because}{_called(figures, 'other')}.", {"line": line[0]} if line else {}
+    line = first_evidence(figures, "line", "other")
+    because += f"; {_percent(line.share)} of it in {line.what}" if line else ""
+    return f"{because}{_called(figures, 'other')}.", {"line": line.what} if line else {}
 
 
 _GROUNDS = {
@@ -323,8 +321,8 @@ _NAMED |= {name: name for name in ("transfer", "forward", "backward")}
 
 
 def _called(figures: Figures, *phases: str) -> str:
-    found = system_call(figures, *phases)
-    return f"; {_percent(found[1])} of it in {found[0]}" if found else ""
+    found = first_evidence(figures, "system call", *phases)
+    return f"; {_percent(found.share)} of it in {found.what}" if found else ""
 
 
 def _second(time: Account, found: Mapping[str, Any]) -> str:

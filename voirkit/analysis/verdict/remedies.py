@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from voirkit.analysis.verdict import loader_words as words
-from voirkit.analysis.verdict.deeper_findings import operator, source_line, source_lines, system_call
-from voirkit.analysis.verdict.time_account import Account
+from voirkit.analysis.verdict.evidence import evidence, first_evidence, flag_for
+from voirkit.analysis.verdict.time_account import COMPUTE, Account
 from voirkit.runs.alerts import busy_machine
 from voirkit.runs.step_phases import OUTSIDE
 from voirkit.runs.thresholds import (
@@ -79,15 +78,13 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     share, seconds = time.of_step(kind), time.seconds(kind)
     if not summary["steps"].get("wait_known", True) or not _matters(time, time.of_run(seconds)):
         return
-    win, workers, loader = time.of_run(seconds), facts.get("workers"), summary.get("loader") or {}
+    win, workers, loading = time.of_run(seconds), facts.get("workers"), first_evidence(summary, "loading", "wait")
     because = f"{_percent(share)} of a step is spent waiting for the next batch"
-    if words.because(loader):
-        do = " ".join(filter(None, (words.workers(loader), words.begin_with(loader))))
-        saved = words.saves(loader)
-        most = win if saved is None else min(win, time.of_run(saved * time.steps_s))
-        yield Remedy(kind, do, f"{because}; {words.because(loader)}", most)
+    if loading:
+        most = win if loading.saves is None else min(win, time.of_run(loading.saves * time.steps_s))
+        yield Remedy(kind, loading.do, f"{because}; {loading.what}", most)
         return
-    slow = _slow_line(summary, "wait")
+    slow, look = _slow_line(summary, "wait"), _look(summary, "loading", "which transform takes the time")
     if workers == 0:
         per_sample_s = _wait_per_sample(summary)
         if per_sample_s is not None and per_sample_s < TINY_SAMPLE_S:
@@ -105,7 +102,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         enough, left = _workers(share, facts.get("cpus"))
         yield Remedy(
             kind,
-            f"Load in worker processes: DataLoader(..., num_workers={enough}, persistent_workers=True)." + slow + _look(loader),
+            f"Load in worker processes: DataLoader(..., num_workers={enough}, persistent_workers=True)." + slow + look,
             f"{because}; loading a batch takes {share / max(1 - share, 1e-3):.0%} of the time that training on it takes",
             win * (1 - left),
         )
@@ -126,13 +123,13 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         left = max((1 - share), workers / enough) if enough > workers else 1.0
         yield Remedy(
             kind,
-            f"Use more workers: num_workers={enough} ({facts['cpus']} processors)." + slow + _look(loader),
+            f"Use more workers: num_workers={enough} ({facts['cpus']} processors)." + slow + look,
             f"{because} with {workers} worker{'s' if workers > 1 else ''}",
             win * (1 - left) / share if share else 0.0,
         )
         return
     again = "make the work on a sample cheaper, or do it once and keep the result"
-    yield Remedy(kind, f"{again[:1].upper()}{again[1:]}." + slow + _look(loader), because, win)
+    yield Remedy(kind, f"{again[:1].upper()}{again[1:]}." + slow + look, because, win)
 
 
 def _wait_per_sample(summary: Summary) -> float | None:
@@ -150,13 +147,15 @@ def _workers(share: float, cpus: int | None) -> tuple[int, float]:
     return number, min(max((step - (1 - share)) / share, 0.0), 1.0) if share else 0.0
 
 
-def _look(loader: Summary) -> str:
-    return "" if loader.get("operations") else " voirkit --loader shows which transform takes the time."
+def _look(summary: Summary, kind: str, words: str) -> str:
+    """Which flag shows more."""
+    flag = flag_for(summary, kind)
+    return f" voirkit {flag} shows {words}." if flag else ""
 
 
 def _slow_line(summary: Summary, phase: str) -> str:
-    found = source_line(summary, phase)
-    return f" {_percent(found[1])} of it is in {found[0]}." if found else ""
+    found = first_evidence(summary, "line", phase)
+    return f" {_percent(found.share)} of it is in {found.what}." if found else ""
 
 
 def _transfer(time: Account, facts: Facts) -> Iterator[Remedy]:
@@ -222,11 +221,11 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
             f"the optimizer's step takes {_percent(step)} of a step",
             time.of_run(step * usual_s) * HALF_AS_OFTEN,
         )
-    found = operator(summary, "forward", "backward", "optimizer")
+    found, look = first_evidence(summary, "operator", *COMPUTE), _look(summary, "operator", "which operators take the time")
     if found:
-        yield Remedy(kind, f"Look at {found[0]}: {_percent(found[1])} of the time of operators.", because, None)
-    elif _matters(time, run) and summary.get("torch_profile") is None:
-        yield Remedy(kind, "voirkit --torch-profile shows which operators take the time.", because, None)
+        yield Remedy(kind, f"Look at {found.what}: {_percent(found.share)} of the time of operators.", because, None)
+    elif _matters(time, run) and look:
+        yield Remedy(kind, look.strip(), because, None)
 
 
 def _communication(time: Account) -> Iterator[Remedy]:
@@ -243,10 +242,10 @@ def _communication(time: Account) -> Iterator[Remedy]:
 def _checkpoint(time: Account, summary: Summary) -> Iterator[Remedy]:
     kind = "checkpoint-bound"
     win = time.of_run(time.seconds(kind))
-    found = system_call(summary, "checkpoint")
+    found = first_evidence(summary, "system call", "checkpoint")
     do = "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as it is."
-    said = f" {_percent(found[1])} of it is in {found[0]}." if found else ""
-    yield Remedy(kind, do + said, f"{_percent(win)} of the run goes into checkpoints", win)
+    where = f" {_percent(found.share)} of it is in {found.what}." if found else ""
+    yield Remedy(kind, do + where, f"{_percent(win)} of the run goes into checkpoints", win)
 
 
 def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
@@ -262,25 +261,23 @@ def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
         )
     inside, all_s = time.of_step(kind) - gc, time.seconds(kind) - gc * usual_s
     in_steps = inside * usual_s >= all_s / 2
-    lines = source_lines(summary, "other" if in_steps else OUTSIDE)
-    call = system_call(summary, "other")
+    lines = evidence(summary, "line", "other" if in_steps else OUTSIDE)
+    call = first_evidence(summary, "system call", "other")
     because = (
         f"{_percent(inside)} of a step is untracked host code (not data wait, transfer or compute)"
         if in_steps
         else f"{_percent(time.of_run(all_s))} of the run is host code outside of the steps"
     )
     win = time.of_run(all_s)
-    for line, share in lines:
-        yield Remedy(kind, f"Do less of {line}, or do it less often: {_percent(share)} of that time.", because, win * share)
+    for line in lines:
+        yield Remedy(kind, f"Do less of {line.what}, or do it less often: {_percent(line.share)} of that time.", because, win * line.share)
     if lines:
         return
     if call:
-        yield Remedy(kind, f"Do less of {call[0]}: {_percent(call[1])} of that time.", because, win * call[1])
-    elif summary.get("flame") is None:
-        do = "voirkit --flame shows the lines; look for logging, metrics, plots, .item() and .cpu() in every step."
-        yield Remedy(kind, do, because, win)
+        yield Remedy(kind, f"Do less of {call.what}: {_percent(call.share)} of that time.", because, win * call.share)
     else:
-        yield Remedy(kind, "Look for logging, metrics, plots, .item() and .cpu() in every step.", because, win)
+        look = _look(summary, "line", "the lines").strip()
+        yield Remedy(kind, f"Look for logging, metrics, plots, .item() and .cpu() in every step. {look}".strip(), because, win)
 
 
 def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
@@ -303,12 +300,12 @@ def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
 def _startup(time: Account, summary: Summary) -> Iterator[Remedy]:
     if time.startup_s < STARTUP_S:
         return
-    line = source_line(summary, OUTSIDE)
-    said = f" {_percent(line[1])} of the time outside of the steps is in {line[0]}." if line else ""
-    said = said or ("" if summary.get("flame") is not None else " voirkit --flame shows the lines.")
+    line = first_evidence(summary, "line", OUTSIDE)
+    share = f" {_percent(line.share)} of the time outside of the steps is in {line.what}." if line else ""
+    more = share or _look(summary, "line", "the lines")
     yield Remedy(
         "startup-bound",
-        f"Do what the script does before its first step once, and keep the result (prepared data, downloads, indices).{said}",
+        f"Do what the script does before its first step once, and keep the result (prepared data, downloads, indices).{more}",
         f"{_percent(time.of_run(time.startup_s))} of the run is the script's own start, before its first step",
         time.of_run(time.startup_s),
     )

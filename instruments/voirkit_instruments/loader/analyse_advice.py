@@ -1,10 +1,11 @@
-"""What a verdict says of a loader that was looked into: which operation, how many workers, and what that would give."""
+"""What a verdict reports of a loader that was looked into: which operation, how many workers, and what that would give."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voirkit.analysis.verdict.evidence import Evidence
 from voirkit.runs.thresholds import START_OF_WORKERS, TINY_SAMPLE_S
 
 Loader = Mapping[str, Any]
@@ -12,23 +13,23 @@ Loader = Mapping[str, Any]
 _GAIN = 1.1  # less is not worth a change, and not predicted so exactly
 
 
-def _first(loader: Loader) -> Mapping[str, Any] | None:
-    """The operation to change first; None where none is known, or a tracer has stretched their times."""
-    return None if loader.get("stretched_by") else loader.get("first")
-
-
-def because(loader: Loader) -> str:
-    """Which operation is most of the work; "" if nothing is known of any."""
-    first = _first(loader)
+def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
+    """Which operation is most of the work, and what to change; nothing where none is known, or a tracer has stretched their times."""
+    first = None if loader.get("stretched_by") else loader.get("first")
     if not first:
-        return ""
-    said = f"{first['operation']} is {first['share']:.0%} of the work on it"
+        return []
+    words = f"{first['operation']} is {first['share']:.0%} of the work on it"
     if first["wait_share"] is not None:
-        said += f" and {first['wait_share']:.0%} of the wait"
-    return said
+        words += f" and {first['wait_share']:.0%} of the wait"
+    details = {
+        "operation": first["operation"], "operation_share": first["share"], "operation_wait_share": first["wait_share"],
+        "enough_workers": loader.get("enough_workers"), "best_workers": loader.get("best_workers"),
+    }  # fmt: skip
+    do = " ".join(filter(None, (advise_workers(loader), _begin_with(loader, first))))
+    return [Evidence(words, first["share"], do, share_saved(loader), details)]
 
 
-def workers(loader: Loader) -> str:
+def advise_workers(loader: Loader) -> str:
     """What to change about the workers, or why no number of them would help; a number only where it is predicted to win."""
     now, enough, best = loader["workers"], loader.get("enough_workers"), loader.get("best_workers")
     predicted = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}
@@ -89,35 +90,23 @@ def _making_s(loader: Loader) -> float:
     return float(cost.get("batch_s", 0.0) - cost.get("beside_s", 0.0))
 
 
-def begin_with(loader: Loader) -> str:
+def _begin_with(loader: Loader, first: Mapping[str, Any]) -> str:
     """What to do with that operation."""
-    first = _first(loader)
-    if not first:
-        return ""
     now = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}.get(loader["workers"])
-    said = f"Begin with {first['operation']}: {first['because']}"
+    words = f"Begin with {first['operation']}: {first['because']}"
     if now and first["rate_without"] > now * _GAIN:
-        said += f" (without it {_number(first['rate_without'])} {loader.get('units', 'items/s')} at best)"
-    return said + "."
+        words += f" (without it {_number(first['rate_without'])} {loader.get('units', 'items/s')} at best)"
+    return words + "."
 
 
-def saves(loader: Loader) -> float | None:
-    """Which share of a step what these words advise could save at best; None if nothing is predicted."""
+def share_saved(loader: Loader) -> float | None:
+    """Which share of a step this advice could save at best; None if nothing is predicted."""
     predicted = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}
     now = predicted.get(loader["workers"])
     if not now:
         return None
     best = max(*predicted.values(), (loader.get("first") or {}).get("rate_without", 0.0))
     return float(max(1 - now / best, 0.0))
-
-
-def evidence(loader: Loader) -> dict[str, Any]:
-    """The keys that a verdict's evidence has of it."""
-    first = _first(loader)
-    if not first:
-        return {}
-    found = {"operation": first["operation"], "operation_share": first["share"], "operation_wait_share": first["wait_share"]}
-    return {**found, "enough_workers": loader.get("enough_workers"), "best_workers": loader.get("best_workers")}
 
 
 def _number(rate: float) -> str:
