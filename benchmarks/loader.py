@@ -122,12 +122,12 @@ def cpu_ns(work: Callable[[], object]) -> int:
 def watched(folder: Path) -> Callable[[], Any]:
     """Begins to record into files, and tells how the instrument is put in place."""
     from voirkit.trace import recorder
-    from voirkit_instruments.loader import record_children as loader_children
+    from voirkit_instruments.loader.record import start_recording
     from voirkit_instruments.loader_numbers import LoaderNumbers
 
     if not recorder.is_recording():
         recorder.begin(str(folder / "here"))
-    return lambda: loader_children.watched(recorder, print, LoaderNumbers(), [])
+    return lambda: start_recording(recorder, print, LoaderNumbers(), [])
 
 
 def record(folder: Path, rounds: int) -> float:
@@ -172,7 +172,7 @@ def epoch(folder: Path, rounds: int, images: int, cost_us: float) -> None:
         first = cpu_ns(work)
         began = process_time_ns()
         patches = put()
-        patches.prepare(data.dataset, data.collate_fn)
+        patches.prepare(data.dataset, data.collate_fn, False)
         patching.append((process_time_ns() - began) / 1e6)
         on = cpu_ns(work)
         patches.remove()

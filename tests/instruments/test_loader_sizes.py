@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from voirkit_instruments.loader.record_handing import measured  # noqa: E402  # torch first, or none of it
+from voirkit_instruments.loader.record_handover import measure_handover  # noqa: E402  # torch first, or none of it
 from voirkit_instruments.loader.record_workers import size  # noqa: E402
 
 
@@ -37,7 +37,7 @@ def test_no_mode_of_the_program_hears_of_it() -> None:
 
 
 def test_handing_over_is_measured_in_a_process_of_its_own() -> None:
-    found = measured()
+    found = measure_handover()
     assert found is not None
     assert set(found) == {"call_ns", "tensor_ns", "mb_ns"}
     assert all(value > 0 for value in found.values())

@@ -10,7 +10,7 @@ from voirkit.processes import inherit
 from voirkit_instruments.checks.record_data_epochs import Epochs
 from voirkit_instruments.checks.record_data_ranks import Ranks
 from voirkit_instruments.checks.record_data_workers import Drawing
-from voirkit_instruments.loader.record_patches import LoaderPatches
+from voirkit_instruments.loader.record_operations import LoaderPatches
 from voirkit_instruments.steps.torch_functions import as_function
 
 TYPE_CHECKING = False
@@ -86,7 +86,7 @@ class DataFacts:
             found = getattr(found, part, None)
         name = f"{module.__name__}.{path}"
         before, after = passed
-        if not self._patches.put(name, found, as_function(enter), as_function(leave), _ANYWHERE, before, after, value, anywhere=compiled):
+        if not self._patches.record_around(name, found, as_function(enter), as_function(leave), _ANYWHERE, before, after, value, anywhere=compiled):
             self._off(name, self._patches.patches.table[name])
 
     def _put_loader(self, module: ModuleType) -> None:

@@ -16,7 +16,7 @@ from zlib import crc32
 from voirkit.probes.around import ABSENT
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit_instruments.checks.record_data_values import content, is_ascending, labels, size_of
-from voirkit_instruments.loader.record_items import whole
+from voirkit_instruments.loader.record_samples import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
 
 TYPE_CHECKING = False

@@ -1,7 +1,8 @@
 """``--loader``: every sample, transform, worker and wait of the program's loaders, written into the trace plane.
 
 It only records. The functions of torch and of the program keep their identity: what is recorded is in their bodies
-(``voirkit.probes.around``). Processes that load data see it too, forked or started anew.
+(``voirkit.probes.around``). Processes that load data see it too, forked or started anew: the latter are handed, with what they are to do,
+the operations that the user named and the episode whose worker they are.
 """
 
 from __future__ import annotations
@@ -13,95 +14,126 @@ from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.loader.record_torch import LoaderTorch
+    from voirkit_instruments.loader_numbers import LoaderNumbers
+
+_ACCEPT = "voirkit_instruments.loader.record:record_in_child"
+
+_recording: tuple[LoaderTorch, list[str]] | None = None  # of this process, for those that it starts
 
 
-class Loader:
-    """The patches of one run, once torch's loader is there.
+def start_recording(recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers, operations: Sequence[str]) -> LoaderTorch:
+    """Begin in this process.
 
     Args:
-        ov: The overseer.
-        named: Operations that the user names.
-        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its own.
+        recorder: The trace plane's recorder: ``voirkit.trace.recorder``, or what has its functions.
+        warn: Called with what a user should know.
+        numbers: Of the run's loaders and episodes.
+        operations: Those that the user names.
     """
+    global _recording
+    from voirkit_instruments.loader.record_spans import Recording
+    from voirkit_instruments.loader.record_torch import LoaderTorch
 
-    def __init__(self, ov: Overseer, named: Sequence[str], recorder: Any = None) -> None:
-        self._ov, self._named, self._recorder = ov, named, recorder
-        self._torch: LoaderTorch | None = None
-        self._over = False
+    torch = LoaderTorch(Recording(recorder, warn, numbers), operations)
+    _recording = torch, list(operations)
+    torch.install()
+    return torch
 
-    def begin(self, torch: ModuleType) -> None:
-        """torch has been imported."""
-        if self._over:
-            return
-        try:
-            from voirkit_instruments.loader import record_children as loader_children
-            from voirkit_instruments.loader_numbers import LoaderNumbers
 
-            if self._recorder is None:
-                from voirkit.trace import recorder
+def offer_to_child() -> dict[str, Any] | None:
+    """What a process needs that is started anew from this thread."""
+    if _recording is None:
+        return None
+    torch, operations = _recording
+    episode = torch.recording.here.making
+    return {"operations": operations, "place": None if episode is None else episode.place}
 
-                self._recorder = recorder
-            self._torch = loader_children.watched(self._recorder, self._ov.warn, self._ov.shared(LoaderNumbers), self._named)
-            inherit.watch(loader_children.BEGIN, loader_children.offered)
-        except Exception as exc:  # a torch that is not like any known one
-            self._ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")
 
-    def end(self) -> None:
-        """The program has ended: put all back as it was, and tell what was not seen."""
-        self._over = True
-        if self._torch is None:
-            if self._named:
-                self._ov.warn("--loader-ops: nothing was recorded: the program has not imported torch.")
-            return
-        from voirkit_instruments.loader import record_children as loader_children
+def record_in_child(offer: dict[str, Any]) -> None:
+    """In such a process: record as the parent does."""
+    from voirkit.processes.children import this_process
+    from voirkit.trace import recorder
+    from voirkit_instruments.loader.record_spans import Episode
+    from voirkit_instruments.loader_numbers import LoaderNumbers
 
-        inherit.unwatch(loader_children.BEGIN)
-        self._measure_handing(self._torch.recording)
-        self._torch.remove()
-        for name, why in self._torch.named.missing.items():
-            self._ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
-        table = self._torch.patches.patches.table
-        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
-
-    def _measure_handing(self, recording: Any) -> None:
-        """Measure what it costs on this machine to hand batches over, and to record: the prediction needs it."""
-        from voirkit_instruments.loader.record_handing import measured
-        from voirkit_instruments.loader.record_spans import now
-
-        if not recording.has_made or recording.folder() is None:
-            return
-        found = measured()
-        at = now()
-        for name, value in (found or {}).items():
-            recording.span(recording.cost(name), at, at, recording.arguments({}), value)
+    if _recording is not None or not recorder.is_recording():
+        return
+    process = this_process()
+    torch = start_recording(recorder, process.warn, process.shared(LoaderNumbers), offer["operations"])  # its steps have the same numbers
+    if offer["place"] is not None:
+        torch.recording.here.making = Episode(**offer["place"])
 
 
 @instrument_definition
 @once("--loader")
-def loader(ov: Overseer, *named: str) -> Iterator[Phase]:
+def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
     """Record what the program's loaders do.
 
     Args:
-        named: Operations that the user names, as ``module:function`` or ``module:Class.method``, several with commas between.
+        ov: The overseer.
+        operations: Those that the user names, as ``module:function`` or ``module:Class.method``, several with commas between.
 
     Raises:
         CommandLineError: A name is none.
     """
-    from voirkit_instruments.loader.record_named import names
+    from voirkit_instruments.loader.record_operations import parse_operation_names
 
-    recording = Loader(ov, names(named))
-    when_imported("torch", recording.begin)
+    names = parse_operation_names(operations)
+    torch: LoaderTorch | None = None
+    is_over = False
+
+    def start(module: ModuleType) -> None:
+        nonlocal torch
+        if is_over:
+            return
+        try:
+            from voirkit.trace import recorder
+            from voirkit_instruments.loader_numbers import LoaderNumbers
+
+            torch = start_recording(recorder, ov.warn, ov.shared(LoaderNumbers), names)
+            inherit.watch(_ACCEPT, offer_to_child)
+        except Exception as exc:  # a torch that is not like any known one
+            ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")
+
+    when_imported("torch", start)
     try:
         yield ov.phases.run_script
     finally:
-        recording.end()
+        is_over = True
+        if torch is not None:
+            _finish(ov, torch)
+        elif names:
+            ov.warn("--loader-ops: nothing was recorded: the program has not imported torch.")
+
+
+def _finish(ov: Overseer, torch: LoaderTorch) -> None:
+    """The program has ended: put all back as it was, and report what was not seen."""
+    inherit.unwatch(_ACCEPT)
+    _measure_handover(torch.recording)
+    torch.remove()
+    for name, why in torch.named.missing.items():
+        ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
+    table = torch.patches.patches.table
+    ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+
+
+def _measure_handover(recording: Any) -> None:
+    """Measure what it costs on this machine to hand batches over, and to record: the prediction needs it."""
+    from voirkit_instruments.loader.record_handover import measure_handover
+    from voirkit_instruments.loader.record_spans import now
+
+    if recording.has_made and recording.folder() is not None:
+        costs = measure_handover()
+        end = now()
+        for name, value in (costs or {}).items():
+            recording.span(recording.cost(name), end, end, recording.arguments({}), value)
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:

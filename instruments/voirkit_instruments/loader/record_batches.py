@@ -1,10 +1,13 @@
-"""Batches, as the process that asks for them sees them: queued, arrived, waited for, consumed; and pinned, in the thread that does it.
+"""Batches, as the process that asks for them sees them: queued, arrived, waited for, consumed; pinned, in the thread that does it; and
+workers that were killed: with which batch, and at which of its samples, as far as their own records show.
 
 Reads attributes of torch's own iterators only. Checked with torch 2.1 and 2.15, torchdata 0.11.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import weakref
 from time import process_time_ns, thread_time_ns
@@ -49,7 +52,7 @@ class Batches:
     def making(self, iterator: Any, loader: Any) -> int:
         """Before ``_BaseDataLoaderIter.__init__``."""
         try:
-            episode = self._begin(iterator, loader)
+            episode = self._start_episode(iterator, loader)
             given = vars(loader)
             episode.source = self._prepare(given.get("dataset"), given.get("collate_fn"), given.get("batch_sampler") is None)
         except Exception as exc:
@@ -60,12 +63,12 @@ class Batches:
         """Before ``_BaseDataLoaderIter._reset``: its workers are told by what ``_ResumeIteration`` carries."""
         try:
             if not first_iter:
-                self._begin(iterator, loader)
+                self._start_episode(iterator, loader)
         except Exception as exc:
             self._recording.failed("a loader's iterator", exc)
         return 1
 
-    def _begin(self, iterator: Any, loader: Any) -> Episode:
+    def _start_episode(self, iterator: Any, loader: Any) -> Episode:
         numbers = self._recording.numbers
         self._recording.has_made = True
         episode = Episode(numbers.loader(loader), numbers.begin_episode(iterator))
@@ -261,3 +264,73 @@ def _has(iterator: Any, in_queue: Any, out_queue: Any) -> bool:
 def _error(got: Any) -> type[BaseException] | None:
     """What a body that this is called after has raised, if it has returned nothing."""
     return (sys.exc_info()[0] or BaseException) if got is ABSENT else None
+
+
+_LAST = 1 << 14  # records of a worker that are looked at
+
+
+class Deaths:
+    """Records and reports workers that are gone.
+
+    Args:
+        recording: Where records go.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._died = recording.name("worker", "died", "batch")
+        self._reported: set[int] = set()
+
+    def check_workers(self, iterator: Any, episode: Episode) -> None:
+        """A request has found no batch: see which worker is gone. torch has looked already, so that asking changes nothing."""
+        time_ns = now()
+        for worker, process in enumerate(iterator._workers):
+            code = process.exitcode
+            if code and process.pid not in self._reported:
+                self._reported.add(process.pid)
+                waiting = [batch for batch, info in iterator._task_info.items() if info[0] == worker and len(info) == 1]
+                self._report(time_ns, episode, worker, process.pid, code, waiting)
+
+    def _report(self, time_ns: int, episode: Episode, worker: int, pid: int, code: int, waiting: list[int]) -> None:
+        recording = self._recording
+        batch, done = self._doing(pid)
+        sample = None
+        if batch in episode.tasks:
+            indices = episode.tasks[batch]
+            if type(indices) is tuple and len(indices) == 2:  # torchdata sends more along
+                indices = indices[0]
+            listed = indices if isinstance(indices, list) else [indices]
+            sample = listed[done] if done < len(listed) and type(listed[done]) is int else None
+        else:
+            batch = min(waiting, default=UNKNOWN)
+        more = {"worker": worker, "pid": pid, "exit_code": code, "sample": sample}
+        recording.span(self._died, time_ns, time_ns, recording.arguments({**episode.place, **more}), batch)
+        how = f"was killed by {_signal(-code)}" if code < 0 else f"exited with code {code}"
+        doing = "" if batch == UNKNOWN else f" with batch {batch}" + ("" if sample is None else f", sample {sample}")
+        recording.warn(f"loader: worker {worker} (pid {pid}) of loader {episode.place['loader']} {how}{doing}.")
+
+    def _doing(self, pid: int) -> tuple[int, int]:
+        """The batch that a process took last, by its own records, and how many samples it has read since."""
+        folder = self._recording.folder()
+        if folder is None:
+            return UNKNOWN, 0
+        from voirkit.trace.following import Following
+
+        batch, done = UNKNOWN, 0
+        for fresh in Following(os.path.dirname(folder), at_once=_LAST, pid=pid).look():
+            names = fresh.followed.tables.names
+            for number, value in zip(fresh.records["name"].tolist(), fresh.records["value"].tolist(), strict=True):
+                name = names.get(number)
+                if name is not None and name.kind == "loader":
+                    if (name.category, name.name) == ("worker", "idle"):
+                        batch, done = value, 0
+                    elif (name.category, name.name) == ("data", "item"):
+                        done += 1
+        return batch, done
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

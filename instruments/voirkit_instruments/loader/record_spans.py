@@ -24,7 +24,7 @@ MAIN = -1  # in place of a worker's number: the process that asks for batches pr
 ITEM, FETCH, WORKER, PUTTING, PIN, PINNING, OUTSIDE = 0, 1, 2, 3, 4, 5, 6
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """Where each thread is.
 
     Attributes:
@@ -62,7 +62,7 @@ class Here(threading.local):
     batches_of: Any = None
     sources: Any = None
 
-    def __deepcopy__(self, memo: object) -> Here:
+    def __deepcopy__(self, memo: object) -> ThreadState:
         return self  # torch.compile copies the constants of code, of which it is one
 
 
@@ -80,7 +80,7 @@ class Recording:
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers) -> None:
-        self.here = type("Here", (Here,), {})()  # a class of its own: what it says of all threads is for this one alone
+        self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
         self.span: Callable[..., None] = recorder.span
         self.numbers, self.warn = numbers, warn
         self._recorder = recorder

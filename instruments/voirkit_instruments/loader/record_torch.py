@@ -9,15 +9,27 @@ import sys
 from types import FunctionType, MethodType
 
 from voirkit.intercept import when_there
-from voirkit_instruments.loader.record_batches import Batches
-from voirkit_instruments.loader.record_datasets import BATCH, SAMPLE, datasets, method, source, unread
-from voirkit_instruments.loader.record_deaths import Deaths
-from voirkit_instruments.loader.record_find import Finder, is_foreign
-from voirkit_instruments.loader.record_items import Items
-from voirkit_instruments.loader.record_libraries import Libraries
-from voirkit_instruments.loader.record_named import NamedOperations
-from voirkit_instruments.loader.record_operations import Operations, called
-from voirkit_instruments.loader.record_patches import LoaderPatches, innermost, parameter
+from voirkit_instruments.loader.record_batches import Batches, Deaths
+from voirkit_instruments.loader.record_datasets import (
+    BATCH,
+    SAMPLE,
+    Finder,
+    datasets,
+    is_foreign,
+    own_method,
+    source_name,
+    unreadable_method,
+)
+from voirkit_instruments.loader.record_operations import (
+    Libraries,
+    LoaderPatches,
+    NamedOperations,
+    Operations,
+    call_method,
+    innermost,
+    parameter,
+)
+from voirkit_instruments.loader.record_samples import Samples
 from voirkit_instruments.loader.record_spans import FETCH, OUTSIDE, PIN, PUTTING, Recording
 from voirkit_instruments.loader.record_workers import Workers
 
@@ -35,7 +47,7 @@ def _nothing(began: int, was: int) -> None:
     """After what was only to be known of before."""
 
 
-def _begin(*_: Any) -> int:
+def _entered(*_: Any) -> int:
     """Before what is only to be known of after."""
     return 1
 
@@ -63,13 +75,13 @@ class LoaderTorch:
         self._libraries = Libraries(operations, self._find.transform)
         self.named = NamedOperations(named, operations)
         self._workers = Workers(recording, self.prepare)
-        self._batches = Batches(recording, self.prepare, Deaths(recording).look)
-        self._items = Items(recording, self._workers)
-        self._item, self._many, self._collate = self._items.around_item(), self._items.around_items(), self._items.around_collate()
+        self._batches = Batches(recording, self.prepare, Deaths(recording).check_workers)
+        self._samples = Samples(recording, self._workers)
+        self._item, self._many, self._collate = self._samples.around_item(), self._samples.around_items(), self._samples.around_collate()
 
-    def put(self) -> None:
+    def install(self) -> None:
         """Put the patches in place, each as soon as its module is there."""
-        for module, put in (
+        for module, install in (
             ("torch.utils.data._utils.fetch", self._put_fetch),
             ("torch.utils.data._utils.worker", self._put_worker),
             ("torch.utils.data._utils.pin_memory", self._put_pin),
@@ -78,7 +90,7 @@ class LoaderTorch:
             (_STATEFUL, self._put_stateful),
             ("multiprocessing.queues", self._put_queues),
         ):
-            when_there(module, put, self._off)
+            when_there(module, install, self._off)
         self.named.watch()
 
     def remove(self) -> None:
@@ -97,20 +109,20 @@ class LoaderTorch:
         Returns:
             ``source``: the class whose samples are read, and its method; ``whole``, if it is; ``collate``: the name of the program's own.
         """
-        self._libraries.look()
-        self.named.look()
+        self._libraries.update()
+        self.named.update()
         for one in datasets(dataset):
             self._put_reading(one)
         self._find.dataset(dataset)
         self._put_collate(collate)
         own = _name_of_own(collate)
-        return {"source": source(dataset), **({"whole": True} if whole else {}), **({"collate": own} if own else {})}
+        return {"source": source_name(dataset), **({"whole": True} if whole else {}), **({"collate": own} if own else {})}
 
     def _put_reading(self, dataset: Any) -> None:
         for name, around, passed in ((SAMPLE, self._item, 2), (BATCH, self._many, 1)):
-            found = method(dataset, name)
+            found = own_method(dataset, name)
             if found is None:
-                if name == SAMPLE and (missed := unread(dataset)) is not None:
+                if name == SAMPLE and (missed := unreadable_method(dataset)) is not None:
                     self.patches.patches.table.setdefault(missed, "is not written in Python")
                 continue
             owner, function = found
@@ -119,19 +131,19 @@ class LoaderTorch:
             if any(one is None or one[1] for one in parameters):
                 self.patches.patches.table.setdefault(where, "has no parameter for an index")
             else:
-                self.patches.put(where, function, *around, FETCH, tuple(one[0] for one in parameters if one is not None), ())
+                self.patches.record_around(where, function, *around, FETCH, tuple(one[0] for one in parameters if one is not None), ())
 
     def _put_collate(self, collate: Any) -> None:
         while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
             collate = collate.func
         if type(collate) not in (FunctionType, MethodType):
-            found = called(type(collate))
+            found = call_method(type(collate))
             if found is None:
                 return
             collate = vars(found[0])[found[1]]
         function = innermost(collate)
         if type(function) is FunctionType:
-            self.patches.put(f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH)
+            self.patches.record_around(f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH)
 
     # one module each
 
@@ -139,52 +151,54 @@ class LoaderTorch:
         self.patches.patches.table[name] = why
         self.recording.warn(f"loader: {name} is not watched: it {why.rstrip('.')}.")
 
-    def _put(self, module: ModuleType, path: str, enter: Any, leave: Any, most: int, *passed: Any, value: bool = False) -> None:
+    def _record_around(self, module: ModuleType, path: str, enter: Any, leave: Any, most: int, *passed: Any, value: bool = False) -> None:
         found: Any = module
         for part in path.split("."):
             found = getattr(found, part, None)
         name = f"{module.__name__}.{path}"
         before, after = passed if passed else ((), ())
-        if not self.patches.put(name, found, enter, leave, most, before, after, value):
+        if not self.patches.record_around(name, found, enter, leave, most, before, after, value):
             self._off(name, self.patches.patches.table[name])
 
     def _put_fetch(self, module: ModuleType) -> None:
-        workers, items = self._workers, self._items
+        workers, samples = self._workers, self._samples
 
         def preparing(dataset: Any, collate: Any, collates: Any) -> int:
             return workers.preparing(dataset, collate, bool(collates))
 
         def iterating(began: int, was: int, fetcher: Any) -> None:
             try:
-                items.iterating(fetcher)
+                samples.iterating(fetcher)
             except Exception as exc:
                 self.recording.failed("an iterable dataset", exc)
 
-        self._put(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ())
-        self._put(module, "_IterableDatasetFetcher.__init__", _begin, iterating, OUTSIDE, ("self",), ("self",))
-        by_index, by_turn = workers.around_fetch(), items.around_fetch()
+        self._record_around(
+            module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ()
+        )
+        self._record_around(module, "_IterableDatasetFetcher.__init__", _entered, iterating, OUTSIDE, ("self",), ("self",))
+        by_index, by_turn = workers.around_fetch(), samples.around_fetch()
         edges = sys.modules.get("voirkit_instruments.syscalls.record_phase_edges")  # loaded by --syscalls
         if edges is not None:
             by_index, by_turn = edges.around_fetch(*by_index), edges.around_fetch(*by_turn)
-        self._put(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
-        self._put(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
+        self._record_around(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
+        self._record_around(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
 
     def _put_worker(self, module: ModuleType) -> None:
         loop: Any = getattr(module, "_worker_loop", None)
         names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
         # By position: the names of the others have changed, these are called alike since 2.1.
-        self._put(module, "_worker_loop", *self._workers.around_loop(), OUTSIDE, (names[2], names[3], names[10]), ())
+        self._record_around(module, "_worker_loop", *self._workers.around_loop(), OUTSIDE, (names[2], names[3], names[10]), ())
         message = vars(module).get("_ResumeIteration")
         if message is not None and message.__module__ == module.__name__:
             self.patches.patches.put(message, "__init__", self._workers.resume(vars(message)["__init__"]))
 
     def _put_queues(self, module: ModuleType) -> None:
-        self._put(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)
-        self._put(module, "Queue.put", *self._workers.around_put(), PUTTING, (), ("self", "obj"))
+        self._record_around(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)
+        self._record_around(module, "Queue.put", *self._workers.around_put(), PUTTING, (), ("self", "obj"))
 
     def _put_pin(self, module: ModuleType) -> None:
-        self._put(module, "_pin_memory_loop", *self._batches.around_pin_loop(), OUTSIDE, ("in_queue", "out_queue"), ())
-        self._put(module, "pin_memory", *self._batches.around_pin(), PIN)
+        self._record_around(module, "_pin_memory_loop", *self._batches.around_pin_loop(), OUTSIDE, ("in_queue", "out_queue"), ())
+        self._record_around(module, "pin_memory", *self._batches.around_pin(), PIN)
 
     def _put_loader(self, module: ModuleType) -> None:
         batches = self._batches
@@ -195,8 +209,8 @@ class LoaderTorch:
         def again(iterator: Any, loader: Any, first_iter: bool) -> int:
             return batches.beginning_again(iterator, loader, first_iter)
 
-        self._put(module, "_BaseDataLoaderIter.__init__", making, _nothing, OUTSIDE, ("self", "loader"), ())
-        self._put(module, "_BaseDataLoaderIter._reset", again, _nothing, OUTSIDE, ("self", "loader", "first_iter"), ())
+        self._record_around(module, "_BaseDataLoaderIter.__init__", making, _nothing, OUTSIDE, ("self", "loader"), ())
+        self._record_around(module, "_BaseDataLoaderIter._reset", again, _nothing, OUTSIDE, ("self", "loader", "first_iter"), ())
         self._put_iterators(module, "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
     def _put_stateful(self, module: ModuleType) -> None:
@@ -204,7 +218,7 @@ class LoaderTorch:
 
     def _put_iterators(self, module: ModuleType, single: str, several: str) -> None:
         batches, self_ = self._batches, ("self",)
-        self._put(module, f"{single}._next_data", *batches.around_next_here(), OUTSIDE, self_, (), value=True)
-        self._put(module, f"{several}._next_data", *batches.around_next(), OUTSIDE, self_, self_, value=True)
-        self._put(module, f"{several}._get_data", _begin, batches.after_get_data(), OUTSIDE, (), self_, value=True)
-        self._put(module, f"{several}._try_put_index", *batches.around_put_index(), OUTSIDE, self_, self_)
+        self._record_around(module, f"{single}._next_data", *batches.around_next_here(), OUTSIDE, self_, (), value=True)
+        self._record_around(module, f"{several}._next_data", *batches.around_next(), OUTSIDE, self_, self_, value=True)
+        self._record_around(module, f"{several}._get_data", _entered, batches.after_get_data(), OUTSIDE, (), self_, value=True)
+        self._record_around(module, f"{several}._try_put_index", *batches.around_put_index(), OUTSIDE, self_, self_)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.loader.record_workers import Workers
 
 
-class Items:
+class Samples:
     """Functions that stand around what reads a sample, and what puts samples together.
 
     Args:
@@ -38,7 +38,7 @@ class Items:
         self._inner = recording.name("data", "inner", "index")
         self._items = recording.name("data", "items", "batch")
         self._collate = recording.name("data", "collate", "batch")
-        self._iterables: dict[int, tuple[Any, _Counted]] = {}  # by identity of the fetcher: itself, and its samples
+        self._iterables: dict[int, tuple[Any, _SampleCount]] = {}  # by identity of the fetcher: itself, and its samples
 
     def around_item(self) -> tuple[Any, Any]:
         """Around a dataset's ``__getitem__``; one that calls it again for the same sample (``super()``, another try) is recorded once."""
@@ -124,23 +124,23 @@ class Items:
         iterator = fetcher.dataset_iter
         if hasattr(type(iterator), "state_dict") or type(iterator) is map:
             return
-        counted = _Counted()
+        count = _SampleCount()
         if is_chained(getattr(fetcher, "dataset", None)):
-            counted.chain = iterator
-        self._iterables[id(fetcher)] = (weakref.ref(fetcher, forgetting(self._iterables, id(fetcher))), counted)
-        fetcher.dataset_iter = map(self._stamp(counted), iterator)
+            count.chain = iterator
+        self._iterables[id(fetcher)] = (weakref.ref(fetcher, forgetting(self._iterables, id(fetcher))), count)
+        fetcher.dataset_iter = map(self._stamp(count), iterator)
 
-    def _stamp(self, counted: _Counted) -> Any:
+    def _stamp(self, count: _SampleCount) -> Any:
         here, span, item = self._here, self._span, self._item
 
         def stamp(sample: Any) -> Any:
             end = now()
             args = here.args
-            if counted.chain is not None:
-                args = counted.args_of_chain(here.sources, args)
-            span(item, counted.since, end, args, counted.n)
-            counted.n += 1
-            here.item, counted.since = counted.n, now()
+            if count.chain is not None:
+                args = count.args_of_chain(here.sources, args)
+            span(item, count.since, end, args, count.n)
+            count.n += 1
+            here.item, count.since = count.n, now()
             return sample
 
         return stamp
@@ -161,7 +161,7 @@ class Items:
         return enter, self._workers.around_fetch()[1]
 
 
-class _Counted:
+class _SampleCount:
     """How many samples a fetcher has had, and since when it asks for the next one.
 
     Attributes:

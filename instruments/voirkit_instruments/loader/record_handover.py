@@ -1,7 +1,8 @@
 """What it costs to hand a batch from one process to another on this machine: a program of its own, that prints it as JSON.
 
-torch's loaders send a tensor as a file of shared memory, whose descriptor goes through ``multiprocessing.resource_sharer``: a connection,
-a handshake and a message for each. Here the same is done without torch, in the processor's time of both sides together. It takes 0.1 s.
+torch's loaders send a tensor as a file of shared memory, whose descriptor goes through ``multiprocessing.resource_sharer``: a connection, a
+handshake and a message for each. Here the same is done without torch, in the processor's time of both sides together. It takes 0.1
+s.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PAGES = 4 << 20  # bytes of shared memory that are written
 LONGEST_S = 5.0
 
 
-def measured() -> dict[str, int] | None:
+def measure_handover() -> dict[str, int] | None:
     """``{"call_ns", "tensor_ns", "mb_ns"}``; None where that is not known.
 
     A call of a function of python, a file of shared memory handed over, and a million bytes of it written first.
@@ -30,8 +31,8 @@ def measured() -> dict[str, int] | None:
     command = [sys.executable, "-I", "-S", __file__]
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST_S, check=True)
-        found = json.loads(ended.stdout)
-        return {key: int(found[key]) for key in ("call_ns", "tensor_ns", "mb_ns")}
+        costs = json.loads(ended.stdout)
+        return {key: int(costs[key]) for key in ("call_ns", "tensor_ns", "mb_ns")}
     except (OSError, subprocess.SubprocessError, ValueError, KeyError):
         return None
 
@@ -39,9 +40,9 @@ def measured() -> dict[str, int] | None:
 def _median(work: Callable[[], None], rounds: int) -> int:
     times = []
     for _ in range(rounds):
-        began = process_time_ns()
+        begin_ns = process_time_ns()
         work()
-        times.append(process_time_ns() - began)
+        times.append(process_time_ns() - begin_ns)
     return sorted(times)[len(times) // 2]
 
 
@@ -58,11 +59,11 @@ def main() -> None:
     from multiprocessing import resource_sharer
 
     class Place:
-        here = 0
+        index = 0
 
         def call(self, index: int) -> int:
-            self.here = index
-            return self.here
+            self.index = index
+            return self.index
 
     place = Place()
 
