@@ -86,7 +86,8 @@ class DataFacts:
             found = getattr(found, part, None)
         name = f"{module.__name__}.{path}"
         before, after = passed
-        if not self._patches.record_around(name, found, as_function(enter), as_function(leave), _ANYWHERE, before, after, value, anywhere=compiled):
+        patch = as_function(enter), as_function(leave), _ANYWHERE, before, after, value
+        if not self._patches.record_around(name, found, *patch, anywhere=compiled):
             self._off(name, self._patches.patches.table[name])
 
     def _put_loader(self, module: ModuleType) -> None:
