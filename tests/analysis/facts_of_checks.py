@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from voirkit_instruments.checks.detectors.all_of import DETECTORS
-from voirkit_instruments.checks.detectors.facts import Fact, Facts
+from voirkit_instruments.checks.analyse import DETECTORS
+from voirkit_instruments.checks.analyse_facts import Fact, Facts
 
 
 class Told:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.checks.detectors.all_of import DETECTORS
-from voirkit_instruments.checks.detectors.facts import Fact, Facts
+from voirkit_instruments.checks.analyse import DETECTORS
+from voirkit_instruments.checks.analyse_facts import Fact, Facts
 
 from .facts_of_checks import Told
 

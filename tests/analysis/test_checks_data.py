@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.checks.detectors.all_of import DETECTORS
-from voirkit_instruments.checks.detectors.facts import Fact, Facts
+from voirkit_instruments.checks.analyse import DETECTORS
+from voirkit_instruments.checks.analyse_facts import Fact, Facts
 
 RANDOM, IN_ORDER, DISTRIBUTED = (
     f"torch.utils.data.{name}" for name in ("sampler.RandomSampler", "sampler.SequentialSampler", "distributed.DistributedSampler")

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from voirkit_instruments.checks.record_data_epochs import _figures
-from voirkit_instruments.checks.record_data_values import content, is_ascending, labels, size_of
-from voirkit_instruments.checks.record_data_workers import states
+from voirkit_instruments.checks.record_data import _figures, states
+from voirkit_instruments.checks.record_values import content, is_ascending, labels, size_of
 
 
 class Drawing:

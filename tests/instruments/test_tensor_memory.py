@@ -15,8 +15,7 @@ from conftest import CLEAN
 from parameter_records import Watching
 from torch import nn
 
-from voirkit_instruments.checks.record_data_values import content, labels
-from voirkit_instruments.checks.record_norms import UNKNOWN, digests, largest
+from voirkit_instruments.checks.record_values import UNKNOWN, content, digests, labels, largest
 from voirkit_instruments.dash.board import text_of
 from voirkit_instruments.steps.record_loss import Losses
 from voirkit_instruments.steps.tensor_memory import is_readable

@@ -1,22 +1,41 @@
-"""Behind ``--checks``: records facts of which silent training bugs are reported afterwards (``checks.detectors``). It judges nothing.
+"""Behind ``--checks``: records facts of which silent training bugs are reported afterwards (``analyse``). It judges nothing.
 
-Until the program imports torch nothing is done but to wait for that.
+Here is the one table of the functions of torch that it stands around, checked with torch 2.1 and 2.15. Nothing here imports torch: until the
+program does, it waits. A patch that does not fit switches itself off and is reported by its name.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from types import FunctionType
+
+from voirkit import inherit
 from voirkit.imports import when_imported
-from voirkit_instruments.checks.record_facts import Facts
+from voirkit.intercept import Patches
+from voirkit.probes.around import Around
+from voirkit_instruments.checks.record_backward import Graphs
+from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
+from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts
+from voirkit_instruments.checks.record_models import LossFacts, ModelFacts
+from voirkit_instruments.checks.record_optimizers import OptimizerFacts
 from voirkit_instruments.once import once
+from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
     from typing import Any
 
+    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
-    from voirkit.runner.overseer import Overseer
+
+BEGIN = "voirkit_instruments.checks.record:record_in_child"
+_LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
+_PAIRS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
+
+_patches: TorchPatches | None = None  # those of this process
 
 
 class Checks:
@@ -24,42 +43,40 @@ class Checks:
 
     Args:
         ov: The overseer.
-        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its own.
     """
 
-    def __init__(self, ov: Overseer, recorder: Any = None) -> None:
-        if recorder is None:
-            from voirkit.trace import recorder
+    def __init__(self, ov: Overseer) -> None:
+        from voirkit.trace import recorder
+
         self._ov = ov
         self._facts = Facts(recorder, ov.warn)
-        self._parts: list[Any] = []
+        self._patches: list[TorchPatches] = []
         self._over = False
 
     def watched(self) -> None:
         """Recording has begun: a run without any other fact was watched all the same."""
         self._facts.mark("on")
 
-    def begin(self, torch: ModuleType) -> None:
-        """torch has been imported."""
+    def torch_imported(self, torch: ModuleType) -> None:
+        """torch is there."""
         if self._over:
             return
         try:
-            from voirkit_instruments.checks.record_data import DataFacts
-            from voirkit_instruments.checks.record_torch import TorchFacts
-
-            for part in (TorchFacts, DataFacts):
-                self._parts.append(part(self._facts, torch, self._ov))
-                self._parts[-1].put()
+            for kind in (TrainingPatches, DataPatches):
+                self._patches.append(kind(self._facts, torch, self._ov))
+                self._patches[-1].install()
+            inherit.watch(BEGIN, offered)
         except Exception as exc:  # a torch that is not like any known one
-            self._ov.warn(f"checks: not all can be seen of torch ({type(exc).__name__}: {exc}).")
+            self._ov.warn(f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc}).")
 
     def end(self) -> None:
         """The program has ended: put torch back as it was."""
         self._over = True
-        self._facts.cost.report()
-        for part in reversed(self._parts):
+        inherit.unwatch(BEGIN)
+        self._facts.looks.finish()
+        for patches in reversed(self._patches):
             try:
-                part.remove()
+                patches.remove()
             except Exception as exc:
                 self._ov.warn(f"checks: {type(exc).__name__}: {exc}.")
 
@@ -69,7 +86,7 @@ def checks(ov: Overseer) -> Iterator[Phase]:
     """Record facts while the script runs."""
     yield ov.phases.parse_args
     watching = Checks(ov)
-    when_imported("torch", watching.begin)
+    when_imported("torch", watching.torch_imported)
     try:
         yield ov.phases.load_script
         watching.watched()
@@ -81,3 +98,217 @@ def checks(ov: Overseer) -> Iterator[Phase]:
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     """As the option asks."""
     return checks(ov)
+
+
+class TorchPatches:
+    """Some functions of torch that facts are taken from.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+        ov: The overseer; None in a process that multiprocessing has started.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
+        self._facts, self._torch, self._ov = facts, torch, ov
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Put the patches in place, each as soon as its module is there. torch has been imported."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Put all back as it was."""
+        self._patches.remove()
+        if self._ov is not None:
+            rows = [{"name": name, "why_not": why or None} for name, why in self._patches.table.items()]
+            self._ov.summary.setdefault("patches", []).extend(rows)
+
+    def _when(self, module: str, put: Callable[[ModuleType], None]) -> None:
+        self._patches.when(module, put, self._off)
+
+    def _off(self, name: str, why: str) -> None:
+        self._patches.table[name] = why
+        if self._ov is not None:
+            self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
+
+    def _around(
+        self, most: int, enter: Any, leave: Any, passed: tuple[str, ...], left: tuple[str, ...] | None = None, value: bool = False,
+        compiled: bool = True,
+    ) -> Around:  # fmt: skip
+        """As ``Around``; ``compiled``: torch.compile may look at the function."""
+        return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, value, COMPILING if compiled else (), left)
+
+    def _put(self, module: ModuleType, path: str, around: Around) -> None:
+        function: Any = module
+        for part in path.split("."):
+            function = getattr(function, part, None)
+        self._put_function(f"{module.__name__}.{path}", innermost(function), around)
+
+    def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
+        if not self._patches.around(name, function, around, qualname):
+            self._off(name, self._patches.table[name])
+
+
+class TrainingPatches(TorchPatches):
+    """The optimizer, the gradients and the model."""
+
+    def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
+        super().__init__(facts, torch, ov)
+        models = ModelFacts(facts, torch)
+        graphs = Graphs(facts, torch, models)
+        optimizers = self._optimizers = OptimizerFacts(facts, torch, models, graphs)
+        losses = LossFacts(facts, torch)
+        self._step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("self",))
+        self._decorated_step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("args",))
+        self._made = self._around(DEAF, optimizers.enter_made, self._leave_made, ("self",))
+        self._zero_grad = self._around(BACKWARD, optimizers.enter_zero_grad, optimizers.leave_zero_grad, ("self",))
+        self._backward = self._around(FORWARD, graphs.enter_backward(optimizers), graphs.leave_backward, ("tensors",))
+        self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
+        enter, leave = as_function(optimizers.enter_scheduler), as_function(optimizers.leave_scheduler)
+        # Their module has no torch that could be asked whether it is being compiled.
+        self._scheduler = Around(facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True)
+        self._scheduler_without_epoch = Around(facts.here, BACKWARD, enter, leave, ("self",), unasked=True)
+        self._scaler = self._around(BACKWARD, optimizers.enter_scaler, optimizers.leave_scaler, ("optimizer",))
+        self._losses = {name: self._around(FORWARD, *losses.around(name), ("input",)) for name in _LOSSES}
+        self._losses |= {name: self._around(FORWARD, *losses.around_pair(name), ("input", "target", "reduction")) for name in _PAIRS}
+
+    def install(self) -> None:
+        """As above."""
+        for name, path, around in (
+            ("torch.nn.modules.module", "Module._wrapped_call_impl", self._call),
+            ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
+            ("torch.autograd", "backward", self._backward),
+            ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grad),
+            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
+            *(("torch.nn.functional", name, around) for name, around in self._losses.items()),
+        ):
+            self._when(name, partial(self._put, path=path, around=around))
+        self._when("torch.optim.lr_scheduler", self._put_schedulers)
+        for name in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
+            self._when(name, self._put_scaler)
+        self._when("torch.optim.optimizer", self._put_steps)
+
+    def remove(self) -> None:
+        """Put all back as it was, after a last look."""
+        self._optimizers.finish()
+        super().remove()
+
+    def _put_schedulers(self, module: ModuleType) -> None:
+        for name in _SCHEDULERS:
+            step = vars(getattr(module, name, object)).get("step")
+            if type(step) is FunctionType:
+                step = innermost(step)
+                with_epoch = "epoch" in step.__code__.co_varnames[: step.__code__.co_argcount]
+                around = self._scheduler if with_epoch else self._scheduler_without_epoch
+                self._put_function(f"{module.__name__}.{name}.step", step, around)
+
+    def _put_scaler(self, module: ModuleType) -> None:
+        step = vars(module.GradScaler).get("step")  # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
+        if step is not None:
+            self._put_function(f"{module.__name__}.GradScaler.step", innermost(step), self._scaler)
+
+    # optimizers: the step of a class is decorated anew when its first optimizer is made
+
+    def _put_steps(self, module: ModuleType) -> None:
+        for kind in steppers(module.Optimizer):
+            self._put_step(kind)
+
+    def _leave_made(self, _began: int, was: int, optimizer: Any) -> None:
+        self._facts.here.inside = was
+        try:
+            self._facts.trains()
+            self._put_step(type(optimizer))
+        except Exception as exc:
+            self._facts.failed("an optimizer", exc)
+
+    def _put_step(self, kind: type) -> None:
+        name, function, qualname = step_of(kind)
+        if function is None:
+            self._off(name, "is not written in Python")
+        else:
+            self._put_function(name, function, self._decorated_step if qualname else self._step, qualname)
+
+
+class DataPatches(TorchPatches):
+    """Loaders, their workers, and ranks."""
+
+    def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
+        super().__init__(facts, torch, ov)
+        self.drawing = Drawing(facts, torch)
+        self._epochs = Epochs(facts, torch, self.drawing)
+        self._ranks = Ranks(facts, torch)
+
+    def install(self) -> None:
+        """As above."""
+        global _patches
+        self._when("torch.utils.data.dataloader", self._put_loader)
+        self._when("torch.utils.data._utils.fetch", self._put_fetch)
+        self._when("torch.nn.parallel.distributed", self._put_parallel)
+        self._when("torch.distributed.distributed_c10d", self._put_collectives)
+        self._facts.after_look.append(self._ranks.compare)
+        _patches = self
+
+    def remove(self) -> None:
+        """Put all back as it was."""
+        global _patches
+        _patches = None
+        super().remove()
+
+    # These functions are rarely called, so that no level (DEAF is the highest) keeps one of them from being seen.
+
+    def _data(self, enter: Any, leave: Any, passed: tuple[str, ...] = (), left: tuple[str, ...] = ("self",), value: bool = False) -> Around:
+        return self._around(DEAF, enter, leave, passed, left, value, compiled=False)
+
+    def _put_loader(self, module: ModuleType) -> None:
+        epochs = self._epochs
+        for path, around in (
+            ("DataLoader.__init__", self._data(epochs.enter_made, epochs.leave_made, ("shuffle",))),
+            ("_BaseDataLoaderIter.__init__", self._data(epochs.enter_iterator, epochs.leave, ("self", "loader"), ())),
+            ("_BaseDataLoaderIter._reset", self._data(epochs.enter_again, epochs.leave, ("self", "first_iter"), ())),
+            ("_BaseDataLoaderIter._next_index", self._data(epochs.enter, epochs.leave_index, value=True)),
+            ("_BaseDataLoaderIter.__next__", self._data(epochs.enter, epochs.leave_next, value=True)),
+            ("DataLoader.__len__", self._data(epochs.enter, epochs.leave_len, value=True)),
+        ):
+            self._put(module, path, around)
+
+    def _put_fetch(self, module: ModuleType) -> None:
+        drawing = self.drawing
+        self._put(module, "_BaseDatasetFetcher.__init__", self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ()))
+        fetch = self._data(drawing.enter, drawing.leave_fetch, value=True)
+        for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+            self._put(module, f"{kind}.fetch", fetch)
+
+    def _put_parallel(self, module: ModuleType) -> None:
+        self._put(module, "DistributedDataParallel.forward", self._around(DEAF, self._ranks.enter_parallel, self._ranks.leave, ()))
+
+    def _put_collectives(self, module: ModuleType) -> None:
+        around = self._around(DEAF, self._ranks.enter_collective, self._ranks.leave, ("tensor",), ())
+        for name in ("all_reduce", "broadcast", "all_gather", "reduce"):
+            self._put(module, name, around)
+
+
+# in processes that multiprocessing starts
+
+
+def offered() -> dict[str, Any] | None:
+    """What such a process needs."""
+    return None if _patches is None else {"making": _patches.drawing.making}
+
+
+def record_in_child(offer: dict[str, Any]) -> None:
+    """In such a process: see what its workers draw, once it has torch."""
+    from voirkit.errors import tell
+    from voirkit.trace import recorder
+
+    if _patches is not None or not recorder.is_recording():
+        return
+    facts = Facts(recorder, tell)
+
+    def imported(torch: ModuleType) -> None:
+        if _patches is None:
+            data = DataPatches(facts, torch, None)
+            data.install()
+            data.drawing.making = offer["making"]
+
+    when_imported("torch", imported)

@@ -1,142 +1,508 @@
-"""Which functions of torch ``--checks`` stands around to see data and ranks: the one table of them. Checked with torch 2.1 and 2.15.
+"""Epochs of loaders, as the process that asks for batches sees them: which samples were asked for, in which order, with which labels.
 
-Nothing here imports torch; a patch that does not fit switches itself off and is told by its name.
+One fact ``epoch`` when a loop over a loader has come to its end; of a loop that was left before, none. Only what torch itself asks of
+samplers is looked at: nothing is drawn, and nothing of the program's is called.
 """
 
 from __future__ import annotations
 
-from voirkit.intercept import ThreadState, when_there
-from voirkit.processes import inherit
-from voirkit_instruments.checks.record_data_epochs import Epochs
-from voirkit_instruments.checks.record_data_ranks import Ranks
-from voirkit_instruments.checks.record_data_workers import Drawing
-from voirkit_instruments.loader.record_operations import LoaderPatches
-from voirkit_instruments.steps.torch_functions import as_function
+import random
+import sys
+import time
+import weakref
+from array import array
+from itertools import count
+from pickle import dumps
+from types import ModuleType as Module
+from zlib import crc32
+
+from voirkit.probes.around import ABSENT
+from voirkit.runs.ranks import rank_and_world_size
+from voirkit_instruments.calls.record_quiet import quiet
+from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
+from voirkit_instruments.loader.record_items import whole
+from voirkit_instruments.loader_numbers import Ordinals, forgetting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
     from typing import Any
 
     from voirkit_instruments.checks.record_facts import Facts
 
-BEGIN = "voirkit_instruments.checks.record_data:begin"
-_ANYWHERE = 9  # these functions are rarely called: nothing keeps one of them from being told
 
-_here: DataFacts | None = None
+now = time.perf_counter_ns
+
+_MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
+_MOST_PASSES = 5000
+_MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
+_CONTENTS = 2  # batches of an epoch of which it is told whether they hold the same as another rank's
 
 
-class DataFacts:
-    """The patches of ``--checks`` on loaders, their workers, and ranks.
+class Epoch:
+    """What is known of one pass over a loader.
+
+    Attributes:
+        args: Of its fact.
+        began: When it began, and ``where``.
+        indices: All that were asked for so far; None: they are no whole numbers, or too many.
+        ends: How many there were after each batch.
+        exhausted: Whether the sampler had no more.
+        runs, classes: How often a label was another than the one before, and how many samples have each; None: no labels are known.
+        contents: Of the first batches.
+        told: Whether its fact is written.
+    """
+
+    __slots__ = (
+        "args",
+        "batches",
+        "began",
+        "classes",
+        "contents",
+        "ends",
+        "exhausted",
+        "indices",
+        "last",
+        "loader",
+        "runs",
+        "told",
+        "where",
+    )
+
+    def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
+        self.loader, self.where, self.args, self.began = loader, where, args, now()
+        self.indices: array[int] | None = array("q") if args["map"] else None
+        self.ends: list[int] = []
+        self.exhausted = self.told = False
+        self.batches = self.runs = 0
+        self.classes: dict[Any, int] | None = {} if args["map"] else None
+        self.last: Any = None
+        self.contents: list[int | None] = []
+
+
+class Epochs:
+    """Functions that stand around those of loaders and their iterators.
 
     Args:
         facts: Where facts are written.
         torch: The module.
-        ov: The overseer; None in a process that was started anew.
+        drawing: What workers draw; told whose workers are made.
     """
 
-    def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
-        self._facts, self._ov = facts, ov
-        self._patches = LoaderPatches(type("ThreadState", (ThreadState,), {})())  # only its level is asked
-        self._drawing = Drawing(facts, torch)
-        self._epochs = Epochs(facts, torch, self._drawing)
-        self._ranks = Ranks(facts, torch)
-        self.torch = torch
+    def __init__(self, facts: Facts, torch: ModuleType, drawing: Drawing) -> None:
+        self._facts, self._torch, self._drawing = facts, torch, drawing
+        self._name = facts.name("epoch")
+        self._ordinals, self._numbers = Ordinals(), count()
+        self._of_several = rank_and_world_size()[1] > 1
+        self._made: dict[int, tuple[Any, str | None, Any]] = {}  # by identity of a loader: itself, where it was made, its shuffle
+        self._said: dict[int, tuple[Any, int]] = {}  # by identity of a sampler: itself, and the length that the program was told
+        self._passes: dict[int, tuple[Any, Epoch]] = {}  # by identity of an iterator
 
-    def put(self) -> None:
-        """Put the patches in place, each as soon as its module is there. torch has been imported."""
-        global _here
-        for module, put in (
-            ("torch.utils.data.dataloader", self._put_loader),
-            ("torch.utils.data._utils.fetch", self._put_fetch),
-            ("torch.nn.parallel.distributed", self._put_parallel),
-            ("torch.distributed.distributed_c10d", self._put_collectives),
-        ):
-            when_there(module, put, self._off)
-        self._facts.after_look.append(self._ranks.look)
-        _here = self
-        if self._ov is not None:
-            inherit.watch(BEGIN, offered)
+    def enter(self, *_: Any) -> int:
+        """Before what is only to be known of after."""
+        return 1
 
-    def remove(self) -> None:
-        """Put all back as it was."""
-        global _here
-        _here = None
-        inherit.unwatch(BEGIN)
-        self._patches.remove()
-        table = self._patches.patches.table
-        if self._ov is not None:
-            self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+    def leave(self, _began: int, _was: int, *_: Any) -> None:
+        """After what is only to be known of before."""
 
-    @property
-    def drawing(self) -> Drawing:
-        """What workers draw."""
-        return self._drawing
+    def enter_made(self, shuffle: Any) -> Any:
+        """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
+        return (shuffle,)
 
-    def _off(self, name: str, why: str) -> None:
-        self._patches.patches.table[name] = why
-        if self._ov is not None:
-            self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
+    def leave_made(self, began: Any, _was: int, loader: Any) -> None:
+        """After it."""
+        try:
+            key = id(loader)
+            shuffle = began[0] if began and type(began[0]) is bool else None
+            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.places.of(sys._getframe(1)), shuffle)
+        except Exception as exc:
+            self._facts.failed("a loader", exc)
 
-    def _put(
-        self, module: ModuleType, path: str, enter: Any, leave: Any, *passed: Any, value: bool = False, compiled: bool = False
-    ) -> None:
-        found: Any = module
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        name = f"{module.__name__}.{path}"
-        before, after = passed
-        patch = as_function(enter), as_function(leave), _ANYWHERE, before, after, value
-        if not self._patches.record_around(name, found, *patch, anywhere=compiled):
-            self._off(name, self._patches.patches.table[name])
+    def leave_len(self, _began: int, _was: int, loader: Any, value: Any) -> None:
+        """After the program asked for a loader's number of batches."""
+        try:
+            if type(value) is int:
+                key = id(loader)
+                self._said[key] = (weakref.ref(loader, forgetting(self._said, key)), value)
+        except Exception as exc:
+            self._facts.failed("a loader's length", exc)
 
-    def _put_loader(self, module: ModuleType) -> None:
-        epochs, self_ = self._epochs, ("self",)
-        self._put(module, "DataLoader.__init__", epochs.enter_made, epochs.leave_made, ("shuffle",), self_)
-        self._put(module, "_BaseDataLoaderIter.__init__", epochs.enter_iterator, epochs.leave, ("self", "loader"), ())
-        self._put(module, "_BaseDataLoaderIter._reset", epochs.enter_again, epochs.leave, ("self", "first_iter"), ())
-        self._put(module, "_BaseDataLoaderIter._next_index", epochs.enter, epochs.leave_index, (), self_, value=True)
-        self._put(module, "_BaseDataLoaderIter.__next__", epochs.enter, epochs.leave_next, (), self_, value=True)
-        self._put(module, "DataLoader.__len__", epochs.enter, epochs.leave_len, (), self_, value=True)
+    def enter_iterator(self, iterator: Any, loader: Any) -> int:
+        """Before ``_BaseDataLoaderIter.__init__``."""
+        try:
+            number = next(self._numbers)
+            if number >= _MOST_PASSES:
+                return 1
+            epoch = Epoch(
+                self._ordinals.of(loader), self._facts.places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
+            )
+            epoch.args["turn"] = 0
+            key = id(iterator)
+            self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
+            self._drawing.making = number
+            said = self._said.get(id(loader))
+            epoch.args["said"] = said[1] if said is not None and said[0]() is loader else -1
+        except Exception as exc:
+            self._facts.failed("a loader's iterator", exc)
+        return 1
 
-    def _put_fetch(self, module: ModuleType) -> None:
-        drawing, self_ = self._drawing, ("self",)
-        self._put(module, "_BaseDatasetFetcher.__init__", drawing.enter_made, drawing.leave, ("self", "dataset"), ())
-        for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            self._put(module, f"{kind}.fetch", drawing.enter, drawing.leave_fetch, (), self_, value=True)
+    def enter_again(self, iterator: Any, first_iter: Any) -> int:
+        """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins again."""
+        try:
+            if not first_iter and (before := self._of(iterator)) is not None:
+                args = {**before.args, "turn": before.args["turn"] + 1}
+                epoch = Epoch(before.loader, self._facts.places.of(sys._getframe(2)), args)
+                self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
+        except Exception as exc:
+            self._facts.failed("a loader's iterator", exc)
+        return 1
 
-    def _put_parallel(self, module: ModuleType) -> None:
-        self._put(module, "DistributedDataParallel.forward", self._ranks.enter_parallel, self._ranks.leave, (), (), compiled=True)
+    def leave_index(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
+        """After the sampler was asked for the next index, or those of a batch."""
+        try:
+            epoch = self._of(iterator)
+            if epoch is None or epoch.exhausted:
+                return
+            if value is ABSENT:
+                epoch.exhausted = sys.exc_info()[0] is StopIteration
+            elif epoch.indices is not None:
+                _add(epoch, value)
+        except Exception as exc:
+            self._facts.failed("a sampler", exc)
 
-    def _put_collectives(self, module: ModuleType) -> None:
-        ranks = self._ranks
-        for name, tensor in (("all_reduce", "tensor"), ("broadcast", "tensor"), ("all_gather", "tensor"), ("reduce", "tensor")):
-            self._put(module, name, ranks.enter_collective, ranks.leave, (tensor,), (), compiled=True)
+    def leave_next(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
+        """After a batch was asked for."""
+        try:
+            epoch = self._of(iterator)
+            if epoch is None:
+                return
+            if value is ABSENT:
+                if sys.exc_info()[0] is StopIteration:
+                    self._tell(epoch)
+                return
+            epoch.batches += 1
+            if len(epoch.contents) < _CONTENTS and self._of_several:
+                epoch.contents.append(content(self._torch, value))
+            if epoch.classes is not None:
+                self._look_at_labels(epoch, value)
+        except Exception as exc:
+            self._facts.failed("a batch", exc)
+
+    def _of(self, iterator: Any) -> Epoch | None:
+        known = self._passes.get(id(iterator))
+        return known[1] if known is not None and known[0]() is iterator else None
+
+    def _described(self, loader: Any) -> dict[str, Any]:
+        """What a loader is made of, from its own attributes alone."""
+        given = vars(loader)
+        data = sys.modules["torch.utils.data"]
+        dataset, batched = given.get("dataset"), given.get("batch_sampler")
+        cut = _attributes(batched)
+        sampler = cut.get("sampler") if type(batched) is data.BatchSampler else batched if batched is not None else given.get("sampler")
+        chosen = _attributes(sampler)
+        made = self._made.get(id(loader))
+        where, shuffle = made[1:] if made is not None and made[0]() is loader else (None, None)
+        return {
+            "made": where, "shuffle": shuffle, "map": not issubclass(type(dataset), data.IterableDataset),
+            "dataset": type(dataset).__qualname__, "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
+            "replacement": chosen.get("replacement") is True, "replicas": _whole(chosen.get("num_replicas")),
+            "workers": _whole(given.get("num_workers")), "batch_size": _whole(cut.get("batch_size", given.get("batch_size"))),
+            "size": size_of(dataset), "ordered": is_ascending(data, dataset),
+        }  # fmt: skip
+
+    def _look_at_labels(self, epoch: Epoch, batch: Any) -> None:
+        found = labels(self._torch, batch)
+        classes = epoch.classes
+        if found is None or classes is None or len(classes) > _MOST_CLASSES or epoch.batches * len(found) > _MOST_LABELS:
+            epoch.classes = None  # those of a part say nothing
+            return
+        for label in found:
+            epoch.runs += label != epoch.last or not classes
+            epoch.last = label
+            classes[label] = classes.get(label, 0) + 1
+
+    def _tell(self, epoch: Epoch) -> None:
+        if epoch.told:
+            return
+        epoch.told = True
+        args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
+        if epoch.indices is not None:
+            args |= _figures(epoch.indices, epoch.ends, args["size"])
+        if epoch.classes:
+            n = sum(epoch.classes.values())
+            random = n + 1 - sum(k * k for k in epoch.classes.values()) / n  # how often another label is expected if the order is random
+            args |= {"labels": n, "classes": len(epoch.classes), "runs": epoch.runs, "random_runs": round(random, 1)}
+        if epoch.contents and None not in epoch.contents:
+            args["content"] = crc32(array("q", [value for value in epoch.contents if value is not None]).tobytes())
+        self._facts.span(self._name, epoch.began, now(), self._facts.arguments(epoch.where, **args), epoch.loader)
 
 
-# in processes that multiprocessing starts anew
+def _add(epoch: Epoch, value: Any) -> None:
+    """More indices were asked for: one, or those of a batch."""
+    indices = epoch.indices
+    assert indices is not None
+    given = value if type(value) in (list, tuple) else [value]
+    if set(map(type, given)) - {int}:
+        given = [whole(index) for index in given]
+        if -1 in given:  # a name, a pair ...
+            epoch.indices = epoch.classes = None
+            return
+    if epoch.classes is not None and list(given) != list(range(len(indices), len(indices) + len(given))):
+        epoch.classes = None  # labels are of use where the order is the dataset's
+    indices.extend(given)
+    epoch.ends.append(len(indices))
+    if len(indices) > _MOST:
+        epoch.indices = None
 
 
-def offered() -> dict[str, Any] | None:
-    """What a process needs that is started anew."""
-    return None if _here is None else {"making": _here.drawing.making}
+def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
+    """What is told of the indices of an epoch.
+
+    Args:
+        indices: In the order in which they were asked for.
+        ends: How many there were after each batch.
+        size: How many samples the dataset has; -1: unknown.
+    """
+    n = len(indices)
+    distinct, missed, first, chosen = _counted(indices, size)
+    figures = {
+        "n": n, "distinct": distinct, "order": crc32(indices.tobytes()), "set": chosen,
+        "sequential": n > 1 and indices[-1] - indices[0] == n - 1 and indices == array("q", range(indices[0], indices[0] + n)),
+        "at_seams": sum(1 for end in ends[:-1] if 0 < end < n and indices[end - 1] == indices[end]),
+    }  # fmt: skip
+    return figures if size < 0 else {**figures, "missed": missed, "missed_first": first}
 
 
-def begin(offer: dict[str, Any]) -> None:
-    """In such a process: see what its workers draw, once it has torch."""
-    from voirkit.errors import tell
-    from voirkit.imports import when_imported
-    from voirkit.trace import recorder
-    from voirkit_instruments.checks.record_facts import Facts
+def _counted(indices: array[int], size: int) -> tuple[int, int, int, int]:
+    """How many distinct indices there are, how many below ``size`` are missing, the first of these (or -1), and a digest of the set."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not indices:
+        chosen = set(indices)
+        present: Any = sorted(chosen)
+        missing: Any = [index for index in range(size) if index not in chosen] if len(chosen) < size else []
+        digest = crc32(array("q", present).tobytes())
+    else:  # a million indices in 0.1 s
+        present = numpy.unique(numpy.frombuffer(indices, dtype=numpy.int64))
+        missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True) if len(present) < size else []
+        digest = crc32(present.tobytes())
+    return len(present), len(missing), int(missing[0]) if len(missing) else -1, digest
 
-    if _here is not None or not recorder.is_recording():
-        return
-    facts = Facts(recorder, tell)
 
-    def imported(torch: ModuleType) -> None:
-        if _here is None:
-            data = DataFacts(facts, torch, None)
-            data.put()
-            data.drawing.making = offer["making"]
+def _attributes(thing: Any) -> dict[str, Any]:
+    """What an object keeps itself; what it computes is not asked for."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found
 
-    when_imported("torch", imported)
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else -1
+
+
+_FETCHES, _WORKER_CONTENTS = 16, 2  # batches of a fetcher after which generators are looked at; whose content is told
+_MOST_EPOCHS = 200
+_MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3  # of a dataset that are searched for generators
+
+
+class Fetching:
+    """What is known of one fetcher: an epoch of one worker.
+
+    Attributes:
+        place: Which iterator's, which of its turns, which worker; -1: no worker.
+        before: The state of each generator, of which nothing is told yet.
+        n: How many batches it has prepared.
+    """
+
+    __slots__ = ("before", "n", "place")
+
+    def __init__(self, place: dict[str, int], before: dict[str, int]) -> None:
+        self.place, self.before, self.n = place, before, 0
+
+
+class Drawing:
+    """Functions that stand around those of fetchers.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+
+    Attributes:
+        making: The number of the iterator that was made last; in a worker that is its own.
+    """
+
+    making = -1
+
+    def __init__(self, facts: Facts, torch: ModuleType) -> None:
+        self._facts, self._torch = facts, torch
+        self._turns: dict[int, int] = {}
+        self._fetching: dict[int, tuple[Any, Fetching]] = {}
+
+    def enter(self, *_: Any) -> int:
+        """Before what is only to be known of after."""
+        return 1
+
+    def leave(self, _began: int, _was: int, *_: Any) -> None:
+        """After what is only to be known of before."""
+
+    def enter_made(self, fetcher: Any, dataset: Any) -> int:
+        """Before ``_BaseDatasetFetcher.__init__``: a worker is about to begin, once its generators are seeded."""
+        try:
+            info = sys.modules["torch.utils.data"].get_worker_info()
+            turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
+            if max(self.making, turn) >= _MOST_EPOCHS:
+                return 1
+            place = {"iterator": self.making, "turn": turn, "worker": -1 if info is None else info.id}
+            key = id(fetcher)
+            fetching = Fetching(place, states(self._torch, dataset))
+            self._fetching[key] = (weakref.ref(fetcher, forgetting(self._fetching, key)), fetching)
+        except Exception as exc:
+            self._facts.failed("a worker's generators", exc)
+        return 1
+
+    def leave_fetch(self, _began: int, _was: int, fetcher: Any, value: Any) -> None:
+        """After a batch was prepared."""
+        try:
+            known = self._fetching.get(id(fetcher))
+            if known is None or known[0]() is not fetcher:
+                return
+            fetching = known[1]
+            if value is ABSENT or fetching.n >= _FETCHES:
+                return
+            fetching.n += 1
+            if fetching.before:
+                self._look(fetching, fetcher.dataset)
+            if fetching.n <= _WORKER_CONTENTS and fetching.place["worker"] >= 0 and hasattr(fetcher, "dataset_iter"):
+                held = content(self._torch, value)
+                if held is not None:
+                    self._facts.mark("held", None, held, **fetching.place, batch=fetching.n)
+        except Exception as exc:
+            self._facts.failed("a worker's generators", exc)
+
+    def _look(self, fetching: Fetching, dataset: Any) -> None:
+        after = states(self._torch, dataset)
+        for which, before in list(fetching.before.items()):
+            if after.get(which) != before:
+                del fetching.before[which]
+                if which in after:
+                    told = {"which": which, "before": before, "after": after[which], "batch": fetching.n}
+                    self._facts.mark("drawn", None, 0, **fetching.place, **told)
+
+
+def states(torch: ModuleType, dataset: Any) -> dict[str, int]:
+    """Digests of the states of all generators that a dataset may draw from, by what they are called."""
+    found = {"random": crc32(array("Q", random.getstate()[1]).tobytes())}
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        found["numpy.random"] = crc32(dumps(numpy.get_state()))
+    if is_quiet(torch):
+        with quiet(), torch._C.DisableTorchFunction():
+            found["torch"] = crc32(torch.get_rng_state().numpy())
+    for name, generator in _own(torch, dataset):
+        state = _state(torch, generator)
+        if state is not None:
+            found[name] = state
+    return found
+
+
+def _state(torch: ModuleType, generator: Any) -> int | None:
+    numpy = sys.modules.get("numpy.random")
+    if type(generator) is random.Random:
+        return crc32(array("Q", generator.getstate()[1]).tobytes())
+    if numpy is not None and type(generator) is numpy.Generator:
+        return crc32(dumps(generator.bit_generator.state))
+    if numpy is not None and type(generator) is numpy.RandomState:
+        return crc32(dumps(generator.get_state()))
+    if type(generator) is torch.Generator and generator.device.type == "cpu":
+        return crc32(generator.get_state().numpy())
+    return None
+
+
+def _own(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
+    """The generators that a dataset keeps, and those of what it is made of (transforms, datasets), with the path to each."""
+    numpy = sys.modules.get("numpy.random")
+    kinds = (random.Random, torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
+    seen: set[int] = set()
+    left: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
+    while left and len(seen) < _MOST_OBJECTS:
+        path, thing, depth = left.pop(0)
+        if id(thing) in seen or isinstance(thing, type | Module | torch.Tensor | str | bytes):
+            continue
+        seen.add(id(thing))
+        if type(thing) in kinds:
+            yield path, thing
+        elif depth < _DEEPEST:
+            if type(thing) in (list, tuple) and len(thing) <= _MOST_PARTS:
+                left += [(f"{path}[{at}]", inner, depth + 1) for at, inner in enumerate(thing)]
+            elif type(thing) not in (list, tuple, dict, int, float, bool, type(None)):
+                try:
+                    given = object.__getattribute__(thing, "__dict__")
+                except AttributeError:
+                    continue
+                left += [(f"{path}.{name}", inner, depth + 1) for name, inner in list(given.items())[:_MOST_PARTS]]
+
+
+_MOST_SIZES = 48  # parameters of which the size is told
+
+
+class Ranks:
+    """What is told of ranks.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType) -> None:
+        self._facts, self._torch = facts, torch
+        self._told: set[str] = set()
+        self._world = rank_and_world_size()[1]
+        if self._world > 1:
+            facts.mark("world", None, self._world)
+
+    def enter_parallel(self, *_: Any) -> int:
+        """Before ``DistributedDataParallel.forward``."""
+        try:
+            self._once("parallel")
+        except Exception as exc:
+            self._facts.failed("a parallel model", exc)
+        return 1
+
+    def enter_collective(self, tensor: Any) -> int:
+        """Before a collective of the program's own; one number, such as a loss, is none."""
+        try:
+            if "collective" not in self._told and getattr(tensor, "numel", int)() > 1:
+                self._once("collective")
+        except Exception as exc:
+            self._facts.failed("a collective", exc)
+        return 1
+
+    def leave(self, _began: int, _was: int, *_: Any) -> None:
+        """After what is only to be known of before."""
+
+    def _once(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            self._facts.mark(name, self._facts.where())
+
+    def compare(self, which: int, n: int, where: str | None, parameters: list[Any]) -> None:
+        """At a look of an optimizer.
+
+        Args:
+            which: Its number.
+            n: How many steps it has done.
+            where: The line of the step.
+            parameters: All that it holds.
+        """
+        try:
+            if self._world < 2:
+                return
+            shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
+            sizes = digests(self._torch, parameters[:_MOST_SIZES])
+            if sizes and min(sizes) >= 0:
+                told = ",".join(map(repr, sizes))
+                self._facts.mark("weights", where, n, optimizer=which, shapes=shapes, parameters=len(parameters), sizes=told)
+        except Exception as exc:
+            self._facts.failed("parameters of ranks", exc)

@@ -13,9 +13,9 @@ import weakref
 from operator import itemgetter
 
 from voirkit_instruments.calls.record_quiet import quiet
+from voirkit_instruments.checks.record_backward import _NAMED, Graphs, Unheld, shown
 from voirkit_instruments.checks.record_facts import DEAF, STEP
-from voirkit_instruments.checks.record_graph import _NAMED, Graphs, Unheld, shown
-from voirkit_instruments.checks.record_norms import digests, is_plain, is_quiet, largest
+from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet, largest
 from voirkit_instruments.loader_numbers import forgetting
 from voirkit_instruments.values import number
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from voirkit.analysis.steps import Table
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
+
 
 KIND = "check"
 # Facts of every step; of a long run the first and the last are read, which tell all that the detectors ask.
@@ -185,3 +186,151 @@ def _read(run: Run, found: list[Fact], counts: dict[str, int]) -> None:
         if text not in parsed:
             parsed[text] = json.loads(text)
         found.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
+
+
+LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or a change from one stage to another, is not its rule
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a detector says.
+
+    Attributes:
+        found: Whether the bug is there; None: it can not be told.
+        because: Why, in a sentence.
+        at: The fact at which it was first seen: tells step and line.
+        next: What to do about it; empty if nothing was found.
+        evidence: The figures that it rests on.
+        looks: At how many steps, batches or epochs it was looked for; None: at each step of the optimizers.
+    """
+
+    found: bool | None
+    because: str
+    at: Fact | None = None
+    next: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    looks: int | None = None
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Something that is looked for.
+
+    Attributes:
+        name: As it stands in the summary, the table and docs/checks.md: ``missing-zero-grad``.
+        decide: Tells from the facts of all ranks.
+        needs: Names of facts of which there must be at least one; without, it can not be told.
+    """
+
+    name: str
+    decide: Callable[[Facts], Finding]
+    needs: tuple[str, ...] = ()
+
+    def ask(self, facts: Facts) -> dict[str, Any]:
+        """Its entry in ``summary["checks"]``."""
+        missing = [name for name in self.needs if not facts.has(name)]
+        if missing and not any(facts.has(name) for name in _TRAINING):
+            finding = Finding(None, "No training was seen: no backward pass, and no step of a torch optimizer.")
+        elif missing:
+            finding = Finding(None, f"No {_WORDS.get(missing[0], missing[0].replace('_', ' '))} was seen.")
+        else:
+            try:
+                finding = self.decide(facts)
+            except (LookupError, TypeError, ValueError, AttributeError) as exc:  # facts that are not like any known ones
+                finding = Finding(None, f"The facts cannot be read ({type(exc).__name__}: {exc}).")
+        finding = _enough(finding, facts)
+        at = finding.at
+        return {
+            "name": self.name, "found": finding.found, "step": None if at is None else facts.step(at),
+            "where": None if at is None else at.where, "because": finding.because, "next": finding.next, "evidence": dict(finding.evidence),
+        }  # fmt: skip
+
+
+def _enough(finding: Finding, facts: Facts) -> Finding:
+    """The finding, if it rests on enough looks."""
+    looks = max(facts.count("step"), facts.count("scaler")) if finding.looks is None else finding.looks
+    if not finding.found or looks >= LEAST_LOOKS:
+        return finding
+    return Finding(None, f"{finding.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
+
+
+def detector(name: str, *needs: str) -> Callable[[Callable[[Facts], Finding]], Detector]:
+    """Makes a detector of the function that decides: see ``Detector``."""
+    return lambda decide: Detector(name, decide, needs)
+
+
+_TRAINING = ("step", "backward", "scaler")
+_WORDS = {
+    "step": "step of a torch optimizer", "backward": "backward pass", "call": "call of a model", "look": "step of a torch optimizer",
+    "scheduler": "step of a learning rate scheduler", "scaler": "step of a gradient scaler", "reach": "backward pass",
+    "graph": "backward pass",
+}  # fmt: skip
+
+
+_SAMPLERS = "torch.utils.data"  # the modules of torch's own samplers
+_SHUFFLING = ("RandomSampler", "SubsetRandomSampler", "DistributedSampler")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass of training over a loader.
+
+    Attributes:
+        fact: What was recorded of it.
+        optimizers: Those that stepped in it.
+        steps: How many steps they did.
+    """
+
+    fact: Fact
+    optimizers: frozenset[int]
+    steps: int
+
+    def __getitem__(self, key: str) -> Any:
+        """What is known of it; None if it is not."""
+        return self.fact.args.get(key)
+
+    @property
+    def sampler(self) -> str:
+        """The class of its sampler, without the module if it is torch's own."""
+        module, _, name = str(self["sampler"]).rpartition(".")
+        return name if module.startswith(_SAMPLERS) else f"{module}.{name}"
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether torch's own samplers choose its samples."""
+        return "." not in self.sampler
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether its order is meant to be another one each time."""
+        return self.sampler in _SHUFFLING
+
+    @property
+    def where_made(self) -> Fact:
+        """The same, at the line where the loader was made."""
+        made = self["made"]
+        return self.fact if made is None else replace(self.fact, args={**self.fact.args, "where": made})
+
+
+def training(process: Facts) -> list[list[Epoch]]:
+    """The epochs of training of one process, loader by loader, each ascending.
+
+    A pass in which no optimizer stepped, such as a validation between, is none.
+    """
+    steps = process.of("step")
+    ends = [step.at_ns for step in steps]
+    found: dict[int, list[Epoch]] = {}
+    for fact in process.of("epoch"):
+        inside = steps[bisect_left(ends, fact.start_ns) : bisect_right(ends, fact.at_ns)]
+        if inside:
+            trained = frozenset(step.args.get("optimizer", -1) for step in inside)
+            found.setdefault(fact.value, []).append(Epoch(fact, trained, len(inside)))
+    return list(found.values())
+
+
+def by_optimizer(epochs: Sequence[Epoch]) -> list[list[Epoch]]:
+    """Those that trained with the same optimizers: what a program does twice on purpose, from the same seed, it does with others."""
+    found: dict[frozenset[int], list[Epoch]] = {}
+    for epoch in epochs:
+        found.setdefault(epoch.optimizers, []).append(epoch)
+    return list(found.values())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from voirkit_instruments.checks.detectors.facts import Fact, Facts
-from voirkit_instruments.checks.detectors.finding import Detector, Finding
+from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS, Fact, Facts, Finding, detector
 
 _FEW = 3  # steps
 
@@ -27,7 +27,8 @@ class _Trained:
     by: tuple[set[int], set[int]]
 
 
-def _eval_while_training(facts: Facts) -> Finding:
+@detector("eval-while-training", "step", "backward", "call")
+def eval_while_training(facts: Facts) -> Finding:
     doubtful = ""
     for process in facts.processes():
         layers = _layers(process)
@@ -124,7 +125,8 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
     return found
 
 
-def _train_while_evaluating(facts: Facts) -> Finding:
+@detector("train-while-evaluating", "step", "call")
+def train_while_evaluating(facts: Facts) -> Finding:
     doubtful, evaluated = "", False
     for process in facts.processes():
         layers = _layers(process)
@@ -176,5 +178,154 @@ def _before(call: Fact, losses: list[Fact], process: Facts) -> bool:
     return False
 
 
-EVAL_WHILE_TRAINING = Detector("eval-while-training", _eval_while_training, ("step", "backward", "call"))
-TRAIN_WHILE_EVALUATING = Detector("train-while-evaluating", _train_while_evaluating, ("step", "call"))
+_FEW_LOOKS = 2
+
+
+@detector("loss-not-connected", "look", "reach")
+def loss_not_connected(facts: Facts) -> Finding:
+    for process in facts.processes():
+        looks, reached = process.of("look"), process.of("reach")
+        if len(looks) < _FEW_LOOKS or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
+            continue
+        if any(reach.args["held"] or reach.args["parameters"] for reach in reached) or not any(look.args["trainable"] for look in looks):
+            continue
+        loose = [reach for reach in reached if reach.args["leaf_root"]]
+        how = "it is a new tensor, without a history" if loose else "what it was computed from ends before them"
+        return Finding(
+            True,
+            "The backward pass reaches no parameter, and no parameter of an optimizer ever has a gradient: the loss is not connected to "
+            f"them, {how}.",
+            (loose or reached)[0],
+            "Compute the loss from the model's output by torch's own operations: no item(), tolist(), numpy(), detach(), argmax or "
+            "torch.tensor(...) on the way.",
+            {"looked_at": len(reached), "leaf_is_loss": bool(loose)},
+            looks=len(looks),
+        )
+    return Finding(False, "Backward passes reach parameters that are trained.")
+
+
+_WRONG = {
+    ("cross_entropy", "softmax"): ("cross_entropy takes a softmax itself", "Give it the scores before the softmax."),
+    ("nll_loss", "softmax"): ("nll_loss expects logarithms of probabilities", "Use log_softmax, or cross_entropy on the scores."),
+    ("binary_cross_entropy_with_logits", "sigmoid"): (
+        "binary_cross_entropy_with_logits takes a sigmoid itself",
+        "Give it the scores before the sigmoid, or use binary_cross_entropy.",
+    ),
+}
+
+
+@detector("softmax-before-cross-entropy", "backward")
+def softmax_before_cross_entropy(facts: Facts) -> Finding:
+    harmless = False
+    for fact in facts.of("loss_input"):
+        wrong = _WRONG.get((fact.args["loss"], fact.args["input"]))
+        if wrong is not None:
+            why, what = wrong
+            return Finding(
+                True,
+                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss cannot get small.",
+                fact,
+                what,
+                {"loss": fact.args["loss"], "input": fact.args["input"]},
+                looks=facts.count("backward"),
+            )
+        harmless = harmless or (fact.args["loss"], fact.args["input"]) == ("cross_entropy", "log_softmax")
+    if harmless:
+        return Finding(False, "The output of log_softmax goes into cross_entropy, which is done twice then and changes nothing.")
+    return Finding(False, "No softmax or sigmoid goes into a loss that takes one itself.")
+
+
+@detector("loss-broadcast", "backward")
+def loss_broadcast(facts: Facts) -> Finding:
+    for process in facts.processes():
+        seen = process.of("loss_shapes")
+        if seen:
+            first = seen[0]
+            same = [fact for fact in seen if (fact.args["loss"], fact.where) == (first.args["loss"], first.where)]
+            given, target, becomes = (first.args[key] for key in ("input", "target", "becomes"))
+            what = "A loss written by hand" if first.args["loss"] == "a difference" else first.args["loss"]
+            return Finding(
+                True,
+                f"{what} compares an output of shape {given} with a target of shape {target}: they are broadcast to {becomes}, each output "
+                "is compared with every target.",
+                first,
+                "Give both the same shape: output.squeeze(1), or target.unsqueeze(1).",
+                {"loss": first.args["loss"], "input": given, "target": target, "broadcast_to": becomes},
+                looks=len(same),
+            )
+    return Finding(False, "Losses compare each output with its own target, as far as shapes tell.")
+
+
+_KEPT = 6  # graphs before the last two: a few are kept by buffers and by garbage that is not collected yet
+_DEAD, _DOUBTFUL = 0.9, 0.75
+_ROWS = 32  # of a layer's output
+
+
+def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
+    found: dict[str | None, list[Fact]] = {}
+    for fact in facts:
+        found.setdefault(fact.where, []).append(fact)
+    return found
+
+
+@detector("graph-kept", "graph")
+def graph_kept(facts: Facts) -> Finding:
+    for process in facts.processes():
+        for looks in _by_line(process.of("graph")).values():
+            kept = [look for look in looks if look.args["kept"] >= _KEPT]
+            most = max(look.args["kept"] for look in looks)
+            if len(kept) >= LEAST_LOOKS and kept[-1] is looks[-1]:
+                return Finding(
+                    True,
+                    f"The graphs of earlier steps are still alive when the next are made ({most} at once, of those looked at): "
+                    "memory grows with each step.",
+                    kept[0],
+                    "Keep numbers, not tensors with a history: total += loss.item(), or loss.detach() where that would wait for a device.",
+                    {"looked_at": len(looks), "kept": most},
+                    looks=len(kept),
+                )
+            growth = _growth(looks)
+            if growth:
+                return Finding(
+                    True,
+                    f"Each backward pass goes through {growth:g} nodes more than the one before ({looks[1].args['nodes']} at pass "
+                    f"{looks[1].value}, {looks[-1].args['nodes']} at pass {looks[-1].value}): all earlier graphs are in it.",
+                    looks[1],
+                    "Cut what is carried from step to step: state.detach(), and no retain_graph=True.",
+                    {"looked_at": len(looks), "nodes_a_step": growth},
+                    looks=len(looks) - 1,
+                )
+    return Finding(False, "No graphs were seen that outlive their step.")
+
+
+def _growth(looks: list[Fact]) -> float:
+    """By how many nodes a graph grows with each pass, if it does so at all looks alike (but the first); else 0."""
+    later = [(look.value, look.args["nodes"]) for look in looks[1:]]
+    slopes = {(b - a) / (m - n) for (n, a), (m, b) in pairwise(later) if m > n}
+    return slopes.pop() if len(later) > LEAST_LOOKS and len(slopes) == 1 and min(slopes) > 0 else 0.0
+
+
+@detector("dead-units", "graph")
+def dead_units(facts: Facts) -> Finding:
+    doubtful = ""
+    for process in facts.processes():
+        for looks in _by_line(process.of("units")).values():
+            last = looks[-1]
+            share = last.args["dead"] / last.args["units"]
+            if last.value < LEAST_LOOKS or last.args["rows"] < _ROWS or share < _DOUBTFUL:
+                continue
+            after = f" after {last.args['after']}" if last.args["after"] else ""
+            said = f"{last.args['dead']} of {last.args['units']} units of the ReLU{after} gave nothing but 0, "
+            said += f"for all {last.args['rows']:,} rows at {last.value} looks"
+            if share < _DEAD:
+                doubtful = f"{said}: features that are rare on purpose look alike."
+                continue
+            return Finding(
+                True,
+                f"{said}: they are dead, no gradient comes through them.",
+                last,
+                "Lower the learning rate, look at the initialization and at the scale of the inputs, or use LeakyReLU or GELU.",
+                {"dead": last.args["dead"], "units": last.args["units"], "rows": last.args["rows"], "looked_at": last.value},
+                looks=last.value,
+            )
+    return Finding(None, doubtful) if doubtful else Finding(False, "No ReLU layer was seen of which most units are dead.")
