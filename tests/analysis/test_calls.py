@@ -84,7 +84,7 @@ def test_ranks_are_told_apart(tmp_path):
 
 
 def test_a_function_inside_itself_is_counted_once_by_its_total(tmp_path):
-    from voirkit_instruments.calls.analysis.nested import Calls, nested
+    from voirkit_instruments.calls.analyse_records import Calls, nested
 
     columns = [[0, 0, 0], [0, 10, 20], [100, 50, 10], [7, 8, 7], [0, 0, 0], [0, 0, 0], [100, 50, 10], [-1, -1, -1], [False] * 3]
     import numpy as np
@@ -104,7 +104,7 @@ def test_a_run_without_calls_has_none(tmp_path):
 def test_what_lies_in_chosen_calls_is_found():
     import numpy as np
 
-    from voirkit_instruments.calls.analysis.sequence import within
+    from voirkit_instruments.calls.analyse_difference import within
 
     start, end = np.array([0, 10, 12, 30, 40, 60]), np.array([50, 20, 15, 35, 45, 70])
     assert within(start, end, np.array([False, True, False, False, False, False])).tolist() == [False, True, True, False, False, False]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from voirkit_instruments.parameters.record_figures import Figures
-from voirkit_instruments.parameters.record_later import MOST_PENDING, Later
+from voirkit_instruments.parameters.record_figures import MOST_PENDING, Figures, Later
 
 
 class Device:

@@ -9,7 +9,7 @@ from voirkit_instruments.flag_values import whole_number
 
 
 def _is_script(word: str, following: Sequence[str]) -> bool:
-    from voirkit_instruments.calls.record_modules import is_script
+    from voirkit_instruments.calls.record_functions import is_script
 
     return is_script(word, following)
 
@@ -33,7 +33,7 @@ INSTRUMENT = Instrument(
         ),
         Option(
             "--calls-list", "print what --calls would record, what not and why, and exit",
-            prints="voirkit_instruments.calls.record_list:print_list",
+            prints="voirkit_instruments.calls.record:print_list",
         ),
     ),
     record="voirkit_instruments.calls.record:record",

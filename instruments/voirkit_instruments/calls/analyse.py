@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from voirkit_instruments.calls.analysis.figures import figures
-from voirkit_instruments.calls.analysis.partial import combine, partial
-from voirkit_instruments.calls.analysis.records import Call, Recorded, ranks_of
-from voirkit_instruments.calls.analysis.when import unknown, when
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit.runs.step_phases import PHASES
+from voirkit_instruments.calls.analyse_records import Call, Recorded, ranks_of
+from voirkit_instruments.calls.analyse_when import TASKS, unknown, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
+    from voirkit_instruments.calls.analyse_records import Calls, Recorded
 
 
 def recorded(run: Run) -> Iterator[Recorded]:
@@ -44,3 +49,199 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
         return None
     calls = calls_of(runs)
     return None if calls is None else {"calls": {**(own or {}), **calls}}
+
+
+MOST = 50  # functions that a summary names
+_S = 1e9
+
+
+def figures(partial: Partial) -> dict[str, Any]:
+    """The functions that were called, those with most time of their own first.
+
+    Returns:
+        ``functions`` and ``events`` (how many), ``errors``, ``self_s``, ``by_function`` (at most 50), ``by_phase``, ``by_rank``,
+        ``by_step``: calls in a step of training, and the functions (``varying``) that are not called equally often in all of them.
+    """
+    ordered = sorted(partial.functions.items(), key=lambda item: (-item[1].self_ns, item[0]))
+    by_phase = {phase: _phase(partial, phase) for phase in GROUPS}
+    return {
+        "functions": len(ordered),
+        "events": sum(one.n for _, one in ordered),
+        "errors": sum(one.errors for _, one in ordered),
+        "self_s": sum(one.self_ns for _, one in ordered) / _S,
+        "by_function": {".".join(name): _function(one) for name, one in ordered[:MOST]},
+        "by_phase": {phase: row for phase, row in by_phase.items() if row["n"]},
+        "by_rank": [{"rank": rank, "n": n, "errors": e, "self_s": ns / _S} for rank, (n, e, ns) in sorted(partial.ranks.items())],
+        "by_step": _steps_of(partial, ordered),
+    }
+
+
+def _function(one: Function) -> dict[str, Any]:
+    return {
+        "n": one.n, "total_s": one.total_ns / _S, "self_s": one.self_ns / _S, "mean_s": one.all_ns / one.n / _S if one.n else 0.0,
+        "max_s": one.most_ns / _S, "errors": one.errors, "a_step": counts(one.a_step),
+        "phases": {phase: {"n": n, "self_s": ns / _S} for phase, (n, ns) in one.phases.items()},
+    }  # fmt: skip
+
+
+def _phase(partial: Partial, phase: str) -> dict[str, Any]:
+    rows = [one.phases.get(phase, (0, 0)) for one in partial.functions.values()]
+    return {"n": sum(n for n, _ in rows), "self_s": sum(ns for _, ns in rows) / _S}
+
+
+def _steps_of(partial: Partial, ordered: list[tuple[tuple[str, str], Function]]) -> dict[str, Any] | None:
+    found = counts(partial.a_step)
+    if found is None:
+        return None
+    varying = [".".join(name) for name, one in ordered if len(one.a_step) > 1]
+    return {"steps": sum(partial.a_step.values()), "calls": found, "varying": varying[:MOST]}
+
+
+def counts(numbers: Counter[int]) -> dict[str, int] | None:
+    """Median, least and most of counted numbers; None of none."""
+    if not numbers:
+        return None
+    ordered = sorted(numbers)
+    reached = np.cumsum([numbers[number] for number in ordered])
+    median = ordered[int(np.searchsorted(reached, (reached[-1] + 1) // 2))]
+    return {"median": median, "min": ordered[0], "max": ordered[-1]}
+
+
+_TRAIN, _NO_STEP = TASKS.index("train"), TASKS.index("")
+GROUPS = (*PHASES, "outside of steps")
+
+
+@dataclass
+class Function:
+    """The calls of one function; times in nanoseconds.
+
+    Attributes:
+        n: How many.
+        errors: How many of them raised an exception.
+        total_ns: Time in it; that of a call inside another one of the same function is counted once.
+        all_ns: The durations of all its calls.
+        self_ns: Time in it without the recorded calls that it made.
+        most_ns: The longest call.
+        phases: (number, self time) by phase, and outside of steps.
+        a_step: In how many steps of training it was called so often; by number of calls, of the thread that trains.
+    """
+
+    n: int = 0
+    errors: int = 0
+    total_ns: int = 0
+    all_ns: int = 0
+    self_ns: int = 0
+    most_ns: int = 0
+    phases: dict[str, tuple[int, int]] = field(default_factory=dict)
+    a_step: Counter[int] = field(default_factory=Counter)
+
+    def merge(self, other: Function) -> Function:
+        """Both together; neither is changed."""
+        phases = dict(self.phases)
+        for phase, (n, own) in other.phases.items():
+            known = phases.get(phase, (0, 0))
+            phases[phase] = known[0] + n, known[1] + own
+        return Function(
+            self.n + other.n, self.errors + other.errors, self.total_ns + other.total_ns, self.all_ns + other.all_ns,
+            self.self_ns + other.self_ns, max(self.most_ns, other.most_ns), phases, self.a_step + other.a_step,
+        )  # fmt: skip
+
+
+@dataclass
+class Partial:
+    """The calls of one rank, or of several added up.
+
+    Attributes:
+        functions: By (module, name).
+        ranks: Of each rank: number of calls, errors, and time in functions, without the calls in them.
+        a_step: In how many steps of training so many functions were called, of the thread that trains; by number of calls.
+    """
+
+    functions: dict[tuple[str, str], Function] = field(default_factory=dict)
+    ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    a_step: Counter[int] = field(default_factory=Counter)
+
+
+def partial(recorded: Recorded) -> Partial:
+    """What a rank's calls come to."""
+    size = len(recorded.functions)
+    sums = {key: np.zeros(size, dtype=np.int64) for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")}
+    phase_n, phase_ns = (np.zeros(size * len(GROUPS), dtype=np.int64) for _ in range(2))
+    in_steps: list[tuple[Array, Array]] = []  # (function and step as one number, count)
+    failed, trains = recorded.failed, _training_thread(recorded)
+    for calls in recorded.chunks():
+        function = calls.function
+        phase = function * len(GROUPS) + np.where(calls.task == _NO_STEP, len(PHASES), calls.phase)
+        outermost = ~calls.inside_itself
+        sums["n"] += np.bincount(function, minlength=size)
+        sums["errors"] += np.bincount(function[failed[calls.args]], minlength=size)
+        sums["total_ns"] += _summed(function[outermost], calls.duration_ns[outermost], size)
+        sums["all_ns"] += _summed(function, calls.duration_ns, size)
+        sums["self_ns"] += _summed(function, calls.self_ns, size)
+        np.maximum.at(sums["most_ns"], function, calls.duration_ns)
+        phase_n += np.bincount(phase, minlength=len(phase_n))
+        phase_ns += _summed(phase, calls.self_ns, len(phase_n))
+        in_steps.append(_by_step(calls, trains, size))
+    of_step, counts = _counted(in_steps)
+    found = Partial(a_step=_spread(of_step // max(size, 1), counts))
+    steps = len(np.unique(of_step // max(size, 1)))
+    called = _called(of_step % max(size, 1), counts, steps)
+    for at, name in enumerate(recorded.functions):
+        own = slice(at * len(GROUPS), (at + 1) * len(GROUPS))
+        phases = {p: (int(n), int(ns)) for p, n, ns in zip(GROUPS, phase_n[own], phase_ns[own], strict=True) if n}
+        found.functions[name] = Function(
+            **{key: int(values[at]) for key, values in sums.items()}, phases=phases, a_step=called.get(at, Counter())
+        )
+    found.ranks[recorded.rank] = tuple(int(sums[key].sum()) for key in ("n", "errors", "self_ns"))  # type: ignore[assignment]  # three
+    return found
+
+
+def combine(partials: Iterable[Partial]) -> Partial:
+    """What the calls of several ranks come to together."""
+    found = Partial()
+    for one in partials:
+        for name, function in one.functions.items():
+            found.functions[name] = found.functions.get(name, Function()).merge(function)
+        found.ranks.update(one.ranks)
+        found.a_step += one.a_step
+    return found
+
+
+def _summed(which: Array, amounts: Array, size: int) -> Array:
+    return np.bincount(which, weights=amounts, minlength=size).astype(np.int64)
+
+
+def _training_thread(recorded: Recorded) -> int:
+    thread = recorded.trains
+    return recorded.threads.index(thread) if thread in recorded.threads else -1
+
+
+def _by_step(calls: Calls, trains: int, size: int) -> tuple[Array, Array]:
+    inside = (calls.task == _TRAIN) & (calls.thread == trains)
+    found, counts = np.unique(calls.step[inside] * size + calls.function[inside], return_counts=True)
+    return found, counts
+
+
+def _counted(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """The same over all chunks: a step may lie in two of them."""
+    which = np.concatenate([found for found, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
+    counts = np.concatenate([count for _, count in parts]) if parts else np.zeros(0, dtype=np.int64)
+    found, place = np.unique(which, return_inverse=True)
+    return found, _summed(place.reshape(-1), counts, len(found))
+
+
+def _spread(steps: Array, counts: Array) -> Counter[int]:
+    found, place = np.unique(steps, return_inverse=True)
+    return Counter(_summed(place.reshape(-1), counts, len(found)).tolist())
+
+
+def _called(function: Array, counts: Array, steps: int) -> dict[int, Counter[int]]:
+    """By function: in how many steps it was called so often; those without a call of it among them."""
+    found: dict[int, Counter[int]] = {at: Counter() for at in range(int(function.max()) + 1 if len(function) else 0)}
+    pairs, times = np.unique(np.stack([function, counts]), axis=1, return_counts=True)
+    for at, n, steps_with in zip(*pairs.tolist(), times.tolist(), strict=True):
+        found[at][n] = steps_with
+    for of_function in found.values():
+        if of_function and sum(of_function.values()) < steps:
+            of_function[0] = steps - sum(of_function.values())
+    return found

@@ -13,9 +13,8 @@ import weakref
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit_instruments.calls import record_quiet as calls_quiet
-from voirkit_instruments.calls.record_calls import CallRecords
-from voirkit_instruments.calls.record_ignored_scopes import DEAF
-from voirkit_instruments.calls.record_walk import ASKED_BY_OTHERS, found, is_shown, of_module
+from voirkit_instruments.calls.record_functions import ASKED_BY_OTHERS, found, is_shown, of_module
+from voirkit_instruments.calls.record_values import CallRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.calls.record_walk import Found
+    from voirkit_instruments.calls.record_functions import Found
 
 
 NOT_BUILT = """--calls: no call can be recorded: that needs voirkit's part in C, which is not there, or $VOIRKIT_NO_EXTENSION is 1.
@@ -85,7 +84,7 @@ class Tracing(Watcher):
     def begin(self) -> None:
         """Record from here on."""
         if self.every > 1:
-            from voirkit_instruments.calls.record_steps import Steps
+            from voirkit_instruments.calls.record_tracing import Steps
 
             self._steps = Steps(self.every, self.warmup, self._sample)
         self.records.install(self._engine, None if self._steps is None else self._steps.tick)
@@ -129,7 +128,7 @@ class Tracing(Watcher):
             self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
 
     def _watch_steps(self, _: ModuleType) -> None:
-        from voirkit_instruments.calls.record_steps import PLACES
+        from voirkit_instruments.calls.record_tracing import PLACES
 
         places = {kind: one.function for kind, name in PLACES.items() for one in found(name)}
         if len(places) < len(PLACES):
@@ -141,7 +140,7 @@ class Tracing(Watcher):
 
     def _torch_is_there(self, torch: ModuleType) -> None:
         try:
-            from voirkit_instruments.calls.record_tensors import Tensors
+            from voirkit_instruments.calls.record_values import Tensors
 
             tensors = self.records.tensors = Tensors(self._engine, torch)
             self.records.vocabulary.dtypes, self.records.vocabulary.devices = tensors.dtypes, tensors.devices
@@ -227,3 +226,83 @@ def _reference(function: Any) -> Callable[[], Any]:
 
 def _is_being_imported(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
+
+
+NEXT, STEP = 0, 1
+# What is called before a batch is asked for, and at the end of each optimizer's step.
+PLACES = {NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code"}
+
+
+class Steps:
+    """Counts the steps of this process, and switches.
+
+    Args:
+        every: Record each so many steps, after the first ``warmup``.
+        warmup: So many are all recorded.
+        switch: Called when what is recorded changes.
+
+    Attributes:
+        step: How many there were before the one that runs.
+        is_on: Whether the calls of this one are recorded.
+    """
+
+    def __init__(self, every: int, warmup: int, switch: Callable[[bool], None]) -> None:
+        self._every, self._warmup, self._switch = every, warmup, switch
+        self._trained = self._asked = False  # since the step began
+        self.step, self.is_on = 0, True
+
+    def tick(self, kind: int) -> None:
+        """The loader is about to be asked for a batch (``NEXT``), or an optimizer's step has ended (``STEP``)."""
+        if kind == NEXT:
+            if self._trained:
+                self._begin()
+            self._asked = True
+        else:
+            if self._trained and not self._asked:
+                self._begin()
+            self._trained = True
+
+    def _begin(self) -> None:
+        self.step += 1
+        self._trained = self._asked = False
+        wanted = self.step < self._warmup or (self.step - self._warmup) % self._every == 0
+        if wanted is not self.is_on:
+            self.is_on = wanted
+            self._switch(wanted)
+
+
+DEAF: tuple[tuple[str, str], ...] = (
+    # torch.compile: each frame that is compiled
+    ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
+    ("torch._dynamo.convert_frame", "ConvertFrame.__call__"),
+    ("torch._dynamo.convert_frame", "ConvertFrameAssert.__call__"),
+    ("torch._dynamo.convert_frame", "_compile"),
+    ("torch._dynamo.eval_frame", "export"),
+    ("torch._dynamo.eval_frame", "explain"),
+    # its back ends, which compile a backward pass when it is first run
+    ("torch._functorch.aot_autograd", "aot_module_simplified"),
+    ("torch._functorch.aot_autograd", "create_aot_dispatcher_function"),
+    ("torch._functorch.aot_autograd", "aot_export_module"),
+    ("torch._inductor.compile_fx", "compile_fx"),
+    ("torch._inductor.compile_fx", "compile_fx_inner"),
+    ("torch._inductor.codecache", "PyCodeCache.load_by_key_path"),
+    # graphs
+    ("torch.fx._symbolic_trace", "Tracer.trace"),
+    ("torch.fx._symbolic_trace", "symbolic_trace"),
+    ("torch.fx.experimental.proxy_tensor", "dispatch_trace"),
+    ("torch.fx.passes.fake_tensor_prop", "FakeTensorProp.propagate"),
+    ("torch.export", "export"),
+    ("torch.export", "export_for_training"),
+    ("torch.export._trace", "_export"),
+    ("torch.export._trace", "_export_for_training"),
+    ("torch.export.exported_program", "ExportedProgram.run_decompositions"),
+    ("torch.onnx", "export"),
+    ("torch.onnx.utils", "export"),
+    # TorchScript
+    ("torch.jit._script", "script"),
+    ("torch.jit._trace", "trace"),
+    ("torch.jit._trace", "trace_module"),
+    ("torch.jit._freeze", "freeze"),
+    ("torch.jit._recursive", "create_script_module"),
+    ("torch.jit._serialization", "load"),
+)

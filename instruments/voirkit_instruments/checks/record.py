@@ -1,7 +1,7 @@
 """Behind ``--checks``: records facts of which silent training bugs are reported afterwards (``analyse``). It judges nothing.
 
-Here is the one table of the functions of torch that it stands around, checked with torch 2.1 and 2.15. Nothing here imports torch: until the
-program does, it waits. A patch that does not fit switches itself off and is reported by its name.
+Here is the one table of the functions of torch that it stands around, checked with torch 2.1 and 2.15. Nothing here imports torch: it
+waits until the program does. A patch that does not fit switches itself off and is reported by its name.
 """
 
 from __future__ import annotations

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections import Counter
+from time import perf_counter_ns
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit.report.figure import size
-from voirkit_instruments.memory.record_history import History, is_out_of_memory, place_of
-from voirkit_instruments.memory.record_phases import MemoryPhases, resident
 from voirkit_instruments.once import once
-from voirkit_instruments.steps.events import StepEvents
+from voirkit_instruments.steps.events import ASKED, CALLED, STEPPED, WALKED, heard_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import ModuleType
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType, TracebackType
     from typing import Any
 
+    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
-    from voirkit.runner.overseer import Overseer
+    from voirkit_instruments.steps.events import Heard
 
 
 class MemorySnapshot:
@@ -37,9 +39,9 @@ class MemorySnapshot:
     def __init__(self, ov: Overseer, python: bool) -> None:
         from voirkit.trace import recorder
 
-        events = ov.shared(StepEvents)
+        heard = heard_of(ov)
         self._ov, self._python, self._recorder = ov, python, recorder
-        self._phases = MemoryPhases(events, recorder)
+        self._phases = MemoryPhases(heard, recorder)
         self._history: History | None = None
         self._traces = self._over = False
         self._pid = os.getpid()
@@ -144,3 +146,259 @@ def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | Phas
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     """Record what the options ask for."""
     return memory_snapshot(options["memory_snapshot"] == "tracemalloc")(ov)
+
+
+MOST_ENTRIES = 100_000  # the last allocations; some 100 MB of a file
+_MOST_LINES, _MOST_READ = 5, 3  # lines that are named; how often a program that catches the error is looked at
+_PHASES = (  # by the file of torch's in which a phase is, the innermost first
+    (os.path.join("torch", "autograd", ""), "backward"),
+    (os.path.join("torch", "optim", ""), "optimizer"),
+    (os.path.join("torch", "utils", "data", ""), "wait"),
+    (os.path.join("torch", "nn", ""), "forward"),
+)
+_LIBRARIES = (os.sep + os.path.join("torch", ""), os.sep + "voirkit", os.sep + os.path.join("lib", "python"))
+_ERRORS = ("OutOfMemoryError", "MemoryError")
+_OF_CPU = ("DefaultCPUAllocator", "not enough memory")
+
+
+class History:
+    """The history of one process.
+
+    Args:
+        torch: The module.
+        begun: Called when it has begun.
+        warn: Told if there can be none.
+
+    Attributes:
+        is_kept: Whether the program has used a device, and it is kept.
+        held_by: When memory ran out last, how many bytes were held by tensors of each line, the most first; None: it has not.
+    """
+
+    def __init__(self, torch: Any, begun: Callable[[], None], warn: Callable[[str], None]) -> None:
+        self._core, self._cuda, self._begun, self._warn = torch._C, torch.cuda, begun, warn
+        self._pid, self._reads = os.getpid(), 0
+        self._over = False
+        self.is_kept = False
+        self.held_by: list[dict[str, Any]] | None = None
+        try:
+            self._cuda._lazy_call(self._begin)
+        except Exception as exc:
+            self._failed(exc)
+
+    def _failed(self, exc: Exception) -> None:
+        self.is_kept = False
+        self._warn(f"--memory-snapshot: this torch keeps no history of allocations ({type(exc).__name__}: {exc}).")
+
+    def _begin(self) -> None:
+        if self._over or os.getpid() != self._pid:
+            return
+        try:
+            self._cuda.memory._record_memory_history(max_entries=MOST_ENTRIES)
+            self.is_kept = True
+            self._begun()
+        except Exception as exc:  # torch calls this while it initializes CUDA: nothing must come out there
+            self._failed(exc)
+            return
+        attach = getattr(self._core, "_cuda_attach_out_of_memory_observer", None)
+        if attach is not None:
+            attach(self._ran_out)
+
+    def _ran_out(self, *_: object) -> None:
+        """An allocation has failed; what the program still holds is there. In the thread that asked for it."""
+        if self._over or self._reads >= _MOST_READ:
+            return
+        self._reads += 1
+        try:
+            self.held_by = held_by(self._cuda.memory._snapshot())
+        except Exception:
+            self.held_by = None
+
+    def end(self, path: str) -> None:
+        """Write the history, and keep no more.
+
+        Raises:
+            Exception: It cannot be written.
+        """
+        self._over = True
+        if self.is_kept:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._cuda.memory._dump_snapshot(path)
+            self._cuda.memory._record_memory_history(enabled=None)
+
+
+def held_by(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the most first.
+
+    Args:
+        snapshot: As ``torch.cuda.memory._snapshot()`` gives it.
+    """
+    sums: Counter[str] = Counter()
+    for segment in snapshot["segments"]:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                own = next((frame for frame in block.get("frames", ()) if _is_programs(frame["filename"])), None)
+                where = "unknown" if own is None else f"{os.path.basename(own['filename'])}:{own['line']}"
+                sums[where] += block["size"]
+    return [{"where": where, "bytes": n} for where, n in sums.most_common(_MOST_LINES)]
+
+
+def is_out_of_memory(exc: BaseException | None) -> bool:
+    """Whether a program ended because memory, of a device or of the host, ran out."""
+    if exc is None:
+        return False
+    return type(exc).__name__ in _ERRORS or (isinstance(exc, RuntimeError) and any(word in str(exc) for word in _OF_CPU))
+
+
+def place_of(trace: TracebackType | None) -> tuple[str, str | None]:
+    """The phase in which an exception was raised, and the innermost line of the program: ``("backward", "main.py:12")``."""
+    phase, where = "other", None
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        phase = next((name for part, name in _PHASES if part in path), phase)
+        if _is_programs(path):
+            where = f"{os.path.basename(path)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return phase, where
+
+
+def _is_programs(path: str) -> bool:
+    return path.endswith(".py") and not any(part in path for part in _LIBRARIES)
+
+
+PHASES = {ASKED: "wait", CALLED: "forward", WALKED: "backward", STEPPED: "optimizer"}
+OTHER = "other"
+Source = tuple[str, "Callable[[], tuple[int, int | None]]"]
+
+
+def resident() -> Source | None:
+    """``rss``: what the process holds, with what its high-water mark is; None where the system does not tell."""
+    try:
+        import resource
+
+        last = held()
+    except (ImportError, OSError, ValueError, IndexError):
+        return None
+    usage, whose = resource.getrusage, resource.RUSAGE_SELF
+
+    def read() -> tuple[int, int | None]:
+        nonlocal last
+        try:
+            last = held()
+        except OSError as exc:  # no descriptor is left to the program
+            if not _is_of(exc, held):
+                raise
+        return last, usage(whose).ru_maxrss * 1024
+
+    return "rss", read
+
+
+def held() -> int:
+    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open.
+
+    Raises:
+        OSError, ValueError, IndexError: The system does not tell.
+    """
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(file)
+
+
+def _is_of(exc: BaseException, function: Callable[..., Any]) -> bool:
+    """Whether a function itself has raised this, and not a handler of the program's, of a signal that came meanwhile."""
+    trace = exc.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is function.__code__
+
+
+class MemoryPhases:
+    """What the phases of one run do to the memory.
+
+    Args:
+        heard: Tells where phases begin and end.
+        recorder: ``voirkit.trace.recorder``; gets a counter for each reading.
+
+    Attributes:
+        own_ns: What the readings took, and ``n`` how many there were.
+    """
+
+    def __init__(self, heard: Heard, recorder: Any) -> None:
+        self._recorder = recorder
+        self._sources: list[tuple[str, Any, int, list[int]]] = []  # with the counter, and [held last, high-water mark]
+        self._inside: list[str] = []
+        self._thread = threading.main_thread().ident
+        self._trained = False
+        self._over = False
+        self._rows: dict[str, dict[str, dict[str, int]]] = {}
+        self.own_ns = self.n = 0
+        for event, phase in PHASES.items():
+            heard.tell(event, self._begins(phase), self._ends(phase))
+        os.register_at_fork(after_in_child=self.stop)
+
+    def add(self, source: Source) -> None:
+        """Read this too: its name, and what gives bytes held, and its highest mark if it keeps one that only rises."""
+        name, read = source
+        held, high = read()
+        self._sources.append((name, read, self._recorder.name("memory", name, kind="counter", value="bytes"), [held, high or 0]))
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._over = True
+
+    def _is_here(self, phase: str) -> bool:
+        if self._over:
+            return False
+        here = threading.get_ident()
+        if phase == "backward" and not self._trained:
+            self._thread, self._trained = here, True
+        return here == self._thread
+
+    def _begins(self, phase: str) -> Any:
+        def begins(*_: object) -> None:
+            if self._is_here(phase):
+                self._read(self._inside[-1] if self._inside else OTHER if self._rows else None)
+                self._inside.append(phase)
+                self._rows.setdefault(phase, {}).setdefault("entered", {"n": 0})["n"] += 1
+
+        return begins
+
+    def _ends(self, phase: str) -> Any:
+        def ends(*_: object) -> None:
+            if self._is_here(phase) and self._inside:
+                self._read(self._inside.pop())
+
+        return ends
+
+    def _read(self, phase: str | None) -> None:
+        """Read; what has changed since was in this phase. None: before the first, from which on all is counted."""
+        began = perf_counter_ns()
+        rows = self._rows.setdefault(phase, {}) if phase is not None else {}
+        for name, read, counter, last in self._sources:
+            held, high = read()
+            row = rows.get(name)
+            if row is None:
+                row = rows[name] = {"growth": 0, "peak": 0}
+            row["growth"] += held - last[0]
+            most = max(held, last[0])
+            if high is not None and high > last[1]:  # the process has never held more than in this phase
+                last[1] = most = high
+            if most > row["peak"]:
+                row["peak"] = most
+            last[0] = held
+            self._recorder.counter(counter, began, held)
+        self.n += 1
+        self.own_ns += perf_counter_ns() - began
+
+    def document(self) -> dict[str, Any]:
+        """By phase: ``n`` (how often it was entered) and for each source ``growth`` and ``peak``, bytes."""
+        found: dict[str, Any] = {}
+        for phase in (*PHASES.values(), OTHER):
+            rows = self._rows.get(phase)
+            if rows is not None:
+                found[phase] = {
+                    "n": rows.get("entered", {"n": None})["n"],
+                    **{name: row for name, row in rows.items() if name != "entered"},
+                }
+        return found

@@ -5,13 +5,16 @@ from __future__ import annotations
 import operator
 import weakref
 
+from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.steps.tensor_memory import is_readable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
     from voirkit_instruments.parameters.record_figures import Figures
-    from voirkit_instruments.parameters.record_names import Name
+
 
 # How many parameters on the CPU are sampled in a step, and the most steps between two samples of one: a sample of 62 tensors costs 0.9 ms
 # behind an Adam.step, whose data is in the caches.
@@ -156,3 +159,171 @@ class Plan:
     def due(self) -> list[int]:
         """The places of those that are looked at in this step."""
         return self.turns[self.n % self.every]
+
+
+# Modules that stand around a model; what they call it is left out of names.
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}
+_LEFT_OUT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+class Name:
+    """What a parameter is called.
+
+    Attributes:
+        full: Its name.
+        model: The class of its model; None if none is known.
+        alias: Another name of it in that model: it is tied.
+    """
+
+    __slots__ = ("alias", "full", "model")
+
+    def __init__(self, full: str, model: str | None, alias: str | None) -> None:
+        self.full, self.model, self.alias = full, model, alias
+
+
+class Models:
+    """The outermost modules that were called.
+
+    Attributes:
+        changes: How many have come so far.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._prefixes: dict[int, str] = {}
+        self._taken: dict[str, int] = {}  # by name: the identity of the model that has it
+        self.changes = 0
+
+    def called(self, module: Any) -> None:
+        """A module was called, not from inside of another."""
+        key = id(module)
+        if key not in self._known:
+            self._known[key] = (weakref.ref(module, forgetting(self._known, key)), self.changes)
+            self.changes += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        """Those that live and are in no other, in the order in which they were called first."""
+        alive = [(module, number) for known, number in list(self._known.values()) if (module := known()) is not None]
+        inside = [{id(inner) for inner, _ in _modules(module)} - {id(module)} for module, _ in alive]
+        for module, _ in sorted(alive, key=lambda pair: pair[1]):
+            if not any(id(module) in inner for inner in inside):
+                yield module
+
+    def parameters(self) -> list[Any]:
+        """All of theirs, each once."""
+        return list({id(tensor): tensor for module in self for _, tensor in tensors(module, "_parameters")}.values())
+
+    def buffers(self) -> list[tuple[str, Any]]:
+        """Their buffers with their names, each once; of the second model on the class goes before the name."""
+        found: dict[int, tuple[str, Any]] = {}
+        for number, module in enumerate(self):
+            prefix = f"{type(_bare(module)).__name__}." if number else ""
+            for name, tensor in tensors(module, "_buffers"):
+                found.setdefault(id(tensor), (prefix + name, tensor))
+        return list(found.values())
+
+    def names(self) -> dict[int, Name]:
+        """The names of all parameters of all models, by identity."""
+        found: dict[int, Name] = {}
+        for module in self:
+            own: dict[int, list[str]] = {}
+            for path, tensor in tensors(module, "_parameters"):
+                own.setdefault(id(tensor), []).append(path)
+            prefix = self._prefix(module, [path for paths in own.values() for path in paths])
+            kind = type(_bare(module)).__name__
+            for key, paths in own.items():
+                if key not in found:
+                    found[key] = Name(prefix + paths[0], kind, prefix + paths[1] if len(paths) > 1 else None)
+        return found
+
+    def _prefix(self, module: Any, paths: list[str]) -> str:
+        """What goes before the names of a model's parameters, so that none is another model's name."""
+        key = id(module)
+        known = self._prefixes.get(key)
+        if known is not None and all(self._taken.get(known + path, key) == key for path in paths):
+            return known
+        kind = type(_bare(module)).__name__
+        for prefix in ("", f"{kind}.", *(f"{kind}{n}." for n in range(2, 1000))):
+            if all(self._taken.get(prefix + path, key) == key for path in paths):
+                break
+        self._prefixes[key] = prefix
+        self._taken.update((prefix + path, key) for path in paths)
+        return prefix
+
+
+def tensors(module: Any, table: str) -> Iterator[tuple[str, Any]]:
+    """Names and tensors of one of a module's tables, and those of the modules in it; under all names that a tensor has."""
+    for inner, path in _modules(module, again=True):
+        for name, tensor in list(getattr(inner, table).items()):
+            if tensor is not None:
+                yield f"{path}{name}", tensor
+
+
+def _modules(module: Any, again: bool = False) -> Iterator[tuple[Any, str]]:
+    """A module and those in it with what their names begin with, in the order of ``named_modules``; none in itself."""
+    seen: set[int] = set()
+    stack: list[tuple[Any, str, frozenset[int]]] = [(module, "", frozenset())]
+    while stack:
+        at, path, above = stack.pop()
+        if id(at) in above or (not again and id(at) in seen):
+            continue
+        seen.add(id(at))
+        yield at, path
+        wraps = type(at).__name__ in _WRAPPERS
+        inner = [(name, one) for name, one in list(at._modules.items()) if one is not None]
+        for name, one in reversed(inner):
+            dropped = name in _LEFT_OUT or (wraps and name == "module")
+            stack.append((one, path if dropped else f"{path}{name}.", above | {id(at)}))
+
+
+def _bare(module: Any) -> Any:
+    """The model itself, without what stands around it."""
+    for _ in range(8):
+        inner = [one for name, one in module._modules.items() if name in _LEFT_OUT or name == "module"]
+        if len(module._modules) != 1 or not inner or inner[0] is None or module._parameters:
+            break
+        if type(module).__name__ not in _WRAPPERS and "module" in module._modules:
+            break
+        module = inner[0]
+    return module
+
+
+BUFFERS, STATE = "buffers", "state"
+KINDS = (BUFFERS, STATE)
+
+
+class More:
+    """Finds them.
+
+    Args:
+        kinds: ``buffers``, ``state`` or both.
+        models: The models.
+        torch: The module.
+    """
+
+    def __init__(self, kinds: Collection[str], models: Models, torch: Any) -> None:
+        self._kinds, self._models, self._torch = kinds, models, torch
+        self._buffers: list[tuple[str, Any]] = []  # names, and weakly what they are
+        self._buffers_of = -1
+
+    def due(self, plan: Plan, due: Mapping[int, Any], optimizer: Any) -> Iterator[tuple[str, str, Any]]:
+        """Of the step that has just been made: category, name, tensor."""
+        if STATE in self._kinds:
+            for at, parameter in due.items():
+                for key, value in list(dict.get(optimizer.state, parameter, {}).items()):
+                    if self._is_plain(value):
+                        yield "state_norm", f"{plan.watched[at].name.full}:{key}", value
+        if BUFFERS in self._kinds and plan.ordinal == 0:
+            if self._buffers_of != self._models.changes:
+                self._buffers_of = self._models.changes
+                self._buffers = [(name, weakref.ref(one)) for name, one in self._models.buffers()]
+            for at, (name, ref) in enumerate(self._buffers):
+                buffer = ref() if plan.n == 0 or at % plan.every == plan.n % plan.every else None
+                if self._is_plain(buffer):
+                    yield "buffer_norm", name, buffer
+
+    def _is_plain(self, value: Any) -> bool:
+        torch = self._torch
+        if type(value) is not torch.Tensor and type(value).__name__ != "Buffer":
+            return False
+        return is_readable(torch, value) and value.numel() > 0 and value.dtype.is_floating_point

@@ -49,7 +49,7 @@ def _finer(run: Run) -> Mapping[str, Any]:
     (records,) = connection.execute("SELECT count(*) FROM spans WHERE kind = 'parameter'").fetchall()[0]
     if not 0 < records <= _RECORDS:
         return {}
-    from voirkit_instruments.parameters.analyse_summary import peaks_of
+    from voirkit_instruments.parameters.analyse import peaks_of
 
     return peaks_of(run, _POINTS)
 

@@ -6,28 +6,27 @@ A file of JSON lines for each process: two for each call, one for each change th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voirkit.analysis.of_run import of_run
-from voirkit.errors import VoirkitError
+from voirkit.errors import CommandLineError, VoirkitError
 from voirkit.export.pfw import stem
 from voirkit.report.output import STDOUT, text
 from voirkit.runs.selection import Selection
 from voirkit.runs.tables.parquet import quoted
-from voirkit_instruments.calls.analysis.when import unknown, when
-from voirkit_instruments.traincheck.export_moments import KIND, Coming, moments
-from voirkit_instruments.traincheck.export_optimizers import held
-from voirkit_instruments.traincheck.export_spelling import Spelling
-from voirkit_instruments.traincheck.export_steps import Stages, stretches
-from voirkit_instruments.traincheck.export_sweep import Call, Sweep
-from voirkit_instruments.traincheck.export_variables import Variables
+from voirkit_instruments.calls.analyse_when import TASKS, When, unknown, when
+from voirkit_instruments.traincheck.export_spelling import EVALUATION, INIT, TRAINING, Spelling
+from voirkit_instruments.traincheck.export_sweep import KIND, Call, Coming, Sweep, Variables, moments
 
 if TYPE_CHECKING:
+    from voirkit.analysis.nesting import Array
+    from voirkit.analysis.steps import Steps
     from voirkit.runs.opened import Run
     from voirkit.runs.tables.trace_tables import Process
+
 
 NAME, SUFFIX, IS_TEXT = "traincheck", "", True
 PREFIX = "trace_"
@@ -115,7 +114,7 @@ class _Export:
         stages = Stages(self._when.get(process.rank) or unknown(), self._steps.get(process.rank))
         sweep = Sweep(
             pid, process.rank, shift_ns, self._coming(process, parameters), self._variables(parameters),
-            held(self._run, calls, parameters), stages.at, self._begins(process),
+            parameters_by_optimizer(self._run, calls, parameters), stages.at, self._begins(process),
         )  # fmt: skip
         spelled = self._spelling.of
         columns = "start_ns, duration_ns, tid, coalesce(value, 0), category, name, args"
@@ -137,3 +136,98 @@ class _Export:
     def _variables(self, parameters: str) -> Variables:
         norms = self._rows(f"SELECT name, arg_min(number, start_ns) FROM ({parameters}) WHERE category = 'norm' GROUP BY name")
         return Variables(self._names, dict(norms), len(self._ranks) > 1)
+
+
+_TRAIN, _EVALUATION = TASKS.index("train"), TASKS.index("evaluation")
+
+
+class Stages:
+    """Steps, from 1 as TrainCheck counts them, and stages of one rank. Before the first step is ``init``, step 0; what lies behind a step,
+    and in none, belongs to it.
+
+    Args:
+        when: To which step a moment belongs.
+        steps: The rank's steps; None: not known.
+    """
+
+    def __init__(self, when: When, steps: Steps | None) -> None:
+        self._when = when
+        self._starts: Array = np.zeros(0, np.int64) if steps is None else np.sort(steps.train.start_ns)
+
+    def of(self, start_ns: Array, duration_ns: Array) -> list[tuple[int, str]]:
+        """Step and stage of each of some calls. An evaluation has the step of the training that went before."""
+        task, number, _ = self._when.place(start_ns, duration_ns)
+        before = np.searchsorted(self._starts, start_ns, side="right") - 1
+        trains = task == _TRAIN
+        step = np.where(trains, number, before) + 1
+        stage = np.where(task == _EVALUATION, EVALUATION, np.where(trains | (before >= 0), TRAINING, INIT))
+        return list(zip(step.tolist(), stage.tolist(), strict=True))
+
+    def at(self, moment_ns: int) -> tuple[int, str]:
+        """Those of a moment."""
+        return self.of(np.array([moment_ns]), np.zeros(1, np.int64))[0]
+
+
+def stretches(chosen: tuple[int | None, int | None], steps: Mapping[int, Steps]) -> dict[int, tuple[int, int]]:
+    """When the chosen steps were, by rank: from the start of the first until the one behind them begins, on the host's clock.
+
+    Args:
+        chosen: (first, end), half open; None: no bound.
+        steps: By rank.
+
+    Raises:
+        CommandLineError: No rank has such steps.
+    """
+    first, end = chosen
+    found = {}
+    for rank, own in steps.items():
+        starts = np.sort(own.train.start_ns)
+        if len(starts) > (first or 0):
+            is_bounded = end is not None and end < len(starts)
+            found[rank] = int(starts[first]) if first else -(1 << 62), int(starts[end]) if is_bounded else 1 << 62
+    if not found:
+        has = max((len(own.train) for own in steps.values()), default=0)
+        where = f"--steps {'' if first is None else first}:{'' if end is None else end}"
+        raise CommandLineError("this run has no such steps.", where=where, next=f"It has {has}; the first is 0." if has else "")
+    return found
+
+
+_NUMBER = "CAST(json_extract_string({}, '$.optimizer') AS BIGINT) AS number"
+# A step of the one and a call of the other that overlap are the same step. A wrapper's own `step` may lie around it, so that calls that
+# name the class go first, and then the shortest.
+_MET = """
+WITH m AS (
+    SELECT category AS what, tid, start_ns, start_ns + duration_ns AS end_ns, args
+    FROM ({parameters}) WHERE category IN ('step', 'zero_grad')
+), c AS (
+    SELECT string_split(name, '.')[-1] AS what, string_split(name, '.')[-2] AS class, value, tid, start_ns, start_ns + duration_ns AS end_ns
+    FROM ({calls}) WHERE value <> 0 AND string_split(name, '.')[-1] IN ('step', 'zero_grad')
+)
+SELECT {number}, value, bool_or(class IN ('Optimizer', json_extract_string(m.args, '$.class'))) AS is_named,
+    min(c.end_ns - c.start_ns) AS shortest
+FROM c ASOF JOIN m ON c.what = m.what AND c.tid = m.tid AND c.end_ns > m.start_ns
+WHERE m.end_ns > c.start_ns GROUP BY number, value ORDER BY number, is_named DESC, shortest
+"""
+
+
+def parameters_by_optimizer(run: Run, calls: str, parameters: str) -> dict[int, Sequence[str]]:
+    """Names of parameters by the id of the optimizer that holds them.
+
+    Args:
+        run: The opened run.
+        calls: A query for the calls of one process.
+        parameters: One for what it recorded of parameters.
+    """
+    names: dict[int, list[str]] = {}
+    seen = f"SELECT DISTINCT {_NUMBER.format('args')}, name FROM ({parameters}) WHERE category = 'seen' ORDER BY ALL"
+    for batch in run.fetch(seen):
+        for number, name in batch:
+            names.setdefault(number, []).append(name)
+    found: dict[int, Sequence[str]] = {}
+    known: set[int] = set()
+    for batch in run.fetch(_MET.format(calls=calls, parameters=parameters, number=_NUMBER.format("m.args"))):
+        for number, which, *_ in batch:
+            if number not in known:
+                known.add(number)
+                found[which] = sorted({*found.get(which, ()), *names.get(number, ())})
+    return found

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+INIT, TRAINING, EVALUATION = "init", "training", "evaluation"  # stages of a run
 # Functions of Python that call themselves `torch`'s; all others in that module are C functions, which TrainCheck finds in a class.
 _PYTHON = {
     "compile", "cond", "get_default_device", "get_device_module", "is_deterministic_algorithms_warn_only_enabled", "is_storage",
