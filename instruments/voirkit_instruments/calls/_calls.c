@@ -21,7 +21,7 @@
 
 #include "_calls_summary.h"
 
-enum { METHOD = 1, MODULE = 2 }; /* of a target, as in record_walk.py */
+enum { METHOD = 1, MODULE = 2 }; /* of a target, as in record_functions.py */
 enum { MOST_SETS = 1 << 16, MOST_BYTES = 1 << 25, MOST_TARGETS = 1 << 16, PLACES_OF_OPERANDS = 1 << 10, TIMED = 64, OFF = 0, ON = 1 };
 
 /* as voirkit/probes/call_hooks.py wants it */

@@ -1,4 +1,4 @@
-/* What a tensor is: read with C functions of torch's own, whose addresses record_tensors.py finds and tries; nothing of the program's runs.
+/* What a tensor is: read with C functions of torch's own, whose addresses record_values.py finds and tries; nothing of the program's runs.
  *
  * Where they are not to be had a tensor's attributes are asked for, unless a mode of the program (TorchFunctionMode) would see it. */
 

@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, MethodDescriptorType
 from voirkit import inherit
 from voirkit.errors import CommandLineError, say_as_it_is
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.calls.record_functions import DEFAULT, check, found, names
+from voirkit_instruments.calls.record_functions import DEFAULT, check, functions_named, names
 from voirkit_instruments.calls.record_tracing import NOT_BUILT, Tracing, engine
 from voirkit_instruments.once import once
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
-    from voirkit_instruments.calls.record_functions import Found
+    from voirkit_instruments.calls.record_functions import Function
 
 
 BEGIN = "voirkit_instruments.calls.record:record_in_child"
@@ -37,30 +37,31 @@ _tracing: Tracing | None = None  # of this process
 
 @instrument_definition
 @once("--calls")
-def calls(ov: Overseer, asked: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase | PhaseWithPriority]:
+def calls(ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase | PhaseWithPriority]:
     """Record calls, from the script's own code on.
 
     Args:
         ov: The overseer.
-        asked: Full names of modules, classes and functions; the default list if there are none.
+        modules: Full names of modules, classes and functions; the default list if there are none.
         every: Record each so many steps.
         warmup: After that many steps, all of which are recorded.
     """
     yield ov.phases.load_script
     from voirkit.trace import recorder
 
-    tracing = start_tracing(recorder, ov.warn, list(asked or DEFAULT), every, warmup)
+    tracing = start_tracing(recorder, ov.warn, list(modules or DEFAULT), every, warmup)
     if tracing is None:
         return
     inherit.watch(BEGIN, offered)
-    if ov.program is not None and any(name.partition(".")[0] == "__main__" for name in tracing.asked):
+    if ov.program is not None and any(name.partition(".")[0] == "__main__" for name in tracing.targets):
         ov.program.defines = lambda: tracing.ran(sys.modules["__main__"])
     try:
         yield ov.phases.run_script(throw=False)
     finally:
         inherit.unwatch(BEGIN)
         tracing.end()
-        recorder.timed(tracing.totals.records, tracing.totals.own_ns)
+        _, records, own_ns, _ = tracing.totals
+        recorder.timed(records, own_ns)
         for name in tracing.unseen():
             ov.warn(f"--calls {name}: nothing of that name was found in what the program imports.")
     yield ov.phases.finalize
@@ -71,18 +72,18 @@ def summary(tracing: Any) -> dict[str, Any]:
     """What was recorded, as it stands in ``summary.json``."""
     skipped: dict[str, dict[str, Any]] = {}
     for name, why in tracing.skipped.items():
-        said = skipped.setdefault(why, {"n": 0, "names": []})
-        said["n"] += 1
-        if len(said["names"]) < SHOWN:
-            said["names"].append(name)
-    totals = tracing.totals
+        row = skipped.setdefault(why, {"n": 0, "names": []})
+        row["n"] += 1
+        if len(row["names"]) < SHOWN:
+            row["names"].append(name)
+    n_calls, records, _, without_arguments = tracing.totals
     return {
-        "asked": list(tracing.asked),
+        "asked": list(tracing.targets),
         "watched": len(tracing.records.functions) - tracing.not_watched,
         "skipped": skipped,
-        "events": totals.calls,
-        "records": totals.records,
-        "without_arguments": totals.beyond,
+        "events": n_calls,
+        "records": records,
+        "without_arguments": without_arguments,
         "every": tracing.every,
         "warmup": tracing.warmup,
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -97,30 +98,32 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
         raise CommandLineError(f"{option} is about calls, which are not recorded.", next=f"voirkit --calls {option} {value} SCRIPT")
     from voirkit.script import folder_of
 
-    asked = names(modules)
-    check(asked, folder_of(ov.options.SCRIPT))
-    return calls(asked, every or 1, warmup or 0)(ov)
+    targets = names(modules)
+    check(targets, folder_of(ov.options.SCRIPT))
+    return calls(targets, every or 1, warmup or 0)(ov)
 
 
 # the processes of a run: the one that trains, forked children, and those that multiprocessing starts
 
 
-def start_tracing(recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int, warmup: int) -> Tracing | None:
+def start_tracing(recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int, warmup: int) -> Tracing | None:
     """Begin in this process; None, and a warning, where the engine was not built."""
     global _tracing
     in_c = engine()
     if in_c is None:
         warn(f"{NOT_BUILT}\n  The run goes on without it.")
         return None
-    _tracing = Tracing(in_c, recorder, warn, asked, every, warmup)
-    _tracing.begin()
+    _tracing = Tracing(in_c, recorder, warn, targets, every, warmup)
+    _tracing.start()
     return _tracing
 
 
 def offered() -> dict[str, Any] | None:
     """What a process needs that multiprocessing starts from here."""
     return (
-        None if _tracing is None or _tracing.over else {"asked": list(_tracing.asked), "every": _tracing.every, "warmup": _tracing.warmup}
+        None
+        if _tracing is None or _tracing.over
+        else {"targets": list(_tracing.targets), "every": _tracing.every, "warmup": _tracing.warmup}
     )
 
 
@@ -142,17 +145,17 @@ def print_list(parser: Any, options: Any) -> NoReturn:
     from voirkit.script import folder_of
 
     folder = folder_of(parser.guess_script(sys.argv[1:])[0])
-    asked = names(getattr(options, "--calls", None))
-    check(asked, folder)
+    targets = names(getattr(options, "--calls", None))
+    check(targets, folder)
     in_c = engine()
     if in_c is None:
         say_as_it_is(f"{NOT_BUILT}\n")
         raise SystemExit(0)
     sys.path.insert(0, folder)
-    functions: dict[int, Found] = {}
-    for name in asked:
+    functions: dict[int, Function] = {}
+    for name in targets:
         _import(name)
-        for one in found(name):
+        for one in functions_named(name):
             functions.setdefault(id(one.function), one)
     entry = Entry(in_c.hooks())
     listed = list(functions.values())

@@ -1,4 +1,5 @@
-"""Which functions there are in what ``--calls`` names: public ones, and those methods that python itself calls by a statement.
+"""Which functions there are in what ``--calls`` names: public ones, and those methods that python itself calls by a statement; and whether
+what it names can be there.
 
 Looks only into the dictionaries of modules and classes; no attribute of the program's objects is asked for, and nothing is imported.
 """
@@ -45,17 +46,8 @@ ASKED_BY_OTHERS = (
 _WITH = {"torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)}
 
 
-class Found:
-    """A function.
-
-    Attributes:
-        function: Itself.
-        category: The module it is shown under.
-        name: Its qualified name in it.
-        kind: ``METHOD`` and others.
-    """
-
-    __slots__ = ("category", "function", "kind", "name")
+class Function:
+    """A function, by its qualified ``name`` in the module that it is shown under, ``category``; ``kind``: ``METHOD`` and others."""
 
     def __init__(self, function: Any, category: str, name: str, kind: int) -> None:
         self.function, self.category, self.name, self.kind = function, category, name, kind
@@ -71,14 +63,14 @@ def is_machinery(module: str) -> bool:
     return any(module == part or module.startswith(f"{part}.") for part in MACHINERY)
 
 
-def is_shown(module: str, asked: str) -> bool:
-    """Whether a module below one that is asked for is of those that this means."""
-    return not is_private(module.removeprefix(asked)[1:]) and (is_machinery(asked) or not is_machinery(module))
+def is_shown(module: str, target: str) -> bool:
+    """Whether a module below the one that ``--calls`` names is of those that this means."""
+    return not is_private(module.removeprefix(target)[1:]) and (is_machinery(target) or not is_machinery(module))
 
 
-def found(asked: str) -> Iterator[Found]:
+def functions_named(target: str) -> Iterator[Function]:
     """The functions that a name stands for, of modules that are imported by now."""
-    for name in (asked, *_WITH.get(asked, ())):
+    for name in (target, *_WITH.get(target, ())):
         module, rest = _split(name)
         if module is None:
             continue
@@ -97,7 +89,7 @@ def is_public(name: object, operators: bool = False) -> bool:
     return type(name) is str and (name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS))
 
 
-def of_module(module: ModuleType, called: str) -> Iterator[Found]:
+def of_module(module: ModuleType, called: str) -> Iterator[Function]:
     """The public functions, and the methods of public classes, of one module."""
     root = called.partition(".")[0]
     for name, value in list(vars(module).items()):
@@ -109,12 +101,12 @@ def of_module(module: ModuleType, called: str) -> Iterator[Found]:
                 yield _of_function(value, called, name)
         elif kind is BuiltinFunctionType:
             if _is_of(value, root) and "torch_function" not in name:  # has_torch_function...: asks, and does nothing
-                yield Found(value, called, name, 0)
+                yield Function(value, called, name, 0)
         elif is_of(value, type) and _belongs(_module_of(value), called, root):
             yield from of_class(value, called)
 
 
-def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
+def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Function]:
     """The methods that a class defines itself.
 
     Args:
@@ -133,26 +125,26 @@ def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Found]:
         for above in type.__dict__["__mro__"].__get__(kind)[1:]:
             for name, value in list(type.__dict__["__dict__"].__get__(above).items()):
                 if type(value) is MethodDescriptorType and above is not object and is_public(name, wholly):
-                    yield Found(value, called, f"{path}.{name}", METHOD)
+                    yield Function(value, called, f"{path}.{name}", METHOD)
 
 
-def _of_function(function: FunctionType, called: str, name: str) -> Found:
+def _of_function(function: FunctionType, called: str, name: str) -> Function:
     module, path = function.__module__, function.__qualname__
     if is_private(module or "") or "<" in path:
         module, path = called, name
-    return Found(function, module, path, 0)
+    return Function(function, module, path, 0)
 
 
-def _of_method(value: Any, called: str, path: str, name: str) -> Found | None:
+def _of_method(value: Any, called: str, path: str, name: str) -> Function | None:
     if type(value) is FunctionType:
-        return Found(value, called, path, METHOD | (MODULE if name == "__call__" and path == "Module.__call__" else 0))
+        return Function(value, called, path, METHOD | (MODULE if name == "__call__" and path == "Module.__call__" else 0))
     if type(value) in (staticmethod, classmethod):
         inside = value.__func__
-        return Found(inside, called, path, METHOD if type(value) is classmethod else 0) if type(inside) is FunctionType else None
+        return Function(inside, called, path, METHOD if type(value) is classmethod else 0) if type(inside) is FunctionType else None
     return None
 
 
-def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
+def _of_path(module: ModuleType, path: list[str]) -> Iterator[Function]:
     """What a name behind a module's stands for: a class, a function, a method."""
     owner: Any = module
     for name in path[:-1]:
@@ -169,11 +161,11 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Found]:
         if made is not None:
             yield made
         elif type(value) is MethodDescriptorType:
-            yield Found(value, called, full, METHOD)
+            yield Function(value, called, full, METHOD)
     elif type(value) is FunctionType:
         yield _of_function(value, called, path[-1])
     elif type(value) is BuiltinFunctionType:
-        yield Found(value, called, path[-1], 0)
+        yield Function(value, called, path[-1], 0)
 
 
 def _in(owner: Any, name: str) -> Any:
@@ -237,45 +229,45 @@ def is_script(word: str, following: Sequence[str]) -> bool:
     return not (following and (following[0] in ("-m", "--") or is_script(following[0], ())))
 
 
-def names(given: str | bool | None) -> list[str]:
+def names(text: str | bool | None) -> list[str]:
     """What is asked for, by full names; the default list where nothing is (None, or True: the flag alone).
 
     Raises:
         CommandLineError: It is no list of names, or an empty one.
     """
-    if not isinstance(given, str):
+    if not isinstance(text, str):
         return list(DEFAULT)
     found: list[str] = []
-    for word in given.replace(" ", ",").split(","):
+    for word in text.replace(" ", ",").split(","):
         if not word:
             continue
         first, dot, rest = word.partition(".")
         name = SHORT.get(first, first) + dot + rest
         if not all(part.isidentifier() for part in name.split(".")):
-            raise CommandLineError(f"{word!r} is no name of a module, class or function.", where=f"--calls={given}")
+            raise CommandLineError(f"{word!r} is no name of a module, class or function.", where=f"--calls={text}")
         if name not in found:
             found.append(name)
     if not found:
         raise CommandLineError(
             "it names nothing to record.",
-            where=f"--calls={given}",
+            where=f"--calls={text}",
             next="Name modules, --calls=torch.optim,mine, or none at all for what a training calls: voirkit --calls SCRIPT",
         )
     return found
 
 
-def check(asked: Sequence[str], folder: str) -> None:
+def check(targets: Sequence[str], folder: str) -> None:
     """See whether the modules are there, before the script starts.
 
     Args:
-        asked: Full names.
+        targets: Full names.
         folder: Where the script looks for modules first.
 
     Raises:
         CommandLineError: One is not.
     """
     path = [folder, *(entry for entry in sys.path if entry)]
-    for name in asked:
+    for name in targets:
         first = name.partition(".")[0]
         if first in sys.modules or first in sys.builtin_module_names or PathFinder.find_spec(first, path) is not None:
             _check_below(name, path)

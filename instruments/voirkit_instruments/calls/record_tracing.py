@@ -1,4 +1,4 @@
-"""Calls of the asked functions in one process: finds them as their modules are imported, and has an engine see them.
+"""Calls of the chosen functions in one process: finds them as their modules are imported, and has an engine see them.
 
 What is not there yet is waited for. A package's functions are put in place when the whole of it has been imported, so that nothing of
 its own beginning is recorded.
@@ -13,7 +13,7 @@ import weakref
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit_instruments.calls import record_quiet as calls_quiet
-from voirkit_instruments.calls.record_functions import ASKED_BY_OTHERS, found, is_shown, of_module
+from voirkit_instruments.calls.record_functions import ASKED_BY_OTHERS, functions_named, is_shown, of_module
 from voirkit_instruments.calls.record_values import CallRecords
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.calls.record_functions import Found
+    from voirkit_instruments.calls.record_functions import Function
 
 
 NOT_BUILT = """--calls: no call can be recorded: that needs voirkit's part in C, which is not there, or $VOIRKIT_NO_EXTENSION is 1.
@@ -40,15 +40,6 @@ def engine() -> Any:
     return _calls
 
 
-class Totals:
-    """What this process recorded: calls, records of all kinds, what that took, and calls whose arguments are not known."""
-
-    __slots__ = ("beyond", "calls", "own_ns", "records")
-
-    def __init__(self, calls: int, records: int, own_ns: int, beyond: int) -> None:
-        self.calls, self.records, self.own_ns, self.beyond = calls, records, own_ns, beyond
-
-
 class Tracing(Watcher):
     """Calls in this process.
 
@@ -56,20 +47,20 @@ class Tracing(Watcher):
         engine: What ``engine()`` returns.
         recorder: ``voirkit.trace.recorder``.
         warn: Told, once, of what failed.
-        asked: Full names.
+        targets: Full names.
         every, warmup: Which steps are recorded.
 
     Attributes:
         over: Nothing is recorded any more.
-        totals: What was, when it is over.
+        totals: What was, when it is over: calls, records of all kinds, what that took (ns), and calls whose arguments are not known.
     """
 
     def __init__(
-        self, engine: Any, recorder: Any, warn: Callable[[str], None], asked: Sequence[str], every: int = 1, warmup: int = 0
+        self, engine: Any, recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int = 1, warmup: int = 0
     ) -> None:
-        self.asked, self.every, self.warmup = list(asked), every, warmup
+        self.targets, self.every, self.warmup = list(targets), every, warmup
         self.over = False
-        self.totals = Totals(0, 0, 0, 0)
+        self.totals = (0, 0, 0, 0)
         self.records = CallRecords(recorder, warn)
         self._warn = warn
         self._engine = engine
@@ -81,21 +72,19 @@ class Tracing(Watcher):
         self._steps: Any = None
         self._called: list[int] = []
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Record from here on."""
         if self.every > 1:
-            from voirkit_instruments.calls.record_tracing import Steps
-
             self._steps = Steps(self.every, self.warmup, self._sample)
         self.records.install(self._engine, None if self._steps is None else self._steps.tick)
         self._entry = CallHooks(self._engine.hooks())
         calls_quiet.change = self._engine.quiet
         when_imported("torch", self._torch_is_there)
-        for traces in dict(DEAF):
-            when_imported(traces, self._deafen)
+        for name in IGNORED_SCOPES:
+            when_imported(name, self._ignore_scopes)
         if self._steps is not None:
             when_imported("torch", self._watch_steps)
-        for root in {name.partition(".")[0] for name in self.asked}:
+        for root in {name.partition(".")[0] for name in self.targets}:
             watch_below(root, self)
             module = sys.modules.get(root)
             if module is not None:
@@ -104,33 +93,31 @@ class Tracing(Watcher):
         os.register_at_fork(after_in_child=self._forked)
 
     def ran(self, module: ModuleType) -> None:
-        """A module of an asked package has been imported."""
+        """A module of a package of the targets has been imported."""
         name = module.__name__
         root = name.partition(".")[0]
         try:
             if self.over or (name != root and _is_being_imported(root)):
                 return
-            for asked in self.asked:
-                if asked == name or asked.startswith(f"{name}."):
-                    self._put(asked, found(asked))
-                elif name.startswith(f"{asked}.") and is_shown(name, asked):
-                    self._put(asked, of_module(module, name))
+            for target in self.targets:
+                if target == name or target.startswith(f"{name}."):
+                    self._add(target, functions_named(target))
+                elif name.startswith(f"{target}.") and is_shown(name, target):
+                    self._add(target, of_module(module, name))
         except Exception as exc:  # a library that is not like any known one
             self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
 
-    def _deafen(self, module: ModuleType) -> None:
+    def _ignore_scopes(self, module: ModuleType) -> None:
         """Record nothing of what is called inside of functions that trace or compile."""
         try:
             if not self.over:
-                names = [f"{module.__name__}.{name}" for where, name in DEAF if where == module.__name__]
-                self._entry.mute([one.function for name in names for one in found(name)])
+                names = [f"{module.__name__}.{name}" for name in IGNORED_SCOPES.get(module.__name__, "").split()]
+                self._entry.mute([one.function for name in names for one in functions_named(name)])
         except Exception as exc:
             self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
 
     def _watch_steps(self, _: ModuleType) -> None:
-        from voirkit_instruments.calls.record_tracing import PLACES
-
-        places = {kind: one.function for kind, name in PLACES.items() for one in found(name)}
+        places = {kind: one.function for kind, name in PLACES.items() for one in functions_named(name)}
         if len(places) < len(PLACES):
             self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
             return
@@ -147,11 +134,11 @@ class Tracing(Watcher):
         except Exception as exc:
             self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
 
-    def _put(self, asked: str, functions: Iterable[Found]) -> None:
+    def _add(self, target: str, functions: Iterable[Function]) -> None:
         """Have calls of functions seen, those that are not yet."""
         new: dict[int, Any] = {}
         for one in functions:
-            self._seen.add(asked)
+            self._seen.add(target)
             known = self._known.get(id(one.function))
             if known is not None and known() is one.function:
                 continue
@@ -199,7 +186,7 @@ class Tracing(Watcher):
 
     def unseen(self) -> list[str]:
         """What was asked for and never found."""
-        return [name for name in self.asked if name not in self._seen and name.partition(".")[0] in sys.modules]
+        return [name for name in self.targets if name not in self._seen and name.partition(".")[0] in sys.modules]
 
     def end(self) -> None:
         """Record no more: all functions are as they were."""
@@ -207,13 +194,13 @@ class Tracing(Watcher):
             return
         self.over = True
         calls_quiet.change = None
-        for root in {name.partition(".")[0] for name in self.asked}:
+        for root in {name.partition(".")[0] for name in self.targets}:
             unwatch_below(root, self)
         self._switch(False)
         self._entry.remove()
         if self._ticking is not None:
             self._ticking.remove()
-        self.totals = Totals(*self._engine.totals())
+        self.totals = self._engine.totals()
 
 
 def _reference(function: Any) -> Callable[[], Any]:
@@ -228,13 +215,43 @@ def _is_being_imported(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
+# The functions of torch inside of which it traces or compiles, by module: what is called there are its own trials, on tensors without data,
+# no calls of the program. Checked with torch 2.1 and 2.15; a name that a version does not have is of another.
+IGNORED_SCOPES = {
+    # torch.compile: each frame that is compiled
+    "torch._dynamo.convert_frame": "CatchErrorsWrapper.__call__ ConvertFrame.__call__ ConvertFrameAssert.__call__ _compile",
+    "torch._dynamo.eval_frame": "export explain",
+    # its back ends, which compile a backward pass when it is first run
+    "torch._functorch.aot_autograd": "aot_module_simplified create_aot_dispatcher_function aot_export_module",
+    "torch._inductor.compile_fx": "compile_fx compile_fx_inner",
+    "torch._inductor.codecache": "PyCodeCache.load_by_key_path",
+    # graphs
+    "torch.fx._symbolic_trace": "Tracer.trace symbolic_trace",
+    "torch.fx.experimental.proxy_tensor": "dispatch_trace",
+    "torch.fx.passes.fake_tensor_prop": "FakeTensorProp.propagate",
+    "torch.export": "export export_for_training",
+    "torch.export._trace": "_export _export_for_training",
+    "torch.export.exported_program": "ExportedProgram.run_decompositions",
+    "torch.onnx": "export",
+    "torch.onnx.utils": "export",
+    # TorchScript
+    "torch.jit._script": "script",
+    "torch.jit._trace": "trace trace_module",
+    "torch.jit._freeze": "freeze",
+    "torch.jit._recursive": "create_script_module",
+    "torch.jit._serialization": "load",
+}
+
 NEXT, STEP = 0, 1
 # What is called before a batch is asked for, and at the end of each optimizer's step.
 PLACES = {NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code"}
 
 
 class Steps:
-    """Counts the steps of this process, and switches.
+    """Counts the steps of this process, and switches for ``--calls-every N`` and ``--calls-warmup M``.
+
+    Between recorded ones all functions are as they were. A step begins where the loader is asked for a batch after an optimizer's step;
+    without a loader, where an optimizer's step ends.
 
     Args:
         every: Record each so many steps, after the first ``warmup``.
@@ -248,61 +265,24 @@ class Steps:
 
     def __init__(self, every: int, warmup: int, switch: Callable[[bool], None]) -> None:
         self._every, self._warmup, self._switch = every, warmup, switch
-        self._trained = self._asked = False  # since the step began
+        self._trained = self._requested = False  # since the step began: an optimizer's step, a request for a batch
         self.step, self.is_on = 0, True
 
     def tick(self, kind: int) -> None:
         """The loader is about to be asked for a batch (``NEXT``), or an optimizer's step has ended (``STEP``)."""
         if kind == NEXT:
             if self._trained:
-                self._begin()
-            self._asked = True
+                self._next()
+            self._requested = True
         else:
-            if self._trained and not self._asked:
-                self._begin()
+            if self._trained and not self._requested:
+                self._next()
             self._trained = True
 
-    def _begin(self) -> None:
+    def _next(self) -> None:
         self.step += 1
-        self._trained = self._asked = False
-        wanted = self.step < self._warmup or (self.step - self._warmup) % self._every == 0
-        if wanted is not self.is_on:
-            self.is_on = wanted
-            self._switch(wanted)
-
-
-DEAF: tuple[tuple[str, str], ...] = (
-    # torch.compile: each frame that is compiled
-    ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
-    ("torch._dynamo.convert_frame", "ConvertFrame.__call__"),
-    ("torch._dynamo.convert_frame", "ConvertFrameAssert.__call__"),
-    ("torch._dynamo.convert_frame", "_compile"),
-    ("torch._dynamo.eval_frame", "export"),
-    ("torch._dynamo.eval_frame", "explain"),
-    # its back ends, which compile a backward pass when it is first run
-    ("torch._functorch.aot_autograd", "aot_module_simplified"),
-    ("torch._functorch.aot_autograd", "create_aot_dispatcher_function"),
-    ("torch._functorch.aot_autograd", "aot_export_module"),
-    ("torch._inductor.compile_fx", "compile_fx"),
-    ("torch._inductor.compile_fx", "compile_fx_inner"),
-    ("torch._inductor.codecache", "PyCodeCache.load_by_key_path"),
-    # graphs
-    ("torch.fx._symbolic_trace", "Tracer.trace"),
-    ("torch.fx._symbolic_trace", "symbolic_trace"),
-    ("torch.fx.experimental.proxy_tensor", "dispatch_trace"),
-    ("torch.fx.passes.fake_tensor_prop", "FakeTensorProp.propagate"),
-    ("torch.export", "export"),
-    ("torch.export", "export_for_training"),
-    ("torch.export._trace", "_export"),
-    ("torch.export._trace", "_export_for_training"),
-    ("torch.export.exported_program", "ExportedProgram.run_decompositions"),
-    ("torch.onnx", "export"),
-    ("torch.onnx.utils", "export"),
-    # TorchScript
-    ("torch.jit._script", "script"),
-    ("torch.jit._trace", "trace"),
-    ("torch.jit._trace", "trace_module"),
-    ("torch.jit._freeze", "freeze"),
-    ("torch.jit._recursive", "create_script_module"),
-    ("torch.jit._serialization", "load"),
-)
+        self._trained = self._requested = False
+        is_on = self.step < self._warmup or (self.step - self._warmup) % self._every == 0
+        if is_on is not self.is_on:
+            self.is_on = is_on
+            self._switch(is_on)

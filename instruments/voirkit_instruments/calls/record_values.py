@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from voirkit_instruments.calls.record_functions import Found
+    from voirkit_instruments.calls.record_functions import Function
 
 
 BOUND = 1
@@ -72,7 +72,7 @@ class _Reader:
         key = self._key
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        said: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         while self._at < len(key):
             tag = chr(key[self._at])
             if tag == "K":
@@ -85,15 +85,15 @@ class _Reader:
                 self._at += 1
                 value = self._value()
                 if value is not END and value is not None:
-                    said["returns"] = value
+                    result["returns"] = value
             elif tag == "E":
                 self._at += 1
-                said["error"] = self._type()
+                result["error"] = self._type()
             else:
                 value = self._value()
                 if value is not END:
                     args.append(value)
-        parts = {"args": args, "kwargs": kwargs, **said, "bound": bool(key[4] & BOUND)}
+        parts = {"args": args, "kwargs": kwargs, **result, "bound": bool(key[4] & BOUND)}
         return {name: value for name, value in parts.items() if name == "returns" or value not in ([], {}, False)}
 
     def _number(self, of: Struct) -> Any:
@@ -142,27 +142,27 @@ class _Reader:
         dtype, device, index, grad, ndim = self._key[self._at : self._at + 5]
         self._at += 5
         where = self._say.devices.get(device, f"device {device}")
-        said: dict[str, Any] = {"tensor": kind, "dtype": self._say.dtypes.get(dtype, f"dtype {dtype}")}
+        tensor: dict[str, Any] = {"tensor": kind, "dtype": self._say.dtypes.get(dtype, f"dtype {dtype}")}
         if tag == "t":
-            said["shape"] = [self._number(_i64) for _ in range(min(ndim, 8))]
+            tensor["shape"] = [self._number(_i64) for _ in range(min(ndim, 8))]
         if tag == "y" or ndim > 8:
-            said["dims"] = ndim
-        return {**said, "device": where if index == 255 else f"{where}:{index}", "grad": bool(grad)}
+            tensor["dims"] = ndim
+        return {**tensor, "device": where if index == 255 else f"{where}:{index}", "grad": bool(grad)}
 
     def _many(self, tag: str) -> dict[str, Any]:
-        said: dict[str, Any] = {"type": self._type()}
+        several: dict[str, Any] = {"type": self._type()}
         n, count = self._number(_i64), self._key[self._at]
         self._at += 1
         if n >= 0:
-            said["n"] = n
+            several["n"] = n
         items: list[tuple[str, Any]] = []
         for _ in range(count):
             name = self._text() if tag == "d" else ""
             items.append((name, self._value()))
         kept = [(name, value) for name, value in items if value is not END]
         if kept:
-            said["items"] = dict(kept) if tag == "d" else [value for _, value in kept]
-        return said
+            several["items"] = dict(kept) if tag == "d" else [value for _, value in kept]
+        return several
 
 
 def place(kind: int, index: int, item: int, words: Sequence[str]) -> str:
@@ -175,11 +175,14 @@ CATEGORY, KIND = "call", "call"
 
 
 class CallRecords:
-    """Writes calls into the trace plane.
+    """Writes calls into the trace plane: names of functions, what their arguments were, where the tensors among them stood.
+
+    The engine (``_calls.c``) asks here when it meets a function, a type, a word or a set of arguments for the first time. Whatever fails is
+    warned of once, and leaves a record without arguments.
 
     Args:
         recorder: ``voirkit.trace.recorder``.
-        warn: Told, once, of what failed.
+        warn: Gets, once, what failed.
 
     Attributes:
         functions: By number: what each is called.
@@ -190,7 +193,7 @@ class CallRecords:
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
         self._recorder, self._warn = recorder, warn
         self._failed = False
-        self.functions: list[Found] = []
+        self.functions: list[Function] = []
         self.vocabulary = Vocabulary()
         self.tensors: Tensors | None = None
         self.operand = recorder.name(CATEGORY, "operand", kind="operand", value="id")
@@ -198,8 +201,8 @@ class CallRecords:
     def install(self, engine: Any, tick: Callable[[int], None] | None) -> None:
         """Have an engine ask here."""
         api = getattr(self._recorder.engine, "api", None)
-        asked = (self.type_number, self.word_number, self.name, self.class_name, self.set_number, self.place_number)
-        engine.install(api, self._recorder.span, *(self._guarded(function) for function in asked), tick)
+        callbacks = (self.type_number, self.word_number, self.name, self.class_name, self.set_number, self.place_number)
+        engine.install(api, self._recorder.span, *(self._guarded(function) for function in callbacks), tick)
 
     def _guarded(self, function: Callable[..., int]) -> Callable[..., int]:
         """The same, but what fails in it is told once; what a signal handler of the program raises meanwhile comes out."""
@@ -282,7 +285,10 @@ _TRACED = ("torch._subclasses.", "torch.fx.proxy.", "torch.fx.experimental.")
 
 
 class Tensors:
-    """What is known of torch's tensors.
+    """How tensors are read by ``_calls.c``: torch's own C functions, found in its libraries and tried on tensors that are known.
+
+    They look at no attribute, so that no ``__torch_function__`` and no mode of the program sees them. Where they are not there, or say
+    anything but what is known, attributes are read instead. Checked with torch 2.1 to 2.15.
 
     Attributes:
         dtypes: Names of dtypes by the number that the engine has for them.

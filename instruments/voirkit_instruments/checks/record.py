@@ -15,7 +15,7 @@ from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit_instruments.checks.record_backward import Graphs
 from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
-from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts
+from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, never_raises
 from voirkit_instruments.checks.record_models import LossFacts, ModelFacts
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
 from voirkit_instruments.once import once
@@ -170,8 +170,9 @@ class TrainingPatches(TorchPatches):
         self._scheduler = Around(facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True)
         self._scheduler_without_epoch = Around(facts.here, BACKWARD, enter, leave, ("self",), unasked=True)
         self._scaler = self._around(BACKWARD, optimizers.enter_scaler, optimizers.leave_scaler, ("optimizer",))
-        self._losses = {name: self._around(FORWARD, *losses.around(name), ("input",)) for name in _LOSSES}
-        self._losses |= {name: self._around(FORWARD, *losses.around_pair(name), ("input", "target", "reduction")) for name in _PAIRS}
+        self._losses = {name: self._around(FORWARD, losses.enter_with_logits(name), losses.leave, ("input",)) for name in _LOSSES}
+        for name in _PAIRS:
+            self._losses[name] = self._around(FORWARD, losses.enter_with_pair(name), losses.leave, ("input", "target", "reduction"))
 
     def install(self) -> None:
         """As above."""
@@ -214,13 +215,11 @@ class TrainingPatches(TorchPatches):
         for kind in steppers(module.Optimizer):
             self._put_step(kind)
 
+    @never_raises("an optimizer")
     def _leave_made(self, _began: int, was: int, optimizer: Any) -> None:
         self._facts.here.inside = was
-        try:
-            self._facts.trains()
-            self._put_step(type(optimizer))
-        except Exception as exc:
-            self._facts.failed("an optimizer", exc)
+        self._facts.trains()
+        self._put_step(type(optimizer))
 
     def _put_step(self, kind: type) -> None:
         name, function, qualname = step_of(kind)

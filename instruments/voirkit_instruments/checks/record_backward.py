@@ -1,17 +1,18 @@
-"""Backward passes: from where, which parameters they reach (seldom), whether the loss is finite, which graphs outlive their step.
+"""Backward passes: from where, which parameters they reach (seldom), whether the loss is finite, which graphs outlive their step, which
+units of ReLU layers are never above zero.
 
-A graph is only walked through, never changed or kept.
+A graph is only walked through, never changed or kept. What hooks of the program have put away (``saved_tensors_hooks``, as activation
+checkpointing does) is left alone: that would compute it again.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections import deque
 
 from voirkit_instruments.calls.record_quiet import quiet
-from voirkit_instruments.checks.record_facts import BACKWARD
+from voirkit_instruments.checks.record_facts import BACKWARD, Watcher, never_raises
 from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet
 from voirkit_instruments.steps.tensor_memory import ScalarReader, is_readable
 
@@ -42,8 +43,6 @@ _USUAL = 2  # the last graphs may live: their variables are not assigned anew ye
 
 class Marker:
     """Lives as long as the node that it is in."""
-
-    __slots__ = ("__weakref__",)
 
 
 class KeptGraphs:
@@ -79,36 +78,30 @@ class KeptGraphs:
 class Unheld:
     """A parameter that gets gradients, and that no optimizer holds: whether it changes all the same."""
 
-    __slots__ = ("changed", "digest", "of")
-
     def __init__(self, parameter: Any, digest: float) -> None:
         self.of = weakref.ref(parameter)
         self.digest, self.changed = digest, False
 
 
-class Graphs:
-    """What is told of backward passes.
+class Graphs(Watcher):
+    """Around backward passes.
 
     Args:
-        facts: Where facts are written.
-        torch: The module.
+        facts, torch: As for ``Watcher``.
         models: Knows the names of parameters.
     """
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
-        self._facts, self._torch, self._models = facts, torch, models
+        super().__init__(facts, torch)
+        self._models = models
         self._backward = facts.name("backward")
-        self._seen: dict[str | None, int] = {}
+        self._passes: dict[str | None, int] = {}  # by line
         self._pending: list[tuple[int, str | None, Any]] = []
         self._bad = False
-        self._arguments: dict[str | None, int] = {}
         self._tensor = torch.Tensor
         self._read = ScalarReader(torch).read
         self._kept, self._units = KeptGraphs(), UnitFacts(facts, torch, models)
         self.unheld: dict[int, Unheld] = {}
-
-    def __deepcopy__(self, memo: object) -> Graphs:
-        return self  # torch.compile copies the constants of code, of which its methods are some
 
     def enter_backward(self, optimizers: OptimizerFacts) -> Any:
         """Before the outermost walk through a graph."""
@@ -116,17 +109,7 @@ class Graphs:
 
         def enter(tensors: Any) -> int:
             began = now()
-            try:
-                where = here.where = self._facts.places.of(sys._getframe(1))
-                optimizers.before_backward(where)
-                n = self._seen[where] = self._seen.get(where, 0) + 1
-                if type(tensors) is self._tensor:
-                    self._kept.mark(tensors, where, n)
-                if n & (n - 1) == 0 or n == 3:
-                    self._walk(tensors, where, optimizers, n)
-                self._look_at_loss(tensors, where, optimizers)
-            except Exception as exc:
-                self._facts.failed("a backward pass", exc)
+            self._before(tensors, optimizers)
             here.inside = BACKWARD
             end = now()
             self._facts.cost.add(began, end)
@@ -134,28 +117,34 @@ class Graphs:
 
         return enter
 
+    @never_raises("a backward pass")
+    def _before(self, tensors: Any, optimizers: OptimizerFacts) -> None:
+        where = self._facts.here.where = self._facts.where()
+        optimizers.before_backward(where)
+        n = self._passes[where] = self._passes.get(where, 0) + 1
+        if type(tensors) is self._tensor:
+            self._kept.mark(tensors, where, n)
+        if n & (n - 1) == 0 or n == 3:
+            self._walk(tensors, where, optimizers, n)
+        self._check_loss(tensors, where, optimizers)
+
+    @never_raises("a backward pass")
     def leave_backward(self, began: int, was: int, _tensors: Any) -> None:
         """After it."""
         self._facts.here.inside = was
         if began:
-            try:
-                where = getattr(self._facts.here, "where", None)
-                args = self._arguments.get(where)
-                if args is None:
-                    args = self._arguments[where] = self._facts.arguments(where)
-                self._facts.span(self._backward, began, now(), args, 0)
-            except Exception as exc:
-                self._facts.failed("a backward pass", exc)
+            where = getattr(self._facts.here, "where", None)
+            self._facts.span(self._backward, began, now(), self._facts.arguments(where), 0)
 
     # what it reaches
 
     def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts, n: int) -> None:
         roots = self._roots(tensors)
         leaves, units, nodes = self._leaves(roots)
-        self._look_at_difference(roots, where)
+        self._check_difference(roots, where)
         if leaves is None:
             return
-        held = optimizers.held()
+        held = optimizers.parameter_ids()
         parameter = self._torch.nn.Parameter
         reached = [leaf for leaf in leaves if id(leaf) in held]
         others = [leaf for leaf in leaves if id(leaf) not in held]
@@ -167,9 +156,9 @@ class Graphs:
         self._facts.mark("graph", where, n, nodes=nodes, kept=self._kept.alive(where))
         if held:
             self._watch(own)
-            self._units.look(units, where, held)
+            self._units.examine(units, where, held)
 
-    def _look_at_difference(self, roots: list[Any], where: str | None) -> None:
+    def _check_difference(self, roots: list[Any], where: str | None) -> None:
         """Whether a loss that is written by hand subtracts a target of N numbers from an output of shape (N, 1): N x N differences."""
         node = roots[0].grad_fn if len(roots) == 1 else None
         for _ in range(_LOSS_NODES):
@@ -191,8 +180,8 @@ class Graphs:
     def _roots(self, tensors: Any) -> list[Any]:
         if type(tensors) is self._torch.Tensor:
             return [tensors]
-        given = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
-        return [tensor for tensor in given if isinstance(tensor, self._torch.Tensor)]
+        several = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        return [tensor for tensor in several if isinstance(tensor, self._torch.Tensor)]
 
     def _leaves(self, roots: list[Any]) -> tuple[list[Any] | None, list[Any], int]:
         """The leaves that get gradients (None if the graph is too large to be walked through), its ReLU nodes, how many nodes it has."""
@@ -223,9 +212,9 @@ class Graphs:
         for parameter, digest in zip(new, digests(self._torch, new), strict=True):
             self.unheld[id(parameter)] = Unheld(parameter, digest)
 
-    def look_at_unheld(self, held: set[int], where: str | None) -> None:
-        """Tell of the parameters that get gradients and are in no optimizer, and how many of them have changed."""
-        for key in [key for key, known in self.unheld.items() if known.of() is None or key in held]:
+    def mark_unheld(self, held_ids: set[int], where: str | None) -> None:
+        """Write which parameters get gradients and are in no optimizer, and how many of them have changed."""
+        for key in [key for key, known in self.unheld.items() if known.of() is None or key in held_ids]:
             del self.unheld[key]
         if not self.unheld:
             return
@@ -236,20 +225,20 @@ class Graphs:
         still = [p for known, p in live if not known.changed]
         named = [names.get(id(p)) for p in still]
         models = {name[3]: name[1] for name in named if name is not None and name[2]}
-        of_held = {name[3] for key, name in names.items() if key in held}
+        of_held = {name[3] for key, name in names.items() if key in held_ids}
         self._facts.mark(
             "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models.values()),
-            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named), after=self._after(still, held),
-            names=", ".join(shown(p, names) for p in still[:_NAMED]),
+            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named),
+            after=self._count_after(still, held_ids), names=display_names(still, names),
         )  # fmt: skip
 
-    def _after(self, parameters: list[Any], held: set[int]) -> int:
+    def _count_after(self, parameters: list[Any], held_ids: set[int]) -> int:
         """How many are used after the first that an optimizer holds: gradients come through them to it.
 
         Where a model's own parameters, outside of its layers, are used is not known: they count if its very first layer is held.
         """
         order = self._models.in_order()
-        first = next((at for at, key in enumerate(order) if key in held), len(order))
+        first = next((at for at, key in enumerate(order) if key in held_ids), len(order))
         if order and first == 0:
             return len(parameters)
         later = set(order[first:])
@@ -257,13 +246,13 @@ class Graphs:
 
     # whether the loss is finite
 
-    def _look_at_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
+    def _check_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
         if type(tensors) is not self._tensor or self._bad or tensors.numel() != 1:
             return
         if tensors.is_cpu:
             value = self._read(tensors)
             if value is not None and not abs(value) < float("inf"):
-                self._tell_loss(now(), where, value, optimizers)
+                self._mark_loss(now(), where, value, optimizers)
             return
         if not is_plain(self._torch, tensors):
             return
@@ -280,20 +269,19 @@ class Graphs:
             values = self._torch.stack([loss.reshape(()).float() for _, _, loss in pending]).tolist()
         for (at_ns, where, _), value in zip(pending, values, strict=True):
             if not abs(value) < float("inf"):
-                self._tell_loss(at_ns, where, value, optimizers)
+                self._mark_loss(at_ns, where, value, optimizers)
                 return
 
-    def _tell_loss(self, at_ns: int, where: str | None, value: Any, optimizers: OptimizerFacts) -> None:
+    def _mark_loss(self, at_ns: int, where: str | None, value: Any, optimizers: OptimizerFacts) -> None:
         self._bad = True
         optimizers.loss_not_finite()
-        recorder = self._facts.recorder
-        recorder.mark(self._facts.name("loss_not_finite"), at_ns, self._facts.arguments(where, loss=str(value)), 0)
+        self._facts.mark_at("loss_not_finite", at_ns, where, loss=str(value))
 
 
-def shown(parameter: Any, names: dict[int, Named]) -> str:
-    """A parameter as a person knows it: by its name, or else its shape."""
-    known = names.get(id(parameter))
-    return known[0] if known is not None else f"a parameter of shape {tuple(parameter.shape)}"
+def display_names(parameters: Sequence[Any], names: dict[int, Named]) -> str:
+    """The first parameters of some as a person knows them: by name, or else shape."""
+    some = [(names.get(id(parameter)), parameter) for parameter in parameters[:_NAMED]]
+    return ", ".join(known[0] if known else f"a parameter of shape {tuple(parameter.shape)}" for known, parameter in some)
 
 
 RELU = "ReluBackward0"
@@ -309,34 +297,29 @@ _FEWEST_UNITS = 4
 class Layer:
     """A ReLU layer: which of its units have been above zero, and of how many rows that is known."""
 
-    __slots__ = ("alive", "name", "rows")
-
     def __init__(self, alive: Any, name: str) -> None:
         self.alive, self.name, self.rows = alive, name, 0
 
 
 class UnitFacts:
-    """The ReLU layers of the graphs of each line.
+    """Units of ReLU layers whose output is never above zero, by the line of the backward pass; layers' results are saved in its graph.
 
-    Args:
-        facts: Where facts are written.
-        torch: The module.
-        models: Knows the names of parameters.
+    Only layers that come right after something with parameters count: a hinge loss is a ReLU too, and is zero when all is well.
     """
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
         self._facts, self._torch, self._models = facts, torch, models
         self._layers: dict[str | None, list[Layer]] = {}
-        self._looks: dict[str | None, int] = {}
+        self._passes: dict[str | None, int] = {}
 
-    def look(self, nodes: Sequence[Any], where: str | None, held: set[int]) -> None:
-        """Look at the ReLU nodes of a graph, in their order."""
+    def examine(self, nodes: Sequence[Any], where: str | None, held_ids: set[int]) -> None:
+        """Read the results of the ReLU nodes of a graph, in their order."""
         results = []
         with quiet(), self._torch._C.DisableTorchFunction():
             if not is_quiet(self._torch):
                 return
             for node in nodes[:_MOST_LAYERS]:
-                parameter = _parameter_before(node, held)
+                parameter = _parameter_before(node, held_ids)
                 raw = node._raw_saved_result
                 if parameter is None or not hasattr(raw, "unpack_hook") or raw.unpack_hook is not None:
                     continue
@@ -356,8 +339,8 @@ class UnitFacts:
             for (parameter, result), n in zip(results, units, strict=True):
                 name = names[id(parameter)][0] if id(parameter) in names else ""
                 layers.append(Layer(torch.zeros(n, dtype=torch.bool, device=result.device), name))
-            self._looks[where] = 0
-        self._looks[where] += 1
+            self._passes[where] = 0
+        self._passes[where] += 1
         for layer, (_, result) in zip(layers, results, strict=True):
             rows = max(1, _MOST_ELEMENTS * len(result) // max(result.numel(), 1))
             part = result[:rows]
@@ -365,26 +348,26 @@ class UnitFacts:
             layer.alive |= ~(part.amax(others) <= 0)  # nan counts as alive
             layer.rows += part.numel() // len(layer.alive)
         counts = torch.stack([layer.alive.sum().cpu() for layer in layers]).tolist()
-        self._tell([(layer, len(layer.alive) - n) for layer, n in zip(layers, counts, strict=True)], where)
+        self._mark_worst([(layer, len(layer.alive) - n) for layer, n in zip(layers, counts, strict=True)], where)
 
-    def _tell(self, dead: list[tuple[Layer, int]], where: str | None) -> None:
+    def _mark_worst(self, dead: list[tuple[Layer, int]], where: str | None) -> None:
         some = [(n / len(layer.alive), n, layer) for layer, n in dead if len(layer.alive) >= _FEWEST_UNITS]
         if not some:
             return
         _, n, layer = max(some, key=lambda one: one[0])
         self._facts.mark(
-            "units", where, self._looks[where], layers=len(dead), units=len(layer.alive), dead=n, rows=layer.rows, after=layer.name
+            "units", where, self._passes[where], layers=len(dead), units=len(layer.alive), dead=n, rows=layer.rows, after=layer.name
         )
 
 
-def _parameter_before(node: Any, held: set[int]) -> Any:
+def _parameter_before(node: Any, held_ids: set[int]) -> Any:
     """The first parameter that an optimizer holds right before a ReLU; None if its input is none of a layer's."""
     level = [following for following, _ in node.next_functions]
     for _ in range(3):
         deeper = []
         for one in level:
             leaf = getattr(one, "variable", None)
-            if leaf is not None and id(leaf) in held:
+            if leaf is not None and id(leaf) in held_ids:
                 return leaf
             if one is not None and one.name().rstrip("0123456789").removesuffix("Backward") in (*_LAYERS, "T", "Transpose"):
                 deeper += [following for following, _ in one.next_functions]

@@ -1,7 +1,13 @@
-"""Epochs of loaders, as the process that asks for batches sees them: which samples were asked for, in which order, with which labels.
+"""What ``--checks`` sees of data: epochs of loaders, random generators of the processes that prepare batches, and ranks.
 
-One fact ``epoch`` when a loop over a loader has come to its end; of a loop that was left before, none. Only what torch itself asks of
-samplers is looked at: nothing is drawn, and nothing of the program's is called.
+Only what torch itself asks of samplers is seen, and generators are only read (python's, numpy's and torch's own, and those that the dataset
+keeps): nothing is drawn, and nothing of the program's is called. The facts:
+
+- ``epoch``, when a loop over a loader has come to its end: which samples were asked for, in which order, with which labels;
+- ``drawn``: the state of a generator before the first batch of a worker and after the first that drew from it;
+- ``held``: a digest of each of a worker's first batches of an iterable dataset;
+- ``world``, how many ranks there are, ``weights``, how large their parameters are, ``parallel``, a DistributedDataParallel is called,
+  ``collective``, the program itself sends tensors of more than one number between ranks. None of these for a single rank.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from zlib import crc32
 from voirkit.probes.around import ABSENT
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit_instruments.calls.record_quiet import quiet
+from voirkit_instruments.checks.record_facts import Watcher, never_raises
 from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
 from voirkit_instruments.loader.record_items import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
@@ -37,163 +44,114 @@ now = time.perf_counter_ns
 _MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
 _MOST_PASSES = 5000
 _MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
-_CONTENTS = 2  # batches of an epoch of which it is told whether they hold the same as another rank's
+_CONTENTS = 2  # first batches of an epoch, or of a worker, of which a digest is kept: another rank or worker may read the same
 
 
 class Epoch:
-    """What is known of one pass over a loader.
-
-    Attributes:
-        args: Of its fact.
-        began: When it began, and ``where``.
-        indices: All that were asked for so far; None: they are no whole numbers, or too many.
-        ends: How many there were after each batch.
-        exhausted: Whether the sampler had no more.
-        runs, classes: How often a label was another than the one before, and how many samples have each; None: no labels are known.
-        contents: Of the first batches.
-        told: Whether its fact is written.
-    """
-
-    __slots__ = (
-        "args",
-        "batches",
-        "began",
-        "classes",
-        "contents",
-        "ends",
-        "exhausted",
-        "indices",
-        "last",
-        "loader",
-        "runs",
-        "told",
-        "where",
-    )
+    """What is known of one pass over a loader; ``args`` are those of its fact."""
 
     def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
         self.loader, self.where, self.args, self.began = loader, where, args, now()
-        self.indices: array[int] | None = array("q") if args["map"] else None
-        self.ends: list[int] = []
-        self.exhausted = self.told = False
-        self.batches = self.runs = 0
-        self.classes: dict[Any, int] | None = {} if args["map"] else None
-        self.last: Any = None
-        self.contents: list[int | None] = []
+        self.indices: array[int] | None = array("q") if args["map"] else None  # None: they are no whole numbers, or too many
+        self.ends: list[int] = []  # how many indices there were after each batch
+        self.exhausted = False  # the sampler had no more
+        self.batches = 0
+        self.classes: dict[Any, int] | None = {} if args["map"] else None  # samples of each label; None: no labels are known
+        self.runs = 0  # how often a label was another than the one before
+        self.last_label: Any = None
+        self.contents: list[int | None] = []  # digests of the first batches
+        self.written_down = False
 
 
-class Epochs:
-    """Functions that stand around those of loaders and their iterators.
+class Epochs(Watcher):
+    """Around functions of loaders and their iterators.
 
     Args:
-        facts: Where facts are written.
-        torch: The module.
-        drawing: What workers draw; told whose workers are made.
+        facts, torch: As for ``Watcher``.
+        drawing: What workers draw; it is given the number of the iterator whose workers are made.
     """
 
     def __init__(self, facts: Facts, torch: ModuleType, drawing: Drawing) -> None:
-        self._facts, self._torch, self._drawing = facts, torch, drawing
+        super().__init__(facts, torch)
+        self._drawing = drawing
         self._name = facts.name("epoch")
         self._ordinals, self._numbers = Ordinals(), count()
         self._of_several = rank_and_world_size()[1] > 1
         self._made: dict[int, tuple[Any, str | None, Any]] = {}  # by identity of a loader: itself, where it was made, its shuffle
-        self._said: dict[int, tuple[Any, int]] = {}  # by identity of a sampler: itself, and the length that the program was told
+        self._lengths: dict[int, tuple[Any, int]] = {}  # by identity of a loader: itself, and the length that the program was given
         self._passes: dict[int, tuple[Any, Epoch]] = {}  # by identity of an iterator
-
-    def enter(self, *_: Any) -> int:
-        """Before what is only to be known of after."""
-        return 1
-
-    def leave(self, _began: int, _was: int, *_: Any) -> None:
-        """After what is only to be known of before."""
 
     def enter_made(self, shuffle: Any) -> Any:
         """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
         return (shuffle,)
 
+    @never_raises("a loader")
     def leave_made(self, began: Any, _was: int, loader: Any) -> None:
         """After it."""
-        try:
-            key = id(loader)
-            shuffle = began[0] if began and type(began[0]) is bool else None
-            self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.places.of(sys._getframe(1)), shuffle)
-        except Exception as exc:
-            self._facts.failed("a loader", exc)
+        key = id(loader)
+        shuffle = began[0] if began and type(began[0]) is bool else None
+        self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.where(), shuffle)
 
+    @never_raises("a loader's length")
     def leave_len(self, _began: int, _was: int, loader: Any, value: Any) -> None:
         """After the program asked for a loader's number of batches."""
-        try:
-            if type(value) is int:
-                key = id(loader)
-                self._said[key] = (weakref.ref(loader, forgetting(self._said, key)), value)
-        except Exception as exc:
-            self._facts.failed("a loader's length", exc)
+        if type(value) is int:
+            key = id(loader)
+            self._lengths[key] = (weakref.ref(loader, forgetting(self._lengths, key)), value)
 
+    @never_raises("a loader's iterator")
     def enter_iterator(self, iterator: Any, loader: Any) -> int:
         """Before ``_BaseDataLoaderIter.__init__``."""
-        try:
-            number = next(self._numbers)
-            if number >= _MOST_PASSES:
-                return 1
-            epoch = Epoch(
-                self._ordinals.of(loader), self._facts.places.of(sys._getframe(2)), {"iterator": number, **self._described(loader)}
-            )
-            epoch.args["turn"] = 0
-            key = id(iterator)
+        number = next(self._numbers)
+        if number < _MOST_PASSES:
+            length = self._lengths.get(id(loader))
+            args = {"iterator": number, **self._describe(loader), "turn": 0}
+            args["said"] = length[1] if length is not None and length[0]() is loader else -1
+            key, epoch = id(iterator), Epoch(self._ordinals.of(loader), self._facts.where(), args)
             self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
             self._drawing.making = number
-            said = self._said.get(id(loader))
-            epoch.args["said"] = said[1] if said is not None and said[0]() is loader else -1
-        except Exception as exc:
-            self._facts.failed("a loader's iterator", exc)
         return 1
 
+    @never_raises("a loader's iterator")
     def enter_again(self, iterator: Any, first_iter: Any) -> int:
         """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins again."""
-        try:
-            if not first_iter and (before := self._of(iterator)) is not None:
-                args = {**before.args, "turn": before.args["turn"] + 1}
-                epoch = Epoch(before.loader, self._facts.places.of(sys._getframe(2)), args)
-                self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
-        except Exception as exc:
-            self._facts.failed("a loader's iterator", exc)
+        if not first_iter and (before := self._epoch(iterator)) is not None:
+            epoch = Epoch(before.loader, self._facts.where(), {**before.args, "turn": before.args["turn"] + 1})
+            self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
         return 1
 
+    @never_raises("a sampler")
     def leave_index(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
         """After the sampler was asked for the next index, or those of a batch."""
-        try:
-            epoch = self._of(iterator)
-            if epoch is None or epoch.exhausted:
-                return
-            if value is ABSENT:
-                epoch.exhausted = sys.exc_info()[0] is StopIteration
-            elif epoch.indices is not None:
-                _add(epoch, value)
-        except Exception as exc:
-            self._facts.failed("a sampler", exc)
+        epoch = self._epoch(iterator)
+        if epoch is None or epoch.exhausted:
+            return
+        if value is ABSENT:
+            epoch.exhausted = sys.exc_info()[0] is StopIteration
+        elif epoch.indices is not None:
+            _add(epoch, value)
 
+    @never_raises("a batch")
     def leave_next(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
         """After a batch was asked for."""
-        try:
-            epoch = self._of(iterator)
-            if epoch is None:
-                return
-            if value is ABSENT:
-                if sys.exc_info()[0] is StopIteration:
-                    self._tell(epoch)
-                return
-            epoch.batches += 1
-            if len(epoch.contents) < _CONTENTS and self._of_several:
-                epoch.contents.append(content(self._torch, value))
-            if epoch.classes is not None:
-                self._look_at_labels(epoch, value)
-        except Exception as exc:
-            self._facts.failed("a batch", exc)
+        epoch = self._epoch(iterator)
+        if epoch is None:
+            return
+        if value is ABSENT:
+            if sys.exc_info()[0] is StopIteration:
+                self._write(epoch)
+            return
+        epoch.batches += 1
+        if len(epoch.contents) < _CONTENTS and self._of_several:
+            epoch.contents.append(content(self._torch, value))
+        if epoch.classes is not None:
+            self._count_labels(epoch, value)
 
-    def _of(self, iterator: Any) -> Epoch | None:
+    def _epoch(self, iterator: Any) -> Epoch | None:
         known = self._passes.get(id(iterator))
         return known[1] if known is not None and known[0]() is iterator else None
 
-    def _described(self, loader: Any) -> dict[str, Any]:
+    def _describe(self, loader: Any) -> dict[str, Any]:
         """What a loader is made of, from its own attributes alone."""
         given = vars(loader)
         data = sys.modules["torch.utils.data"]
@@ -211,21 +169,21 @@ class Epochs:
             "size": size_of(dataset), "ordered": is_ascending(data, dataset),
         }  # fmt: skip
 
-    def _look_at_labels(self, epoch: Epoch, batch: Any) -> None:
+    def _count_labels(self, epoch: Epoch, batch: Any) -> None:
         found = labels(self._torch, batch)
         classes = epoch.classes
         if found is None or classes is None or len(classes) > _MOST_CLASSES or epoch.batches * len(found) > _MOST_LABELS:
             epoch.classes = None  # those of a part say nothing
             return
         for label in found:
-            epoch.runs += label != epoch.last or not classes
-            epoch.last = label
+            epoch.runs += label != epoch.last_label or not classes
+            epoch.last_label = label
             classes[label] = classes.get(label, 0) + 1
 
-    def _tell(self, epoch: Epoch) -> None:
-        if epoch.told:
+    def _write(self, epoch: Epoch) -> None:
+        if epoch.written_down:
             return
-        epoch.told = True
+        epoch.written_down = True
         args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
         if epoch.indices is not None:
             args |= _figures(epoch.indices, epoch.ends, args["size"])
@@ -242,30 +200,24 @@ def _add(epoch: Epoch, value: Any) -> None:
     """More indices were asked for: one, or those of a batch."""
     indices = epoch.indices
     assert indices is not None
-    given = value if type(value) in (list, tuple) else [value]
-    if set(map(type, given)) - {int}:
-        given = [whole(index) for index in given]
-        if -1 in given:  # a name, a pair ...
+    more = value if type(value) in (list, tuple) else [value]
+    if set(map(type, more)) - {int}:
+        more = [whole(index) for index in more]
+        if -1 in more:  # a name, a pair ...
             epoch.indices = epoch.classes = None
             return
-    if epoch.classes is not None and list(given) != list(range(len(indices), len(indices) + len(given))):
+    if epoch.classes is not None and list(more) != list(range(len(indices), len(indices) + len(more))):
         epoch.classes = None  # labels are of use where the order is the dataset's
-    indices.extend(given)
+    indices.extend(more)
     epoch.ends.append(len(indices))
     if len(indices) > _MOST:
         epoch.indices = None
 
 
 def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
-    """What is told of the indices of an epoch.
-
-    Args:
-        indices: In the order in which they were asked for.
-        ends: How many there were after each batch.
-        size: How many samples the dataset has; -1: unknown.
-    """
+    """What is told of an epoch's indices; ``ends``: how many there were after each batch; ``size``: of the dataset, -1 if unknown."""
     n = len(indices)
-    distinct, missed, first, chosen = _counted(indices, size)
+    distinct, missed, first, chosen = _count_distinct(indices, size)
     figures = {
         "n": n, "distinct": distinct, "order": crc32(indices.tobytes()), "set": chosen,
         "sequential": n > 1 and indices[-1] - indices[0] == n - 1 and indices == array("q", range(indices[0], indices[0] + n)),
@@ -274,7 +226,7 @@ def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
     return figures if size < 0 else {**figures, "missed": missed, "missed_first": first}
 
 
-def _counted(indices: array[int], size: int) -> tuple[int, int, int, int]:
+def _count_distinct(indices: array[int], size: int) -> tuple[int, int, int, int]:
     """How many distinct indices there are, how many below ``size`` are missing, the first of these (or -1), and a digest of the set."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not indices:
@@ -302,32 +254,22 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-_FETCHES, _WORKER_CONTENTS = 16, 2  # batches of a fetcher after which generators are looked at; whose content is told
+_FETCHES = 16  # batches of a fetcher after which generators are compared
 _MOST_EPOCHS = 200
 _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3  # of a dataset that are searched for generators
 
 
 class Fetching:
-    """What is known of one fetcher: an epoch of one worker.
-
-    Attributes:
-        place: Which iterator's, which of its turns, which worker; -1: no worker.
-        before: The state of each generator, of which nothing is told yet.
-        n: How many batches it has prepared.
-    """
-
-    __slots__ = ("before", "n", "place")
+    """What is known of one fetcher: an epoch of one worker."""
 
     def __init__(self, place: dict[str, int], before: dict[str, int]) -> None:
-        self.place, self.before, self.n = place, before, 0
+        self.place = place  # which iterator's, which of its turns, which worker; -1: no worker
+        self.before = before  # the states of the generators of which no fact is written yet
+        self.n = 0  # batches that it has prepared
 
 
-class Drawing:
-    """Functions that stand around those of fetchers.
-
-    Args:
-        facts: Where facts are written.
-        torch: The module.
+class Drawing(Watcher):
+    """Around functions of fetchers.
 
     Attributes:
         making: The number of the iterator that was made last; in a worker that is its own.
@@ -336,59 +278,42 @@ class Drawing:
     making = -1
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
-        self._facts, self._torch = facts, torch
+        super().__init__(facts, torch)
         self._turns: dict[int, int] = {}
         self._fetching: dict[int, tuple[Any, Fetching]] = {}
 
-    def enter(self, *_: Any) -> int:
-        """Before what is only to be known of after."""
-        return 1
-
-    def leave(self, _began: int, _was: int, *_: Any) -> None:
-        """After what is only to be known of before."""
-
+    @never_raises("a worker's generators")
     def enter_made(self, fetcher: Any, dataset: Any) -> int:
         """Before ``_BaseDatasetFetcher.__init__``: a worker is about to begin, once its generators are seeded."""
-        try:
-            info = sys.modules["torch.utils.data"].get_worker_info()
-            turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
-            if max(self.making, turn) >= _MOST_EPOCHS:
-                return 1
+        info = sys.modules["torch.utils.data"].get_worker_info()
+        turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
+        if max(self.making, turn) < _MOST_EPOCHS:
             place = {"iterator": self.making, "turn": turn, "worker": -1 if info is None else info.id}
-            key = id(fetcher)
-            fetching = Fetching(place, states(self._torch, dataset))
+            key, fetching = id(fetcher), Fetching(place, states(self._torch, dataset))
             self._fetching[key] = (weakref.ref(fetcher, forgetting(self._fetching, key)), fetching)
-        except Exception as exc:
-            self._facts.failed("a worker's generators", exc)
         return 1
 
+    @never_raises("a worker's generators")
     def leave_fetch(self, _began: int, _was: int, fetcher: Any, value: Any) -> None:
         """After a batch was prepared."""
-        try:
-            known = self._fetching.get(id(fetcher))
-            if known is None or known[0]() is not fetcher:
-                return
-            fetching = known[1]
-            if value is ABSENT or fetching.n >= _FETCHES:
-                return
-            fetching.n += 1
-            if fetching.before:
-                self._look(fetching, fetcher.dataset)
-            if fetching.n <= _WORKER_CONTENTS and fetching.place["worker"] >= 0 and hasattr(fetcher, "dataset_iter"):
-                held = content(self._torch, value)
-                if held is not None:
-                    self._facts.mark("held", None, held, **fetching.place, batch=fetching.n)
-        except Exception as exc:
-            self._facts.failed("a worker's generators", exc)
+        known, fetching = self._fetching.get(id(fetcher), (None, None))
+        if known is None or fetching is None or known() is not fetcher or value is ABSENT or fetching.n >= _FETCHES:
+            return
+        fetching.n += 1
+        if fetching.before:
+            self._compare_states(fetching, fetcher.dataset)
+        if fetching.n <= _CONTENTS and fetching.place["worker"] >= 0 and hasattr(fetcher, "dataset_iter"):
+            digest = content(self._torch, value)
+            if digest is not None:
+                self._facts.mark("held", None, digest, **fetching.place, batch=fetching.n)
 
-    def _look(self, fetching: Fetching, dataset: Any) -> None:
+    def _compare_states(self, fetching: Fetching, dataset: Any) -> None:
         after = states(self._torch, dataset)
         for which, before in list(fetching.before.items()):
             if after.get(which) != before:
                 del fetching.before[which]
                 if which in after:
-                    told = {"which": which, "before": before, "after": after[which], "batch": fetching.n}
-                    self._facts.mark("drawn", None, 0, **fetching.place, **told)
+                    self._facts.mark("drawn", **fetching.place, which=which, before=before, after=after[which], batch=fetching.n)
 
 
 def states(torch: ModuleType, dataset: Any) -> dict[str, int]:
@@ -447,62 +372,41 @@ def _own(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
 _MOST_SIZES = 48  # parameters of which the size is told
 
 
-class Ranks:
-    """What is told of ranks.
-
-    Args:
-        facts: Where facts are written.
-        torch: The module.
-    """
+class Ranks(Watcher):
+    """Around what makes ranks alike, ``DistributedDataParallel`` and collectives; and how large their parameters are."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
-        self._facts, self._torch = facts, torch
-        self._told: set[str] = set()
+        super().__init__(facts, torch)
+        self._written: set[str] = set()
         self._world = rank_and_world_size()[1]
         if self._world > 1:
             facts.mark("world", None, self._world)
 
+    @never_raises("a parallel model")
     def enter_parallel(self, *_: Any) -> int:
         """Before ``DistributedDataParallel.forward``."""
-        try:
-            self._once("parallel")
-        except Exception as exc:
-            self._facts.failed("a parallel model", exc)
-        return 1
+        return self._mark_once("parallel")
 
+    @never_raises("a collective")
     def enter_collective(self, tensor: Any) -> int:
-        """Before a collective of the program's own; one number, such as a loss, is none."""
-        try:
-            if "collective" not in self._told and getattr(tensor, "numel", int)() > 1:
-                self._once("collective")
-        except Exception as exc:
-            self._facts.failed("a collective", exc)
+        """Before a collective of the program's own; one number, such as a loss, does not count."""
+        if "collective" not in self._written and getattr(tensor, "numel", int)() > 1:
+            self._mark_once("collective")
         return 1
 
-    def leave(self, _began: int, _was: int, *_: Any) -> None:
-        """After what is only to be known of before."""
-
-    def _once(self, name: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
+    def _mark_once(self, name: str) -> int:
+        if name not in self._written:
+            self._written.add(name)
             self._facts.mark(name, self._facts.where())
+        return 1
 
+    @never_raises("parameters of ranks")
     def compare(self, which: int, n: int, where: str | None, parameters: list[Any]) -> None:
-        """At a look of an optimizer.
-
-        Args:
-            which: Its number.
-            n: How many steps it has done.
-            where: The line of the step.
-            parameters: All that it holds.
-        """
-        try:
-            if self._world < 2:
-                return
-            shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
-            sizes = digests(self._torch, parameters[:_MOST_SIZES])
-            if sizes and min(sizes) >= 0:
-                told = ",".join(map(repr, sizes))
-                self._facts.mark("weights", where, n, optimizer=which, shapes=shapes, parameters=len(parameters), sizes=told)
-        except Exception as exc:
-            self._facts.failed("parameters of ranks", exc)
+        """When an optimizer was examined, the ``which``-th, after ``n`` steps, with all parameters that it holds."""
+        if self._world < 2:
+            return
+        shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
+        sizes = digests(self._torch, parameters[:_MOST_SIZES])
+        if sizes and min(sizes) >= 0:
+            joined = ",".join(map(repr, sizes))
+            self._facts.mark("weights", where, n, optimizer=which, shapes=shapes, parameters=len(parameters), sizes=joined)

@@ -1,4 +1,5 @@
-"""What the parts of ``--checks`` share: how a fact is written into the trace plane, where in the program it happened, and who is deaf.
+"""What the parts of ``--checks`` share: how a fact is written into the trace plane, where in the program it happened, and which thread is
+left out.
 
 A fact is a record of the kind and category ``check``: its name says what happened, its arguments ``where`` (``main.py:12``) and more, its
 own number is ``value``. Must never raise, and never keep anything of the program alive.
@@ -18,7 +19,7 @@ from voirkit_instruments.probe_cost import ProbeCost
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+    from types import CodeType, FrameType, ModuleType
     from typing import Any
 
 KIND = CATEGORY = "check"
@@ -38,7 +39,7 @@ class Facts:
 
     Args:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``mark`` and ``span``.
-        warn: Told, once of each kind, of a fact that could not be had.
+        warn: Gets, once of each kind, that a fact could not be had.
 
     Attributes:
         here: What each thread is inside of (one of the levels above).
@@ -61,8 +62,8 @@ class Facts:
 
     def name(self, name: str) -> int:
         """The interned name of a fact."""
-        found: int = self.recorder.name(CATEGORY, name, kind=KIND, value="value")
-        return found
+        number: int = self.recorder.name(CATEGORY, name, kind=KIND, value="value")
+        return number
 
     def arguments(self, where: str | None, /, **more: Any) -> int:
         """The interned arguments of a fact; cheap for those that have been asked for before."""
@@ -76,15 +77,15 @@ class Facts:
 
     def mark(self, name: str, where: str | None = None, value: int = 0, /, **more: Any) -> None:
         """Write a fact that is seldom."""
-        self.recorder.mark(self.name(name), now(), self.arguments(where, **more), value)
+        self.mark_at(name, now(), where, value, **more)
 
-    def where(self, depth: int = 1) -> str | None:
-        """The innermost line of the user's own code that is being run (``main.py:12``), or of a library's where there is none of his.
+    def mark_at(self, name: str, at_ns: int, where: str | None = None, value: int = 0, /, **more: Any) -> None:
+        """Write a fact that is known later than it happened."""
+        self.recorder.mark(self.name(name), at_ns, self.arguments(where, **more), value)
 
-        Args:
-            depth: How many frames to leave out: 1 is whoever calls this.
-        """
-        return self.places.of(sys._getframe(depth))
+    def where(self) -> str | None:
+        """The innermost line of the user's own code that is being run (``main.py:12``), or of a library's where there is none of theirs."""
+        return self.places.of(sys._getframe(1))
 
     def trains(self) -> None:
         """This process makes an optimizer: it trains. One that another has forked is deaf until then."""
@@ -97,10 +98,53 @@ class Facts:
         type(self.here).inside = self.here.inside = DEAF
 
     def failed(self, what: str, exc: BaseException) -> None:
-        """Tell, once for each kind of fact, that one could not be had."""
+        """Warn, once for each kind of fact, that one could not be had."""
         if what not in self._failed:
             self._failed.add(what)
-            self._warn(f"checks: {what} could not be looked at ({type(exc).__name__}: {exc}); this is told once.")
+            self._warn(f"checks: {what} could not be examined ({type(exc).__name__}: {exc}); this is reported once.")
+
+
+def never_raises(what: str, returns: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a method that runs before or after a function of torch: what fails in it is warned of, as ``what``, by its ``_facts``.
+
+    Args:
+        what: What is examined.
+        returns: What it returns then; to ``Around``, not 0 is that ``enter`` was there.
+    """
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(self: Any, *passed: Any) -> Any:
+            try:
+                return method(self, *passed)
+            except Exception as exc:
+                self._facts.failed(what, exc)
+                return returns
+
+        return guarded
+
+    return decorate
+
+
+class Watcher:
+    """What stands around functions of torch and writes facts: ``enter`` and ``leave`` where only the other side matters.
+
+    Args:
+        facts: Where facts are written.
+        torch: The module.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType) -> None:
+        self._facts, self._torch = facts, torch
+
+    def __deepcopy__(self, memo: object) -> Watcher:
+        return self  # torch.compile copies the constants of code, of which its methods are some
+
+    def enter(self, *_: Any) -> int:
+        """Nothing is known before the call."""
+        return 1
+
+    def leave(self, *_: Any) -> None:
+        """Nothing is done after it."""
 
 
 class Places:
@@ -143,7 +187,7 @@ class Places:
         return whose
 
     def _text(self, frame: FrameType, code: CodeType) -> str:
-        found = self._texts[id(code), frame.f_lasti] = f"{_shown(code.co_filename)}:{frame.f_lineno}"
+        found = self._texts[id(code), frame.f_lasti] = f"{_display_path(code.co_filename)}:{frame.f_lineno}"
         return found
 
 
@@ -164,7 +208,7 @@ def _roots() -> list[tuple[str, int]]:
     return [(path + os.sep, whose) for path, whose in dict.fromkeys(found)]
 
 
-def _shown(path: str) -> str:
+def _display_path(path: str) -> str:
     """A path as the user knows it: from the folder of the script, or the current one, if it lies there; else the file's name."""
     path = os.path.abspath(path)
     script = getattr(sys.modules.get("__main__"), "__file__", None)

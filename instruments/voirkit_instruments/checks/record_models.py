@@ -1,12 +1,13 @@
-"""Calls of models: in which mode, with gradients or without, from where; seldom also their layers and the names of their parameters."""
+"""Calls of models: in which mode, with gradients or without, from where; seldom also their layers and the names of their parameters. And
+what goes into torch's loss functions: probabilities where logits are expected, targets of another shape; by the line that does it.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 
-from voirkit_instruments.checks.record_facts import COLLECTING, FORWARD
+from voirkit_instruments.checks.record_facts import COLLECTING, FORWARD, Watcher, never_raises
 from voirkit_instruments.checks.record_values import is_quiet
 from voirkit_instruments.loader_numbers import Ordinals
 
@@ -29,12 +30,8 @@ _DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvisi
 _WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParallel
 
 
-class ModelFacts:
+class ModelFacts(Watcher):
     """Outermost module calls.
-
-    Args:
-        facts: Where facts are written.
-        torch: The module.
 
     Attributes:
         collecting: Whether ``called`` is filled.
@@ -43,7 +40,7 @@ class ModelFacts:
     """
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
-        self._facts, self._torch = facts, torch
+        super().__init__(facts, torch)
         self._ordinals = Ordinals()
         self._call = facts.name("call")
         self._told: dict[tuple[int, bool, bool], str] = {}
@@ -56,9 +53,6 @@ class ModelFacts:
         self.collecting = True
         self.called: dict[int, weakref.ref[Any]] = {}
         self.recent: dict[int, weakref.ref[Any]] = {}
-
-    def __deepcopy__(self, memo: object) -> ModelFacts:
-        return self  # torch.compile copies the constants of code, of which its methods are some
 
     def enter_call(self, module: Any) -> int:
         """Before a module call; inside of another only while calls are collected."""
@@ -78,12 +72,10 @@ class ModelFacts:
         self._facts.here.inside = was
         if not began:
             return
-        try:
-            if not isinstance(module, self._is_loss) and self._graph_task() == -1:  # else a checkpoint's recomputation
-                self._outermost(began, module)
-        except Exception as exc:
-            self._facts.failed("a model", exc)
+        if not isinstance(module, self._is_loss) and self._graph_task() == -1:  # else a checkpoint's recomputation
+            self._outermost(began, module)
 
+    @never_raises("a model")
     def _outermost(self, began: int, module: Any) -> None:
         if type(module).__name__ == "OptimizedModule":
             module = unwrapped(module, _WRAPPERS[:1])
@@ -95,12 +87,12 @@ class ModelFacts:
         if key not in self._told:
             if not is_quiet(self._torch):  # it is being traced or exported
                 return
-            self.look(number, module, training, grad)
+            self._inspect(number, module, training, grad)
             if number in self._boring:
                 return
         if number not in self.recent:
-            self._meet(number, module)
-        where = self._facts.places.of(sys._getframe(2))
+            self._remember(number, module)
+        where = self._facts.where()
         args = self._arguments.get((where, key))
         if args is None:
             if len(self._arguments) > _MOST_MODULES:
@@ -108,29 +100,29 @@ class ModelFacts:
             args = self._arguments[where, key] = self._facts.arguments(where, model=number, training=training, grad=grad)
         self._facts.span(self._call, began, now(), args, 0)
 
-    def _meet(self, number: int, module: Any) -> None:
+    def _remember(self, number: int, module: Any) -> None:
         self.recent[number] = weakref.ref(module)
         for old in [number for number, known in self.recent.items() if known() is None]:
             del self.recent[old]
         while len(self.recent) > _RECENT:
             del self.recent[next(iter(self.recent))]
 
-    def look(self, number: int, module: Any, training: bool, grad: bool) -> None:
+    def _inspect(self, number: int, module: Any, training: bool, grad: bool) -> None:
         """Write what layers of a model depend on its mode, if that is not as it was told before."""
         found = modes(self._torch, module)
         told = ",".join(str(n) for key, n in found.items() if key != "fresh")
         if not any(found.values()):
             self._boring.add(number)
         elif self._told.get((number, training, grad)) != told:
-            self._facts.mark("model", self._facts.where(3), number, kind=type(module).__name__, training=training, grad=grad, **found)
+            self._facts.mark("model", self._facts.where(), number, kind=type(module).__name__, training=training, grad=grad, **found)
         self._told[number, training, grad] = told
 
-    def look_again(self) -> None:
+    def inspect_again(self) -> None:
         """The modes of single layers may have changed meanwhile."""
         for number, module in self._live():
             for of, training, grad in list(self._told):
                 if of == number and training == bool(module.training):
-                    self.look(number, module, training, grad)
+                    self._inspect(number, module, training, grad)
 
     def _live(self) -> Iterator[tuple[int, Any]]:
         for number, known in list(self.recent.items()):
@@ -150,7 +142,7 @@ class ModelFacts:
                         found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training), number))
         return found
 
-    def tell_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
+    def mark_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
         """Write which of the models called last have parameters that an optimizer holds, with gradients; once for each."""
         for number, model in self._live():
             if (number, optimizer) not in self._trained:
@@ -248,84 +240,62 @@ _MOST_NODES = 8
 _EACH, _SELDOM, _TOLD = 256, 257, 3  # calls that are all looked at; how seldom later ones are; facts of one line
 
 
-class LossFacts:
-    """The inputs of loss functions.
-
-    Args:
-        facts: Where facts are written.
-        torch: The module.
-    """
+class LossFacts(Watcher):
+    """The inputs of loss functions."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
-        self._facts, self._torch = facts, torch
+        super().__init__(facts, torch)
         self._told: set[tuple[str, str, str | None]] = set()
         self._calls: dict[str, int] = {}
         self._shapes: dict[tuple[str, str | None], int] = {}
 
-    def around(self, function: str) -> tuple[Callable[..., int], Callable[..., None]]:
-        """Before and after calls of a loss function."""
+    def enter_with_logits(self, function: str) -> Callable[..., int]:
+        """Before calls of a loss function that expects logits, or logarithms of probabilities."""
+        return lambda value: self._check_source(function, value) or 1
 
-        def enter(given: Any) -> int:
-            try:
-                self._look(function, given)
-            except Exception as exc:
-                self._facts.failed("the input of a loss", exc)
-            return 1
+    def enter_with_pair(self, function: str) -> Callable[..., int]:
+        """Before calls of a loss function whose input and target have one shape, or are broadcast to one."""
+        return lambda *passed: self._compare(function, *passed) or 1
 
-        return enter, _nothing
-
-    def around_pair(self, function: str) -> tuple[Callable[..., int], Callable[..., None]]:
-        """Before and after calls of a loss function whose input and target have one shape, or are broadcast to one."""
-
-        def enter(given: Any, target: Any, reduction: Any) -> int:
-            n = self._calls[function] = self._calls.get(function, 0) + 1
-            if (n <= _EACH or n % _SELDOM == 0) and reduction != "none":
-                try:
-                    self._compare(function, given, target)
-                except Exception as exc:
-                    self._facts.failed("the input of a loss", exc)
-            return 1
-
-        return enter, _nothing
-
-    def _compare(self, function: str, given: Any, target: Any) -> None:
+    @never_raises("the input of a loss")
+    def _compare(self, function: str, value: Any, target: Any, reduction: Any) -> None:
+        n = self._calls[function] = self._calls.get(function, 0) + 1
+        if (n > _EACH and n % _SELDOM) or reduction == "none":
+            return
         tensor = self._torch.Tensor
-        if not (issubclass(type(given), tensor) and issubclass(type(target), tensor)):
+        if not (issubclass(type(value), tensor) and issubclass(type(target), tensor)):
             return
         with self._torch._C.DisableTorchFunction():
-            one, other = tuple(given.shape), tuple(target.shape)
-            if one == other or not (given.requires_grad or target.requires_grad):
+            one, other = tuple(value.shape), tuple(target.shape)
+            if one == other or not (value.requires_grad or target.requires_grad):
                 return
         # As many numbers, one dimension more: pairs of all with all are asked for with as many dimensions, or without a reduction.
         if len(one) == len(other) or _without_ones(one) != _without_ones(other) or _broadcast(one, other) == _broadcast(one, one):
             return
-        where = self._facts.places.of(sys._getframe(3))
+        where = self._facts.where()
         n = self._shapes[function, where] = self._shapes.get((function, where), 0) + 1
         if n <= _TOLD:
             shapes = {"input": str(one), "target": str(other)}
             self._facts.mark("loss_shapes", where, n, loss=function, becomes=str(_broadcast(one, other)), **shapes)
 
-    def _look(self, function: str, given: Any) -> None:
+    @never_raises("the input of a loss")
+    def _check_source(self, function: str, value: Any) -> None:
         tensor = self._torch.Tensor
-        if not issubclass(type(given), tensor):
+        if not issubclass(type(value), tensor):
             return
-        if type(given) is tensor:
-            node = given.grad_fn
+        if type(value) is tensor:
+            node = value.grad_fn
         else:
             with self._torch._C.DisableTorchFunction():
-                node = given.grad_fn
+                node = value.grad_fn
         made = _made_by(node)
         if made is None and not self._torch.is_grad_enabled():
             made = "evaluated"
         if made is not None:
-            where = self._facts.places.of(sys._getframe(2))
+            where = self._facts.where()
             if (function, made, where) not in self._told:
                 self._told.add((function, made, where))
                 self._facts.mark("loss_input", where, loss=function, input=made)
-
-
-def _nothing(*_: object) -> None:
-    """Nothing is done after a call."""
 
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:
@@ -336,10 +306,10 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that two shapes are broadcast to; without dimensions of 1 at its beginning."""
     n = max(len(one), len(other))
     pairs = zip((1,) * (n - len(one)) + one, (1,) * (n - len(other)) + other, strict=True)
-    found = tuple(max(a, b) for a, b in pairs)
-    while found[:1] == (1,):
-        found = found[1:]
-    return found
+    shape = tuple(max(a, b) for a, b in pairs)
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return shape
 
 
 def _made_by(node: Any) -> str | None:

@@ -1,5 +1,8 @@
 """``--memory-snapshot[=tracemalloc]``: memory by phase, and on CUDA torch's history of all allocations (docs/torch-profile.md).
 
+Memory is read where a phase of training begins and ends, in the thread that trains; what changes between two readings counts for the
+innermost phase that the thread is in then, so that growth sums to the process's.
+
 The history is written by torch, in its own form (a pickle, for https://pytorch.org/memory_viz); voirkit never reads it.
 """
 
@@ -39,15 +42,14 @@ class MemorySnapshot:
     def __init__(self, ov: Overseer, python: bool) -> None:
         from voirkit.trace import recorder
 
-        heard = heard_of(ov)
         self._ov, self._python, self._recorder = ov, python, recorder
-        self._phases = MemoryPhases(heard, recorder)
+        self._phases = MemoryPhases(heard_of(ov), recorder)
         self._history: History | None = None
         self._traces = self._over = False
         self._pid = os.getpid()
 
-    def begin(self, torch: ModuleType) -> None:
-        """torch has been imported."""
+    def torch_imported(self, torch: ModuleType) -> None:
+        """torch is there."""
         if self._over:
             return
         cuda = torch.cuda
@@ -80,9 +82,9 @@ class MemorySnapshot:
         self._phases.stop()
         if os.getpid() != self._pid:
             return
-        found = self._phases.document()
-        if found:
-            self._ov.summary["memory"] = {**(self._ov.summary.get("memory") or {}), "phases": found}
+        phases = self._phases.document()
+        if phases:
+            self._ov.summary["memory"] = {**(self._ov.summary.get("memory") or {}), "phases": phases}
         self._recorder.timed(self._phases.n, self._phases.own_ns, "instruments")
         if self._traces:
             import tracemalloc
@@ -90,14 +92,14 @@ class MemorySnapshot:
             tracemalloc.stop()
             self._recorder.timed(0, 0, "tracemalloc")
         if is_out_of_memory(exc):
-            self._tell_of_the_end(exc, found)
+            self._report_out_of_memory(exc, phases)
         if self._history is not None and self._history.is_kept:
             self._dump(self._history)
         elif self._ov.run_dir is not None:
-            tells = "the table tells what the process held by phase" if found else "and no phase of a training was seen"
+            tells = "the table tells what the process held by phase" if phases else "and no phase of a training was seen"
             self._ov.warn(f"--memory-snapshot: no CUDA device was used in training, so there is no history of its allocations; {tells}.")
 
-    def _tell_of_the_end(self, exc: Any, phases: dict[str, Any]) -> None:
+    def _report_out_of_memory(self, exc: Any, phases: dict[str, Any]) -> None:
         """Memory has run out: in which phase, and what held it."""
         phase, where = place_of(exc.__traceback__)
         held = self._history.held_by if self._history is not None else None
@@ -136,7 +138,7 @@ def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | Phas
         ov.warn("--memory-snapshot: it does not work on Windows.\n  The run goes on without it.")
         return
     snapshot = MemorySnapshot(ov, python)
-    when_imported("torch", snapshot.begin)
+    when_imported("torch", snapshot.torch_imported)
     try:
         yield ov.phases.run_script(priority=1, throw=False)
     finally:
@@ -162,26 +164,30 @@ _OF_CPU = ("DefaultCPUAllocator", "not enough memory")
 
 
 class History:
-    """The history of one process.
+    """CUDA's history of allocations in one process, from the moment at which the program first uses a device; and what held the memory when
+    it ran out.
+
+    Nothing here initializes CUDA: torch itself calls what waits for that. Written against torch's functions (2.1 to 2.15) and tested with a
+    fake of them only: it has never run on a GPU.
 
     Args:
         torch: The module.
-        begun: Called when it has begun.
-        warn: Told if there can be none.
+        on_start: Called when it has begun.
+        warn: Gets why there can be none.
 
     Attributes:
         is_kept: Whether the program has used a device, and it is kept.
         held_by: When memory ran out last, how many bytes were held by tensors of each line, the most first; None: it has not.
     """
 
-    def __init__(self, torch: Any, begun: Callable[[], None], warn: Callable[[str], None]) -> None:
-        self._core, self._cuda, self._begun, self._warn = torch._C, torch.cuda, begun, warn
+    def __init__(self, torch: Any, on_start: Callable[[], None], warn: Callable[[str], None]) -> None:
+        self._core, self._cuda, self._on_start, self._warn = torch._C, torch.cuda, on_start, warn
         self._pid, self._reads = os.getpid(), 0
         self._over = False
         self.is_kept = False
         self.held_by: list[dict[str, Any]] | None = None
         try:
-            self._cuda._lazy_call(self._begin)
+            self._cuda._lazy_call(self._start)
         except Exception as exc:
             self._failed(exc)
 
@@ -189,13 +195,13 @@ class History:
         self.is_kept = False
         self._warn(f"--memory-snapshot: this torch keeps no history of allocations ({type(exc).__name__}: {exc}).")
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._over or os.getpid() != self._pid:
             return
         try:
             self._cuda.memory._record_memory_history(max_entries=MOST_ENTRIES)
             self.is_kept = True
-            self._begun()
+            self._on_start()
         except Exception as exc:  # torch calls this while it initializes CUDA: nothing must come out there
             self._failed(exc)
             return
@@ -209,7 +215,7 @@ class History:
             return
         self._reads += 1
         try:
-            self.held_by = held_by(self._cuda.memory._snapshot())
+            self.held_by = holders(self._cuda.memory._snapshot())
         except Exception:
             self.held_by = None
 
@@ -226,7 +232,7 @@ class History:
             self._cuda.memory._record_memory_history(enabled=None)
 
 
-def held_by(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
+def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the most first.
 
     Args:
@@ -275,7 +281,7 @@ def resident() -> Source | None:
     try:
         import resource
 
-        last = held()
+        last = resident_bytes()
     except (ImportError, OSError, ValueError, IndexError):
         return None
     usage, whose = resource.getrusage, resource.RUSAGE_SELF
@@ -283,16 +289,16 @@ def resident() -> Source | None:
     def read() -> tuple[int, int | None]:
         nonlocal last
         try:
-            last = held()
+            last = resident_bytes()
         except OSError as exc:  # no descriptor is left to the program
-            if not _is_of(exc, held):
+            if not _is_of(exc, resident_bytes):
                 raise
         return last, usage(whose).ru_maxrss * 1024
 
     return "rss", read
 
 
-def held() -> int:
+def resident_bytes() -> int:
     """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open.
 
     Raises:
@@ -317,14 +323,14 @@ class MemoryPhases:
     """What the phases of one run do to the memory.
 
     Args:
-        heard: Tells where phases begin and end.
+        events: Where phases begin and end.
         recorder: ``voirkit.trace.recorder``; gets a counter for each reading.
 
     Attributes:
         own_ns: What the readings took, and ``n`` how many there were.
     """
 
-    def __init__(self, heard: Heard, recorder: Any) -> None:
+    def __init__(self, events: Heard, recorder: Any) -> None:
         self._recorder = recorder
         self._sources: list[tuple[str, Any, int, list[int]]] = []  # with the counter, and [held last, high-water mark]
         self._inside: list[str] = []
@@ -334,7 +340,7 @@ class MemoryPhases:
         self._rows: dict[str, dict[str, dict[str, int]]] = {}
         self.own_ns = self.n = 0
         for event, phase in PHASES.items():
-            heard.tell(event, self._begins(phase), self._ends(phase))
+            events.tell(event, self._begins(phase), self._ends(phase))
         os.register_at_fork(after_in_child=self.stop)
 
     def add(self, source: Source) -> None:
@@ -393,12 +399,10 @@ class MemoryPhases:
 
     def document(self) -> dict[str, Any]:
         """By phase: ``n`` (how often it was entered) and for each source ``growth`` and ``peak``, bytes."""
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for phase in (*PHASES.values(), OTHER):
             rows = self._rows.get(phase)
             if rows is not None:
-                found[phase] = {
-                    "n": rows.get("entered", {"n": None})["n"],
-                    **{name: row for name, row in rows.items() if name != "entered"},
-                }
-        return found
+                entered = rows.get("entered", {"n": None})["n"]
+                document[phase] = {"n": entered, **{name: row for name, row in rows.items() if name != "entered"}}
+        return document

@@ -14,7 +14,7 @@ from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.looks import Looks
-from voirkit_instruments.memory.record import held
+from voirkit_instruments.memory.record import resident_bytes
 from voirkit_instruments.torch_profile import FOLDER
 from voirkit_instruments.torch_profile.record_guard import Guard
 from voirkit_instruments.torch_profile.record_kineto import Kineto
@@ -262,6 +262,6 @@ class Recorded:
 def _held() -> int:
     """Bytes that this process holds; 0 where the system does not tell."""
     try:
-        return held()
+        return resident_bytes()
     except (OSError, ValueError, IndexError):
         return 0

@@ -114,14 +114,14 @@ class _Export:
         stages = Stages(self._when.get(process.rank) or unknown(), self._steps.get(process.rank))
         sweep = Sweep(
             pid, process.rank, shift_ns, self._coming(process, parameters), self._variables(parameters),
-            parameters_by_optimizer(self._run, calls, parameters), stages.at, self._begins(process),
+            parameters_by_optimizer(self._run, calls, parameters), stages.at_moment, self._begins(process),
         )  # fmt: skip
         spelled = self._spelling.of
         columns = "start_ns, duration_ns, tid, coalesce(value, 0), category, name, args"
         for batch in self._run.fetch(f"SELECT {columns} FROM ({calls}) ORDER BY start_ns, duration_ns DESC, tid"):
             places = stages.of(*np.array([row[:2] for row in batch], dtype=np.int64).T)
             for (start, duration, tid, which, *what), (step, stage) in zip(batch, places, strict=True):
-                yield from sweep.begin(Call(start, start + duration, tid, which, step, stage, spelled(*what)))
+                yield from sweep.enter(Call(start, start + duration, tid, which, step, stage, spelled(*what)))
         yield from sweep.end()
 
     def _begins(self, process: Process) -> int:
@@ -163,7 +163,7 @@ class Stages:
         stage = np.where(task == _EVALUATION, EVALUATION, np.where(trains | (before >= 0), TRAINING, INIT))
         return list(zip(step.tolist(), stage.tolist(), strict=True))
 
-    def at(self, moment_ns: int) -> tuple[int, str]:
+    def at_moment(self, moment_ns: int) -> tuple[int, str]:
         """Those of a moment."""
         return self.of(np.array([moment_ns]), np.zeros(1, np.int64))[0]
 

@@ -56,13 +56,13 @@ class Spelling:
     """How the calls of a run are spelled.
 
     Args:
-        known: Each (category, name, arguments as JSON or None) of its calls.
+        calls: Each (category, name, arguments as JSON or None) of its calls.
     """
 
-    def __init__(self, known: Iterable[tuple[str, str, str | None]]) -> None:
+    def __init__(self, calls: Iterable[tuple[str, str, str | None]]) -> None:
         self._spelled: dict[tuple[str, str, str | None], Spelled] = {}
         functions: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for category, name, text in known:
+        for category, name, text in calls:
             functions.setdefault((category, name), []).append(_read(text))
         self._is_bound = {which: all(one.get("bound") is True for one in sets) for which, sets in functions.items()}
         self._names = {which: _function(*which, functions) for which in functions}
@@ -105,10 +105,10 @@ def _read(arguments: str | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _function(category: str, name: str, known: Mapping[tuple[str, str], object]) -> str:
+def _function(category: str, name: str, functions: Mapping[tuple[str, str], object]) -> str:
     """A function's full name; a module's call is one of its ``forward``, which it leads to."""
     owner, _, leaf = name.rpartition(".")
-    if leaf == "__call__" and owner and (category, f"{owner}.forward") not in known:
+    if leaf == "__call__" and owner and (category, f"{owner}.forward") not in functions:
         return f"{category}.{owner}.forward"
     if category == "torch":
         if name.startswith("Tensor."):

@@ -10,6 +10,7 @@ import heapq
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -32,24 +33,19 @@ class Figure(NamedTuple):
     arguments: str | None
 
 
+@dataclass(eq=False)
 class Moment:
-    """A step, a ``zero_grad``, or (``SEEN``) only the sight of parameters.
+    """A step, a ``zero_grad``, or (``SEEN``) only the sight of parameters."""
 
-    Attributes:
-        what: ``step``, ``zero_grad`` or ``seen``.
-        start_ns, end_ns, tid: When and where.
-        n: Number of the optimizer's step.
-        optimizer: Arguments of the record of the optimizer, as JSON.
-        figures: What was recorded of parameters.
-        is_entered, is_left: Whether what was so before it, and what was so after it, has been written.
-    """
-
-    __slots__ = ("end_ns", "figures", "is_entered", "is_left", "n", "optimizer", "start_ns", "tid", "what")
-
-    def __init__(self, what: str, start_ns: int, end_ns: int, tid: int, n: int = 0, optimizer: str | None = None) -> None:
-        self.what, self.start_ns, self.end_ns, self.tid, self.n, self.optimizer = what, start_ns, end_ns, tid, n, optimizer
-        self.figures: list[Figure] = []
-        self.is_entered = self.is_left = False
+    what: str
+    start_ns: int
+    end_ns: int
+    tid: int
+    n: int  # number of the optimizer's step
+    optimizer: str | None  # arguments of the record of the optimizer, as JSON
+    figures: list[Figure] = field(default_factory=list)
+    is_entered: bool = False  # what was so before it has been written
+    is_left: bool = False  # and what was so after it
 
 
 def moments(batches: Iterator[list[Row]]) -> Iterator[Moment]:
@@ -88,7 +84,7 @@ class Coming:
             self._waiting.append(more)
         return (one for one in list(self._waiting) if one.start_ns < end_ns)
 
-    def done(self, moment: Moment) -> None:
+    def remove(self, moment: Moment) -> None:
         """It is over."""
         self._waiting.remove(moment)
 
@@ -103,7 +99,7 @@ class Coming:
 TYPE = "torch.nn.Parameter"
 _UNKNOWN = object()
 # Flags of the records `state` and `zeroed` (docs/parameters.md).
-_NONE, _ZERO, _CHANGED, _CHANGED_OUTSIDE = 1, 2, 32, 512
+_NONE, _ZERO, _CHANGED = 1, 2, 32
 
 
 class _Parameter:
@@ -134,7 +130,10 @@ class _Parameter:
 
 
 class Variables:
-    """The parameters of one process.
+    """The parameters of one process as TrainCheck's variables: a line whenever one is not what the lines before say of it.
+
+    TrainCheck counts what changes between two lines of a variable to the call in which the second one lies. So the gradient that a step
+    gets is written before it, what the step has made of the data inside it, and what ``zero_grad`` has made of the gradient inside that.
 
     Args:
         names: Of all parameters of the run. Their order gives half of them negative numbers: TrainCheck words what takes both signs
@@ -212,8 +211,6 @@ class Variables:
     def _before_step(self, name: str, n: int, figures: Mapping[str, Figure]) -> None:
         parameter = self._known[name]
         parameter.flags = flags = _flags(figures.get("state"), parameter.flags)
-        if flags & _CHANGED_OUTSIDE and "state" in figures:
-            parameter.changed()
         gradient = figures.get("grad_norm")
         norm = None if gradient is None else gradient.number
         if flags & _NONE:
@@ -295,16 +292,9 @@ class Sweep:
     """
 
     def __init__(
-        self,
-        pid: int,
-        rank: int,
-        shift_ns: int,
-        coming: Coming,
-        variables: Variables,
-        optimizers: Mapping[int, Sequence[str]],
-        place: Callable[[int], tuple[int, str]],
-        begins_ns: int,
-    ) -> None:
+        self, pid: int, rank: int, shift_ns: int, coming: Coming, variables: Variables, optimizers: Mapping[int, Sequence[str]],
+        place: Callable[[int], tuple[int, str]], begins_ns: int,
+    ) -> None:  # fmt: skip
         self._pid, self._rank, self._shift = pid, rank, shift_ns
         self._coming, self._variables, self._optimizers, self._place = coming, variables, optimizers, place
         self._begins = begins_ns
@@ -318,10 +308,10 @@ class Sweep:
         self._metas: dict[tuple[int, str], str] = {}
         self._is_first = True
 
-    def begin(self, call: Call) -> Iterator[str]:
+    def enter(self, call: Call) -> Iterator[str]:
         """The line of a call's entry, and of all that comes before it."""
         while (moment := self._coming.over(call.start_ns)) is not None:
-            yield from self._alone(moment)
+            yield from self._write(moment)
         yield from self.finish(call.start_ns)
         stack = self._stacks.setdefault(call.tid, [])
         holds, leaf = self._optimizers.get(call.object), call.spelled.leaf
@@ -339,7 +329,7 @@ class Sweep:
                 if holds is not None:
                     proxies = _proxies(holds)
                     if leaf != "__init__":  # it was made before calls were recorded
-                        yield from self._made(call, known, proxies)
+                        yield from self._constructor(call, known, proxies)
                         proxies = ""
             number = str(known)
         if self._is_first and not proxies:
@@ -369,7 +359,7 @@ class Sweep:
         """All that is left."""
         forever = 1 << 62
         while (moment := self._coming.over(forever)) is not None:
-            yield from self._alone(moment)
+            yield from self._write(moment)
         yield from self.finish(forever)
 
     def _moment_of(self, call: Call, leaf: str) -> Moment | None:
@@ -378,12 +368,12 @@ class Sweep:
                 return one
         return None
 
-    def _alone(self, moment: Moment) -> Iterator[str]:
+    def _write(self, moment: Moment) -> Iterator[str]:
         """A moment that lies in no recorded call of its optimizer."""
         if moment.start_ns < self._begins:
             self._variables.enter(moment)
             self._variables.leave(moment)
-            self._coming.done(moment)
+            self._coming.remove(moment)
             return
         step, stage = self._place(moment.start_ns)
         yield from self.finish(moment.start_ns)
@@ -402,7 +392,7 @@ class Sweep:
         moment.is_left = True
         self._variables.leave(moment)
         yield from self._changed(moment, step, stage, at_ns)
-        self._coming.done(moment)
+        self._coming.remove(moment)
 
     def _changed(self, moment: Moment, step: int, stage: str, at_ns: int) -> Iterator[str]:
         for line, is_first in self._variables.changed(stage):
@@ -417,7 +407,7 @@ class Sweep:
             f'{call.spelled.head},"obj_id":{number},'
         )
 
-    def _made(self, call: Call, number: int, proxies: str) -> Iterator[str]:
+    def _constructor(self, call: Call, number: int, proxies: str) -> Iterator[str]:
         """The call of an optimizer's ``__init__``, as far as it is known: what it was given."""
         kind = call.spelled.type or "torch.optim.optimizer.Optimizer"
         made = call.spelled._replace(head=head_of(f"{kind}.__init__", True))
