@@ -1,6 +1,6 @@
 """``--calls [MODULES]``: every call of the named functions, with what its arguments and results were, written into the trace plane.
 
-It only records. The functions stay what they are: how a call is seen is ``voirkit.probes.entry``'s, which changes nothing that the program
+It only records. The functions stay what they are: ``voirkit.probes.call_hooks`` sees their calls, which changes nothing that the program
 could look at. Nothing is recorded before the script's own code runs, nor while torch.compile and its like follow a function.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import BuiltinFunctionType, MethodDescriptorType
 
-from voirkit import inherit
 from voirkit.errors import CommandLineError, say_as_it_is
 from voirkit.instrument import instrument_definition
+from voirkit.processes import inherit
 from voirkit_instruments.calls.record_functions import DEFAULT, check, functions_named, names
 from voirkit_instruments.calls.record_tracing import NOT_BUILT, Tracing, engine
 from voirkit_instruments.once import once
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, NoReturn
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
     from voirkit_instruments.calls.record_functions import Function
 
 
@@ -96,7 +96,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     if modules is None:
         option, value = ("--calls-every", every) if every is not None else ("--calls-warmup", warmup)
         raise CommandLineError(f"{option} is about calls, which are not recorded.", next=f"voirkit --calls {option} {value} SCRIPT")
-    from voirkit.script import folder_of
+    from voirkit.runner.script import folder_of
 
     targets = names(modules)
     check(targets, folder_of(ov.options.SCRIPT))
@@ -141,8 +141,8 @@ def record_in_child(offer: dict[str, Any]) -> None:
 
 def print_list(parser: Any, options: Any) -> NoReturn:
     """Print what ``--calls`` would record with these options, and end: 0, by SystemExit. The modules are imported here."""
-    from voirkit.probes.entry import Entry
-    from voirkit.script import folder_of
+    from voirkit.probes.call_hooks import CallHooks
+    from voirkit.runner.script import folder_of
 
     folder = folder_of(parser.guess_script(sys.argv[1:])[0])
     targets = names(getattr(options, "--calls", None))
@@ -157,7 +157,7 @@ def print_list(parser: Any, options: Any) -> NoReturn:
         _import(name)
         for one in functions_named(name):
             functions.setdefault(id(one.function), one)
-    entry = Entry(in_c.hooks())
+    entry = CallHooks(in_c.hooks())
     listed = list(functions.values())
     entry.put({number: one.function for number, one in enumerate(listed)})
     skipped = dict(entry.skipped)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from types import FunctionType
 
-from voirkit import inherit
 from voirkit.imports import when_imported
 from voirkit.intercept import Patches
 from voirkit.probes.around import Around
+from voirkit.processes import inherit
 from voirkit_instruments.checks.record_backward import Graphs
 from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
 from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, never_raises
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
 BEGIN = "voirkit_instruments.checks.record:record_in_child"
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
@@ -73,7 +73,7 @@ class Checks:
         """The program has ended: put torch back as it was."""
         self._over = True
         inherit.unwatch(BEGIN)
-        self._facts.looks.finish()
+        self._facts.cost.report()
         for patches in reversed(self._patches):
             try:
                 patches.remove()

@@ -134,7 +134,7 @@ class OptimizerFacts(Watcher):
             self._examine(state, optimizer, where)
         if state.first is not None:
             state.last_gradient = _gradient_version(state.first)
-        facts.looks.took(end, now())
+        facts.cost.add(end, now())
 
     def _check_rate(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
         """Tell when the learning rate becomes next to nothing, and when it is more again."""

@@ -18,7 +18,7 @@ from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit.report.figure import size
 from voirkit_instruments.once import once
-from voirkit_instruments.steps.events import ASKED, CALLED, STEPPED, WALKED, heard_of
+from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-    from voirkit.overseer import Overseer
     from voirkit.phases import Phase, PhaseWithPriority
-    from voirkit_instruments.steps.events import Heard
+    from voirkit.runner.overseer import Overseer
 
 
 class MemorySnapshot:
@@ -43,7 +42,7 @@ class MemorySnapshot:
         from voirkit.trace import recorder
 
         self._ov, self._python, self._recorder = ov, python, recorder
-        self._phases = MemoryPhases(heard_of(ov), recorder)
+        self._phases = MemoryPhases(ov.shared(StepEvents), recorder)
         self._history: History | None = None
         self._traces = self._over = False
         self._pid = os.getpid()
@@ -271,7 +270,7 @@ def _is_programs(path: str) -> bool:
     return path.endswith(".py") and not any(part in path for part in _LIBRARIES)
 
 
-PHASES = {ASKED: "wait", CALLED: "forward", WALKED: "backward", STEPPED: "optimizer"}
+PHASES = {BATCH_REQUESTED: "wait", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER_STEP: "optimizer"}
 OTHER = "other"
 Source = tuple[str, "Callable[[], tuple[int, int | None]]"]
 
@@ -330,7 +329,7 @@ class MemoryPhases:
         own_ns: What the readings took, and ``n`` how many there were.
     """
 
-    def __init__(self, events: Heard, recorder: Any) -> None:
+    def __init__(self, events: StepEvents, recorder: Any) -> None:
         self._recorder = recorder
         self._sources: list[tuple[str, Any, int, list[int]]] = []  # with the counter, and [held last, high-water mark]
         self._inside: list[str] = []
@@ -340,7 +339,7 @@ class MemoryPhases:
         self._rows: dict[str, dict[str, dict[str, int]]] = {}
         self.own_ns = self.n = 0
         for event, phase in PHASES.items():
-            events.tell(event, self._begins(phase), self._ends(phase))
+            events.subscribe(event, self._begins(phase), self._ends(phase))
         os.register_at_fork(after_in_child=self.stop)
 
     def add(self, source: Source) -> None:

@@ -11,11 +11,11 @@ import time
 
 from voirkit_instruments.calls import record_quiet as calls_quiet
 from voirkit_instruments.loader_numbers import Ordinals
-from voirkit_instruments.looks import Looks
 from voirkit_instruments.parameters.record_figures import Figures, Later
 from voirkit_instruments.parameters.record_look import Look
 from voirkit_instruments.parameters.record_plan import Models, More, Name, Plan
 from voirkit_instruments.parameters.record_rows import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Records
+from voirkit_instruments.probe_cost import ProbeCost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Watch:
         self._quiet = quiet(torch)
         self._told: set[str] = set()
         self._lock = threading.RLock()  # several threads may train
-        self._looks = Looks(recorder)
+        self._cost = ProbeCost(recorder)
         self.off = False
 
     # what is told of by the steps instrument
@@ -109,7 +109,7 @@ class Watch:
             self._lock.release()
         here["walked"] = here.get("walks", 0)
         end = now()
-        self._looks.took(began, end)
+        self._cost.add(began, end)
         look = here["look"]
         if look is not None:
             look.start_ns = end
@@ -131,7 +131,7 @@ class Watch:
             self._failed(exc)
         finally:
             self._lock.release()
-        self._looks.took(end_ns, now())
+        self._cost.add(end_ns, now())
 
     def before_zero_grad(self, optimizer: Any) -> None:
         """Gradients are about to be dropped."""
@@ -154,7 +154,7 @@ class Watch:
             self._failed(exc)
         finally:
             self._lock.release()
-        self._looks.took(end_ns, now())
+        self._cost.add(end_ns, now())
 
     def finish(self) -> None:
         """The program has ended: the last figures of all that is still there."""
@@ -168,7 +168,7 @@ class Watch:
                 self._later.finish()
         except Exception as exc:
             self._failed(exc)
-        self._looks.finish(self._records.made)
+        self._cost.report(self._records.made)
 
     # plans
 

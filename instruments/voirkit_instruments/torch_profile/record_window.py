@@ -13,8 +13,8 @@ import weakref
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.looks import Looks
 from voirkit_instruments.memory.record import resident_bytes
+from voirkit_instruments.probe_cost import ProbeCost
 from voirkit_instruments.torch_profile import FOLDER
 from voirkit_instruments.torch_profile.record_guard import Guard
 from voirkit_instruments.torch_profile.record_kineto import Kineto
@@ -67,7 +67,7 @@ class Recorded:
             "schema": 1, "rank": rank, "host": host, "pid": os.getpid(), "torch": str(torch.__version__), "memory": memory,
             "window": window.document(), "recordings": [], "steps_seen": 0, "state": "waiting", "why": None,
         }  # fmt: skip
-        self._looks = Looks(recorder)
+        self._cost = ProbeCost(recorder)
         self._thread: int | None = None  # the one that is recorded now
         self._began = (0, 0, 0)  # the step, and bytes held and the time then
         self._edges: list[int] = []  # when steps were over, in this recording
@@ -155,7 +155,7 @@ class Recorded:
         except Exception as exc:
             self._failed("can not be begun", exc)
         finally:
-            self._looks.took(began, recorder.now())
+            self._cost.add(began, recorder.now())
 
     def _end(self, why: str) -> None:
         """End this recording, and write it.
@@ -183,7 +183,7 @@ class Recorded:
         except Exception as exc:
             self._failed("can not be ended", exc)
         finally:
-            self._looks.took(began, recorder.now())
+            self._cost.add(began, recorder.now())
 
     def _is_saved(self, result: Any, path: str) -> bool:
         """Write what was recorded, if there is room for it; else it is told, and nothing more is recorded."""
@@ -232,7 +232,7 @@ class Recorded:
             self._taken["why"] = self._warn_of_few(n)
         if os.path.isdir(self._folder) or self._taken["why"]:
             self._write()
-        self._looks.finish()
+        self._cost.report()
 
     def _warn_of_few(self, n: int) -> str:
         window = self._window
