@@ -159,7 +159,7 @@ def print_list(parser: Any, options: Any) -> NoReturn:
             functions.setdefault(id(one.function), one)
     entry = CallHooks(in_c.hooks())
     listed = list(functions.values())
-    entry.put({number: one.function for number, one in enumerate(listed)})
+    entry.add({number: one.function for number, one in enumerate(listed)})
     skipped = dict(entry.skipped)
     entry.remove()
     lines: dict[str, list[str]] = defaultdict(list)
