@@ -77,13 +77,13 @@ def test_figures_of_a_step_are_one_copy_and_nobody_waits_for_it() -> None:
     tensors = [Tensor(device, torch.tensor(1.5)), np.array([7]), Tensor(device, torch.tensor([2, -3]))]
     for _ in range(2):
         later.bring(tensors, found.append)
-    later.look()
+    later.deliver()
     assert (found, device.copies) == ([], 2)
     device.events[1].happened = True
-    later.look()
+    later.deliver()
     assert not found  # in the order in which they were sent
     device.events[0].happened = True
-    later.look()
+    later.deliver()
     assert [float(found[0][0][0]), found[0][1].tolist(), found[1][2].view(np.int64).tolist()] == [1.5, [7], [2, -3]]
     assert [event.waits for event in device.events] == [0, 0]
 

@@ -39,10 +39,8 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.calls.record:record",
     parts={"calls": dict},
     summarise="voirkit_instruments.calls.analyse:summarise",
-    table="voirkit_instruments.calls.show:table",
-    page="voirkit_instruments.calls.show_page:calls",
+    sections="voirkit_instruments.calls.show:sections",
     difference="voirkit_instruments.calls.show_difference:difference",
-    compare="voirkit_instruments.calls.show_page:compared",
 )  # fmt: skip
 
 __getattr__ = lazy_names(__name__, calls="record")

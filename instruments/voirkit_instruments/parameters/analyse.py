@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from voirkit_instruments.parameters.record_rows import CHANGED, GRAD_INF, GRAD_NAN, GRAD_NONE, INF, KIND, NAN, SAME
+
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
 
-KIND = "parameter"
-# Flags of a state, as voirkit_instruments.parameters.record_rows has them.
-GRAD_NONE, GRAD_ZERO, GRAD_NOT_ZERO, GRAD_NAN, GRAD_INF, CHANGED, SAME, NAN, INF = (1 << n for n in range(9))
 _FIGURES = {"norm": "norms", "grad_norm": "grad_norms", "update_norm": "update_norms"}
 
 Points = list[tuple[int, float]]
@@ -157,9 +156,9 @@ def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
     return parameter.rank, parameter.optimizer.number, seen.get("optimizer") is None, *place, parameter.name
 
 
-def _at_end(optimizers: Any, found: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
+def _at_end(optimizers: Any, known: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
     """The steps behind the last of the optimizers that a parameter was seen in: what comes in no step comes at the end."""
-    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in found]
+    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in known]
 
 
 def _add(parameter: Parameter, n: int, category: str, value: int | None, number: float | None, text: str | None) -> None:

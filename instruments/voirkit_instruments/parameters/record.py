@@ -1,6 +1,6 @@
 """``--parameters``: norms, changes, gradients of each parameter at the optimizer's steps, written into the trace plane.
 
-It only looks: no hook, no wrapper, no tensor of the program is changed. Steps are seen where the steps instrument stands (``steps_heard``).
+It only reads: no hook, no wrapper, no tensor of the program is changed. Steps are seen through the steps instrument (``StepEvents``).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Parameters:
         self._watch: Watch | None = None
         self._over = False
         events = ov.shared(StepEvents)
-        events.subscribe(FORWARD, before=self._told("called"))
-        events.subscribe(BACKWARD, after=self._told("walked"))
-        events.subscribe(OPTIMIZER_STEP, self._told("before_step"), self._told("after_step"))
-        events.subscribe(ZERO_GRAD, self._told("before_zero_grad"), self._told("after_zero_grad"))
+        events.subscribe(FORWARD, before=self._passed_on("called"))
+        events.subscribe(BACKWARD, after=self._passed_on("walked"))
+        events.subscribe(OPTIMIZER_STEP, self._passed_on("before_step"), self._passed_on("after_step"))
+        events.subscribe(ZERO_GRAD, self._passed_on("before_zero_grad"), self._passed_on("after_zero_grad"))
 
-    def _told(self, what: str) -> Any:
-        def told(*passed: Any) -> None:
+    def _passed_on(self, what: str) -> Any:
+        def pass_on(*passed: Any) -> None:
             watch = self._watch
             if watch is not None:
                 getattr(watch, what)(*passed)
 
-        return told
+        return pass_on
 
-    def begin(self, torch: ModuleType) -> None:
-        """torch has been imported."""
+    def torch_imported(self, torch: ModuleType) -> None:
+        """torch is there."""
         if self._over:
             return
         try:
@@ -80,7 +80,7 @@ def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | P
         of: What else is looked at: ``buffers`` of the models, ``state`` of the optimizers.
     """
     recording = Parameters(ov, every, of)
-    when_imported("torch", recording.begin)
+    when_imported("torch", recording.torch_imported)
     try:
         yield ov.phases.run_script(priority=1)
     finally:

@@ -129,10 +129,10 @@ class Figures:
             tensor = self._torch.view_as_real(tensor.resolve_conj())
         return tensor.view(self._integers[tensor.element_size()])
 
-    def sample(self, wanted: Sequence[tuple[Any, tuple[int, int] | None]], n: int) -> Any:
+    def sample(self, tensors: Sequence[tuple[Any, tuple[int, int] | None]], n: int) -> Any:
         """Elements of tensors of one type on one device, one after the other; the places wander from one step ``n`` to the next."""
         views = []
-        for tensor, place in wanted:
+        for tensor, place in tensors:
             if place is None:
                 views.append(tensor.reshape(-1)[:SAMPLE])
             else:
@@ -230,9 +230,9 @@ class Figures:
         bits = self.bits(flat)
         weights = self._weights.get(flat.device)
         if weights is None:
-            weights = self._weights[flat.device] = self._made(min(flat.numel(), _CHUNK), flat.device)
+            weights = self._weights[flat.device] = self._odd_numbers(min(flat.numel(), _CHUNK), flat.device)
         elif len(weights) < min(flat.numel(), _CHUNK):
-            weights = self._weights[flat.device] = self._made(_CHUNK, flat.device)
+            weights = self._weights[flat.device] = self._odd_numbers(_CHUNK, flat.device)
         total = torch.zeros((), dtype=torch.int64, device=flat.device)
         for at, start in enumerate(range(0, flat.numel(), _CHUNK)):
             part = bits[start : start + _CHUNK].to(torch.int64)
@@ -240,7 +240,7 @@ class Figures:
             total += (part * weights[: len(part)]).sum() * times
         return total
 
-    def _made(self, count: int, device: Any) -> Any:
+    def _odd_numbers(self, count: int, device: Any) -> Any:
         """Odd numbers without a pattern, the same on every device; no generator of the program's is asked."""
         torch = self._torch
         found = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _MULTIPLIER
@@ -264,12 +264,12 @@ class Later:
         self._torch = torch
         self._pending: deque[tuple[list[Any], list[Any], list[Any], list[tuple[int, int, int, int]], Callable[[list[Any]], None]]] = deque()
 
-    def bring(self, tensors: Sequence[Any], done: Callable[[list[Any]], None]) -> None:
+    def bring(self, tensors: Sequence[Any], receive: Callable[[list[Any]], None]) -> None:
         """Bring tensors to the host: one copy for each device.
 
         Args:
             tensors: Of any shape; numpy's arrays are here already. Of devices those of int64 are brought bit by bit, as doubles.
-            done: Called with an array (numpy) for each of them, now or at a later step.
+            receive: Called with an array (numpy) for each of them, now or at a later step.
         """
         found: list[Any] = [None] * len(tensors)
         by_device: dict[Any, list[int]] = {}
@@ -281,7 +281,7 @@ class Later:
             else:
                 by_device.setdefault(tensor.device, []).append(at)
         if not by_device and not self._pending:
-            done(found)
+            receive(found)
             return
         hosts: list[Any] = []
         events: list[Any] = []
@@ -295,8 +295,8 @@ class Later:
             host, event = self._copied(self._torch.cat(parts) if len(parts) > 1 else parts[0], device)
             hosts.append(host)
             events += [] if event is None else [event]
-        self._pending.append((found, hosts, events, places, done))
-        self.look()
+        self._pending.append((found, hosts, events, places, receive))
+        self.deliver()
 
     def _double(self, tensor: Any) -> Any:
         flat = tensor.reshape(-1)
@@ -312,11 +312,11 @@ class Later:
         event.record(self._torch.cuda.current_stream(device))
         return host, event
 
-    def look(self) -> None:
+    def deliver(self) -> None:
         """Give out what has arrived, in the order in which it was sent; of too many the oldest are waited for."""
         pending = self._pending
         while pending:
-            found, hosts, events, places, done = pending[0]
+            found, hosts, events, places, receive = pending[0]
             if not all(event.query() for event in events):
                 if len(pending) <= MOST_PENDING:
                     return
@@ -326,11 +326,11 @@ class Later:
             arrays = [host.double().numpy() for host in hosts]
             for at, host, start, end in places:
                 found[at] = arrays[host][start:end]
-            done(found)
+            receive(found)
 
     def finish(self) -> None:
         """Wait for what is left, and give it out."""
         for _, _, events, _, _ in self._pending:
             for event in events:
                 event.synchronize()
-        self.look()
+        self.deliver()

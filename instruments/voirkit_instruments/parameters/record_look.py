@@ -35,7 +35,7 @@ MOST_ALARMS = 10  # of an optimizer; what it costs to look for the first NaN is 
 _BROKEN = NAN | INF | GRAD_NAN | GRAD_INF
 
 
-class Look:
+class Inspection:
     """A look at one step; it is made before the step.
 
     Args:
@@ -143,18 +143,18 @@ class Look:
 
     # what has arrived
 
-    def _arrived(self, found: list[Any]) -> None:
+    def _arrived(self, received: list[Any]) -> None:
         """Write all that is known of the step; called when the figures are on the host, at a later step perhaps."""
         plan, states = self.plan, self._flags
         n = len(self._groups)
-        for (category, name), norm in zip(self._more, found[len(found) - len(self._more) :], strict=True):
+        for (category, name), norm in zip(self._more, received[len(received) - len(self._more) :], strict=True):
             self._records.other(category, name, self.start_ns, float(norm[0]))
-        self._flags_of_data(found[:n])
-        for at, flags in self._gradients.flags(found[n:]):
+        self._flags_of_data(received[:n])
+        for at, flags in self._gradients.flags(received[n:]):
             states[at] = states.get(at, 0) | flags
         got: dict[int, dict[str, Any]] = {at: {} for at in self._due}
         for (category, at), place in self._places.items():
-            got.setdefault(at, {})[category] = found[place]
+            got.setdefault(at, {})[category] = received[place]
         for at, arrays in got.items():
             states[at] = states.get(at, 0) | self._figures_arrived(at, arrays)
         broken = any(flags & _BROKEN for flags in states.values())
@@ -176,48 +176,48 @@ class Look:
         self.due = {}
         self._differences = {}
 
-    def _state(self, at: int, state: int, at_ns: int) -> None:
-        one = self.plan.watched[at]
+    def _state(self, index: int, state: int, at_ns: int) -> None:
+        one = self.plan.watched[index]
         if state != one.state and not one.why_not:
             one.state = state
             self._records.flags(one, "state", at_ns, state)
 
-    def _flags_of_data(self, found: list[Any]) -> None:
-        for group, elements in zip(self._groups, found, strict=True):
+    def _flags_of_data(self, samples: list[Any]) -> None:
+        for group, elements in zip(self._groups, samples, strict=True):
             codes = np.bitwise_or.reduceat(elements.astype(np.uint8, copy=False), group.starts)
             for at, code in zip(group.at, codes.tolist(), strict=True):
                 changed = CHANGED if code & NOT_SAME else SAME if self.plan.watched[at].is_whole else 0
                 self._flags[at] = self._flags.get(at, 0) | changed | self._figures.data_flags(code)
 
-    def _figures_arrived(self, at: int, arrays: dict[str, Any]) -> int:
+    def _figures_arrived(self, index: int, arrays: dict[str, Any]) -> int:
         """Write the figures of a parameter; what flags they add."""
-        one, records, figures = self.plan.watched[at], self._records, self._figures
+        one, records, figures = self.plan.watched[index], self._records, self._figures
         got = {category: float(array[0]) for category, array in arrays.items() if category != "digest"}
         flags = figures.data_flags(int(got.get("codes", 0)))
         if "changed" in got:
             flags |= CHANGED if got["changed"] else SAME
         norm_after = got.get("norm_after", 0.0)
         flags |= NAN if math.isnan(norm_after) else INF if math.isinf(norm_after) else 0
-        if "update_norm" in got and at in self._digests:
-            got["update_norm"] = self._exact_update(at, got["update_norm"])
-            if not math.isfinite(got["update_norm"]) and figures.is_readable(self._parameters[at]):
-                flags |= figures.data_flags(int(figures.codes_of_all(self._parameters[at].detach())))
-        gradient_flags, exact = self._gradients.exact(at, got)
+        if "update_norm" in got and index in self._digests:
+            got["update_norm"] = self._exact_update(index, got["update_norm"])
+            if not math.isfinite(got["update_norm"]) and figures.is_readable(self._parameters[index]):
+                flags |= figures.data_flags(int(figures.codes_of_all(self._parameters[index].detach())))
+        gradient_flags, exact = self._gradients.exact(index, got)
         if exact is not None:
             got["grad_norm"] = exact
         for category in ("norm", "grad_norm", "update_norm"):
             if category in got:
                 records.figure(one, category, self.start_ns, got[category])
-        if at in self._digests:
-            records.digest(one, self.start_ns, self._digests[at], "crc32")
+        if index in self._digests:
+            records.digest(one, self.start_ns, self._digests[index], "crc32")
         elif "digest" in arrays:
             records.digest(one, self.start_ns, int(arrays["digest"].view(np.int64)[0]), "sum64")
         return flags | gradient_flags
 
-    def _exact_update(self, at: int, norm: float) -> float:
+    def _exact_update(self, index: int, norm: float) -> float:
         """The norm of an update whose squares are too small or too large for float32."""
-        if (norm == 0 and self._flags.get(at, 0) & CHANGED) or math.isinf(norm):
-            return self._figures.exact_norm(self._differences[at])
+        if (norm == 0 and self._flags.get(index, 0) & CHANGED) or math.isinf(norm):
+            return self._figures.exact_norm(self._differences[index])
         return norm
 
     # the first NaN
@@ -305,13 +305,13 @@ class Gradients:
         self._due = {at: gradient for at in due if (gradient := self.of(at)) is not None and gradient.numel()}
         self._norms = figures.norms(list(self._due.values()))
 
-    def of(self, at: int) -> Any:
+    def of(self, index: int) -> Any:
         """A gradient's values; of a sparse one, those with the same place added up. None: it has none, or is of no known layout."""
-        gradient = self._gradients[at]
-        return gradient.coalesce().values() if gradient is not None and gradient.is_sparse else self._values(at)
+        gradient = self._gradients[index]
+        return gradient.coalesce().values() if gradient is not None and gradient.is_sparse else self._values(index)
 
-    def _values(self, at: int) -> Any:
-        gradient = self._gradients[at]
+    def _values(self, index: int) -> Any:
+        gradient = self._gradients[index]
         if gradient is None or type(gradient) is not self._figures.tensor:
             return None
         if gradient.is_sparse:
@@ -344,22 +344,22 @@ class Gradients:
 
     # what has arrived
 
-    def flags(self, found: list[Any]) -> Iterator[tuple[int, int]]:
+    def flags(self, samples: list[Any]) -> Iterator[tuple[int, int]]:
         """What the samples tell: place and flags."""
-        for (ats, starts, whole, _), elements in zip(self._samples, found, strict=False):
+        for (ats, starts, whole, _), elements in zip(self._samples, samples, strict=False):
             codes = np.bitwise_or.reduceat(elements.astype(np.uint8, copy=False), starts)
             for at, is_whole, code in zip(ats, whole, codes.tolist(), strict=True):
                 yield at, self._figures.gradient_flags(code) | (GRAD_ZERO if is_whole and not code else 0)
         for at in self._empty:
             yield at, GRAD_ZERO
 
-    def exact(self, at: int, got: dict[str, float]) -> tuple[int, float | None]:
+    def exact(self, index: int, got: dict[str, float]) -> tuple[int, float | None]:
         """What is known of a gradient whose turn it is: its flags, and its norm where that of float32 is not it."""
         figures = self._figures
         if "grad_codes" in got:
             code = int(got["grad_codes"])
             return figures.gradient_flags(code) | (0 if code & NOT_ZERO else GRAD_ZERO), None
-        gradient = self._due.get(at)
+        gradient = self._due.get(index)
         if gradient is None or not figures.is_readable(gradient):
             return 0, None
         norm = got.get("grad_norm", 0.0)

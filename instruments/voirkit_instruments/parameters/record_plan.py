@@ -64,8 +64,8 @@ class Group:
 
     __slots__ = ("at", "starts")
 
-    def __init__(self, at: list[int], counts: list[int]) -> None:
-        self.at = at
+    def __init__(self, places: list[int], counts: list[int]) -> None:
+        self.at = places
         self.starts = [sum(counts[:n]) for n in range(len(counts))]
 
 
@@ -104,7 +104,7 @@ class Plan:
         """Whether it was made for these very parameters."""
         return len(parameters) == len(self.watched) and all(map(operator.is_, parameters, [one.ref() for one in self.watched]))
 
-    def take(self, parameters: Sequence[Any], wheres: Sequence[tuple[int, int] | None], name_of: Callable[[Any, Any], Name]) -> None:
+    def adopt(self, parameters: Sequence[Any], wheres: Sequence[tuple[int, int] | None], name_of: Callable[[Any, Any], Name]) -> None:
         """Watch these from now on; what was known of those that stay is kept."""
         known, self._by_id, self.watched = self._by_id, {}, []
         for parameter, where in zip(parameters, wheres, strict=True):

@@ -55,7 +55,7 @@ class Records:
         self._recorder.span(self._zero_grad, start_ns, end_ns, plan.args, plan.n)
         self.made += 1
 
-    def seen(self, plan: Plan, one: Watched, parameter: Any, at_ns: int) -> None:
+    def metadata(self, plan: Plan, one: Watched, parameter: Any, at_ns: int) -> None:
         """What a parameter is, when it is seen first and when that has changed."""
         kind, dtype, device, requires_grad, shape = one.meta[:5]
         known: dict[str, Any] = {

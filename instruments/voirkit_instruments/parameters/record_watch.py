@@ -12,7 +12,7 @@ import time
 from voirkit_instruments.calls import record_quiet as calls_quiet
 from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.parameters.record_figures import Figures, Later
-from voirkit_instruments.parameters.record_look import Look
+from voirkit_instruments.parameters.record_look import Inspection
 from voirkit_instruments.parameters.record_plan import Models, More, Name, Plan
 from voirkit_instruments.parameters.record_rows import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Records
 from voirkit_instruments.probe_cost import ProbeCost
@@ -102,7 +102,7 @@ class Watch:
             return
         try:
             with self._quiet():
-                here["look"] = self._begin(optimizer)
+                here["look"] = self._inspect(optimizer)
         except Exception as exc:
             self._failed(exc)
         finally:
@@ -164,7 +164,7 @@ class Watch:
             with self._quiet():
                 self._later.finish()
                 for plan in self._plans.values():
-                    Look.last(plan, self._figures, self._later, self._records)
+                    Inspection.last(plan, self._figures, self._later, self._records)
                 self._later.finish()
         except Exception as exc:
             self._failed(exc)
@@ -172,17 +172,17 @@ class Watch:
 
     # plans
 
-    def _begin(self, optimizer: Any) -> Look | None:
+    def _inspect(self, optimizer: Any) -> Inspection | None:
         if self._modes():
             self._once("parameters are not looked at where a TorchDispatchMode is on: it would see it.")
             return None
         cuda = self._torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
             return None
-        self._later.look()
+        self._later.deliver()
         plan, parameters = self._plan(optimizer)
         scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer under GradScaler, which unscales in its step
-        return Look(plan, parameters, scale, self._figures, self._later, self._records)
+        return Inspection(plan, parameters, scale, self._figures, self._later, self._records)
 
     def _plan(self, optimizer: Any) -> tuple[Plan, list[Any]]:
         ordinal = self._optimizers.of(optimizer)
@@ -197,7 +197,7 @@ class Watch:
         parameters += rest
         if new or not plan.is_of(parameters):
             wheres: list[Any] = [(number, at) for number, group in enumerate(optimizer.param_groups) for at in range(len(group["params"]))]
-            plan.take(parameters, wheres + [None] * (len(parameters) - own), self._name_in(plan))
+            plan.adopt(parameters, wheres + [None] * (len(parameters) - own), self._name_in(plan))
             self._see(plan, parameters, range(len(parameters)))
             plan.arrange(parameters, self._figures)
         elif self._see(plan, parameters, plan.looked_at()):  # what it was is no more
@@ -205,7 +205,7 @@ class Watch:
         return plan, parameters
 
     def _see(self, plan: Plan, parameters: list[Any], which: Sequence[int]) -> bool:
-        """Look what some parameters are; whether one is not what it was."""
+        """Inspection what some parameters are; whether one is not what it was."""
         changed = False
         for at in which:
             p, one = parameters[at], plan.watched[at]
@@ -216,7 +216,7 @@ class Watch:
                 changed = True
                 if one.meta is None or meta[:-1] != one.meta[:-1]:
                     one.meta, one.why_not = meta, self._why_not(p)
-                    self._records.seen(plan, one, p, now())
+                    self._records.metadata(plan, one, p, now())
                 one.meta = meta
         if changed:
             plan.arrange(parameters, self._figures)
@@ -285,8 +285,8 @@ class Watch:
         figures = self._figures
         return [(figures.sample([(gradient, figures.place(gradient))], 0) != 0).any() for gradient in gradients]
 
-    def _zeroed_are(self, whose: list[Any], at_ns: int, found: list[Any]) -> None:
-        for one, values in zip(whose, found, strict=True):
+    def _zeroed_are(self, whose: list[Any], at_ns: int, samples: list[Any]) -> None:
+        for one, values in zip(whose, samples, strict=True):
             self._zeroed_is(one, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
 
     def _zeroed_is(self, one: Any, at_ns: int, flags: int) -> None:

@@ -1,109 +1,129 @@
-"""The part of a run's table that says what the parameters did: norms, gradients, updates. It measures nothing."""
+"""Parameters in reports: norms, gradients and updates of each over the steps, what is not finite, and what never changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from voirkit.report.figure import figure
+from voirkit.report.sections import Block, Column, Details, Grid, Group, InText, OnPage, Section, Series, Table, Text, sparkline
 
-MOST = 40  # rows; all of them are in summary.json
-_BARS = "▁▂▃▄▅▆▇█"
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
 
+_MOST = 40  # rows of a terminal; all of them are in summary.json
+_ROWS = 400  # of a page
+_OPEN, _DRAWN = 12, 120  # parameters whose pictures are seen at once; that have pictures
+_RATIO = 50  # beyond it a curve is drawn by the logarithm
+_POINTS = 120  # of a curve
+_RECORDS = 2_000_000  # of which curves are made again from the trace
+_NAMED = 6
+_CURVES = {"norm": "norm", "grad_norm": "gradient", "update_ratio": "update / norm"}
+_NOTE = (
+    f"Over the steps of the optimizer; a scale of which one end is more than {_RATIO} times the other is logarithmic. Red: not finite. "
+    f"Of more than {_POINTS} looks, the largest of each neighbourhood."
+)
+_HEADS = (
+    Column("parameter", left=True, cut=True), Column("shape", narrowest=96), Column("norm", narrowest=44),
+    Column("grad norm", narrowest=58), Column("at most", narrowest=124), Column("update/norm"), Column("at most", narrowest=132),
+    Column("its course", left=True, narrowest=108), Column("changed", narrowest=72),
+)  # fmt: skip
 
-def table(summary: Mapping[str, Any], width: int) -> Iterator[tuple[int, RenderableType]]:
-    """The part of the table in a terminal; see ``voirkit.instrument.Instrument``."""
-    parameters = summary.get("parameters")
-    if parameters and parameters.get("layers"):
-        yield 6, parameter_part(parameters, width)
-
-
-def parameter_part(parameters: Mapping[str, Any], width: int) -> RenderableType:
-    """A row for each parameter: norm at first and last, median gradient norm, median update ratio and its course, steps that changed it.
-
-    Args:
-        parameters: The key ``parameters`` of a summary.
-        width: Columns of the terminal.
-    """
-    layers = parameters["layers"]
-    heads = (
-        ("parameter", 0),
-        ("shape", 96),
-        ("norm", 44),
-        ("grad norm", 58),
-        ("update/norm", 0),
-        ("its course", 108),
-        ("changed", 72),
-    )
-    shown = [at for at, (_, least) in enumerate(heads) if width >= least]
-    cells = [_cells(layer) for layer in layers[:MOST]]
-    widths = [max(len(row[at]) for row in [tuple(head for head, _ in heads), *cells]) for at in range(len(heads))]
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for at in shown:
-        room = max(width - sum(widths[other] for other in shown[1:]) - 2 * len(shown), 12) if not at else None
-        justify: Any = "left" if at in (0, 5) else "right"
-        table.add_column(heads[at][0], no_wrap=True, overflow="ellipsis", justify=justify, max_width=room)
-    for row in cells:
-        table.add_row(*(Text(row[at]) for at in shown))
-    return Group(*facts(parameters), table, *_more(layers))
+Layer = Mapping[str, Any]
 
 
-def _cells(layer: Mapping[str, Any]) -> tuple[str, ...]:
+def sections(parameters: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
+    """See ``voirkit.instrument.Instrument``."""
+    layers: Sequence[Layer] = parameters.get("layers") or ()
+    if not layers:
+        return
+    cells = [_cells(layer) for layer in layers[:_ROWS]]
+    title = "the same as a table" + (f" (the first {_ROWS} of {len(layers)})" if len(layers) > _ROWS else "")
+    blocks = [
+        *_facts(parameters), InText([Table(_HEADS, cells, most=_MOST, total=len(layers))]), OnPage(partial(_pictures, layers)),
+        OnPage([Details(title, [Table(_HEADS, cells, total=len(layers))])]),
+    ]  # fmt: skip
+    more = f" The first {_DRAWN} of {len(layers)} parameters; voirkit report --json has all." if len(layers) > _DRAWN else ""
+    yield Section("parameters", "Parameters", [*blocks, OnPage([Text(_NOTE + more, mood="note")])])
+
+
+def _cells(layer: Layer) -> tuple[str, ...]:
     norm, gradient, ratio = layer["norm"], layer["grad_norm"], layer["update_ratio"]
     return (
         layer["name"],
-        "x".join(map(str, layer["shape"])) or "1",
-        "" if norm is None else f"{number(norm['first'])} -> {number(norm['last'])}",
-        "none" if layer["ever_gradient"] is False else "" if gradient is None else number(gradient["median"]),
-        "" if ratio is None else number(ratio["median"]),
+        _shape(layer),
+        "" if norm is None else f"{_number(norm['first'])} -> {_number(norm['last'])}",
+        "none" if layer["ever_gradient"] is False else "" if gradient is None else _number(gradient["median"]),
+        "" if gradient is None else _number(gradient["max"]),
+        "" if ratio is None else _number(ratio["median"]),
+        "" if ratio is None else _number(ratio["max"]),
         sparkline([value for _, value in layer["curves"]["update_ratio"]]),
         f"{layer['changed_steps'] / layer['steps']:.0%}" if layer["steps"] else "",
     )
 
 
-def number(value: float | None) -> str:
+def _shape(layer: Layer) -> str:
+    return "x".join(map(str, layer["shape"])) or "1"
+
+
+def _number(value: float | None) -> str:
     """A figure of which JSON has null if it was not finite."""
     if value is None:
         return "not finite"
     return f"{value:.2g}" if 0 < abs(value) < 0.01 else figure(value)
 
 
-def sparkline(values: Sequence[float | None]) -> str:
-    """A curve of a line's height: from the smallest to the largest; ``!`` where it is NaN or Inf."""
-    finite = [value for value in values if value is not None]
-    if not finite:
-        return "!" * len(values)
-    low, high = min(finite), max(finite)
-    step = (high - low) / (len(_BARS) - 1) or 1.0
-    return "".join("!" if value is None else _BARS[round((value - low) / step)] for value in values)
-
-
-def facts(parameters: Mapping[str, Any]) -> Iterator[Text]:
+def _facts(parameters: Mapping[str, Any]) -> Iterator[Block]:
     """How many there are and who steps them; what is not as it should be; a line each."""
     steps = ", ".join(f"{one['class']} {one['steps']:,} steps" for one in parameters["optimizers"])
-    said = f"{len(parameters['layers']):,} parameters   {steps}   each looked at every {parameters['every']} steps"
-    yield Text.assemble(("parameters  ", "dim"), said)
+    yield Text(f"{len(parameters['layers']):,} parameters   {steps}   each looked at every {parameters['every']} steps", "parameters")
     broken = parameters["not_finite"]
     if broken is not None:
-        yield Text.assemble(("not finite  ", "bold red"), f"{broken['what']} of {broken['name']} first, in step {broken['step']}")
-    for key, words in (("frozen", "frozen  "), ("never_changed", "never changed  "), ("never_gradient", "never had a gradient  ")):
+        yield Text(f"{broken['what']} of {broken['name']} first, in step {broken['step']}", "not finite", strong=True, mood="bad")
+    for key, label in (("frozen", "frozen"), ("never_changed", "never changed"), ("never_gradient", "never had a gradient")):
         names = parameters[key]
         if names:
-            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            yield Text.assemble((words, "dim" if key == "frozen" else "bold yellow"), ", ".join(names[:6]) + more)
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            is_news = key != "frozen"
+            yield Text(", ".join(names[:_NAMED]) + more, label, strong=is_news, mood="warning" if is_news else "")
     for layer in parameters["layers"]:
         for change in layer["became"]:
             what = ", ".join(f"{key} {value}" for key, value in change.items() if key != "n")
-            yield Text.assemble(("changed its kind  ", "bold yellow"), f"{layer['name']}: {what} in step {change.get('n', 0)}")
+            yield Text(f"{layer['name']}: {what} in step {change.get('n', 0)}", "changed its kind", strong=True, mood="warning")
     if parameters["not_watched"]:
         name, why = next(iter(parameters["not_watched"].items()))
-        yield Text.assemble(("not watched  ", "bold yellow"), f"{len(parameters['not_watched'])} parameters: {name}: {why}")
+        yield Text(f"{len(parameters['not_watched'])} parameters: {name}: {why}", "not watched", strong=True, mood="warning")
 
 
-def _more(layers: Sequence[Any]) -> Iterator[Text]:
-    if len(layers) > MOST:
-        yield Text(f" {len(layers) - MOST} more parameters: voirkit report --json", style="dim")
+# small pictures side by side
+
+
+def _pictures(layers: Sequence[Layer], run: Run) -> list[Block]:
+    finer = _finer_curves(run)
+    drawn = [group for layer in layers[:_DRAWN] if (group := _picture(layer, finer.get(layer["name"]) or layer["curves"]))]
+    return [*drawn[:_OPEN], *([Details(f"{len(drawn) - _OPEN} more", drawn[_OPEN:])] if len(drawn) > _OPEN else [])]
+
+
+def _finer_curves(run: Run) -> Mapping[str, Any]:
+    """Curves from the trace; none where that would take long, or it is not there."""
+    (records,) = run.connection().execute("SELECT count(*) FROM spans WHERE kind = 'parameter'").fetchall()[0]
+    if not 0 < records <= _RECORDS:
+        return {}
+    from voirkit_instruments.parameters.analyse import peaks_of
+
+    return peaks_of(run, _POINTS)
+
+
+def _picture(layer: Layer, curves: Mapping[str, Any]) -> Block | None:
+    series: list[Block] = []
+    for key, name in _CURVES.items():
+        curve = curves.get(key) or []
+        if len(curve) < 2:
+            continue
+        positive = [value for _, value in curve if value]
+        is_wide = len(positive) == len(curve) and min(positive) > 0 and max(positive) > _RATIO * min(positive)
+        caption = f"{name}{' (log)' if is_wide else ''}: {_number(curve[0][1])} → {_number(curve[-1][1])}"
+        points = [(float(x), y) for x, y in curve]
+        series.append(Series({name: points}, caption, axis="optimizer steps", logarithmic=is_wide))
+    return Group(f"{layer['name']}  {_shape(layer)}", [Grid(series)]) if series else None

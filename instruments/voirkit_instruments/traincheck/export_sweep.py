@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from voirkit_instruments.parameters.record_rows import CHANGED, GRAD_NONE, GRAD_ZERO
 from voirkit_instruments.traincheck.export_spelling import INIT, Spelled, head_of
 
 KIND = "parameter"
@@ -98,8 +99,6 @@ class Coming:
 
 TYPE = "torch.nn.Parameter"
 _UNKNOWN = object()
-# Flags of the records `state` and `zeroed` (docs/parameters.md).
-_NONE, _ZERO, _CHANGED = 1, 2, 32
 
 
 class _Parameter:
@@ -165,13 +164,13 @@ class Variables:
         for name in self._of(moment):
             parameter, figures = self._known[name], looked.get(name, {})
             if moment.what == STEP:
-                if parameter.flags & _CHANGED:
+                if parameter.flags & CHANGED:
                     digest = figures.get("digest")
                     parameter.changed(None if digest is None else (digest.value, digest.arguments))
             else:
                 parameter.zeroed = _flags(figures.get("zeroed"), parameter.zeroed)
-                if parameter.zeroed & (_NONE | _ZERO):
-                    self._clear(parameter, None if parameter.zeroed & _NONE else 0)
+                if parameter.zeroed & (GRAD_NONE | GRAD_ZERO):
+                    self._clear(parameter, None if parameter.zeroed & GRAD_NONE else 0)
 
     def _clear(self, parameter: _Parameter, to: int | None) -> None:
         """A gradient is gone, or zero. A run that does both has the way that came first in its lines: TrainCheck ends with an
@@ -213,9 +212,9 @@ class Variables:
         parameter.flags = flags = _flags(figures.get("state"), parameter.flags)
         gradient = figures.get("grad_norm")
         norm = None if gradient is None else gradient.number
-        if flags & _NONE:
+        if flags & GRAD_NONE:
             parameter.grad = None
-        elif flags & _ZERO or norm == 0:
+        elif flags & GRAD_ZERO or norm == 0:
             parameter.grad = 0
         else:
             parameter.grad = parameter.sign * _number("gradient", *((name, n) if norm is None else (norm,)))
