@@ -35,7 +35,7 @@ _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
 _PAIRS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
 
-_patches: TorchPatches | None = None  # those of this process
+_patches: DataPatches | None = None  # those of this process
 
 
 class Checks:
