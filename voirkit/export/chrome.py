@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from voirkit.export.chrome_lanes import draw_beside, with_shown_tid
 from voirkit.export.json_text import ARGUMENTS, dumps
-from voirkit.report import loader_rows
+from voirkit.report import labels
 from voirkit.report.output import text
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     first_ns = min((one.first_ns for one in extents), default=0)
     with text(target) as put:
         put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
-        head = list(_metadata(extents, beside, loader_rows.workers(run)))
+        head = list(_metadata(extents, beside, labels.workers(run)))
         put(",\n".join(head))
         between = ",\n" if head else ""
         for batch in run.fetch(_query(run, selection, extents, first_ns)):
@@ -119,11 +119,11 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
     events = with_shown_tid(events)
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
-    line = f"CASE WHEN {loader_rows.IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
+    line = f"CASE WHEN {labels.IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
     flow = "json_extract_string(args, '$.flow')"
     flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"
-    at = f"* REPLACE ({loader_rows.ARROW_AT} AS since_ns), {loader_rows.ARROW} AS flow"
-    flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {loader_rows.ARROWS}"
+    at = f"* REPLACE ({labels.ARROW_AT} AS since_ns), {labels.ARROW} AS flow"
+    flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {labels.ARROWS}"
     counted = "row_number() OVER w AS turn, count(*) OVER (PARTITION BY flow) AS turns, "
     counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere, "
     counted += "dense_rank() OVER (ORDER BY flow) AS arrow"  # of an id that is no number Perfetto draws no arrow
@@ -132,6 +132,6 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
     return (
         f"SELECT line FROM (SELECT {line} AS line, 0 AS place, {order} FROM ({events}) "
         f"UNION ALL SELECT {_ARROW}, 1, {order} FROM ({turns}) "
-        f"WHERE turns > 1 AND (kind <> '{loader_rows.KIND}' OR leads_elsewhere)) "
+        f"WHERE turns > 1 AND (kind <> '{labels.LOADER}' OR leads_elsewhere)) "
         "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from voirkit.errors import VoirkitError
 from voirkit.export.nesting import Nesting
 from voirkit.export.values import FLOW, INT64, unicode_text
-from voirkit.report import loader_rows
+from voirkit.report import labels
 from voirkit.report.labels import Labels
 from voirkit.report.output import complete
 
@@ -104,7 +104,7 @@ class _Writer:
         del annotations[:], packet.track_event.flow_ids[:]
         if FLOW in arguments and lane >= 0:
             packet.track_event.flow_ids.append(_number_of("flow", arguments[FLOW]))
-        arrow = loader_rows.arrow(process[1], category, name, arguments) if kind == loader_rows.KIND else None
+        arrow = labels.arrow(process[1], category, name, arguments) if kind == labels.LOADER else None
         if arrow is not None:
             packet.track_event.flow_ids.append(_number_of(*arrow))
         for key, value in arguments.items():

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voirkit.report.figure import duration, figure, size
-from voirkit.report.labels import name_of_row, rows_of_processes
 from voirkit.report.sections import (
     AnyCell,
     Bar,
@@ -99,6 +98,16 @@ def number(value: float | None) -> str:
     return "nan" if value is None else f"{value:.4g}"
 
 
+def _rows_of_processes(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Of a summary the row of each rank, or of each process if some train for themselves; none if there was one alone."""
+    return list(summary.get("processes") or summary.get("ranks") or ())
+
+
+def _name_of_row(row: Mapping[str, Any]) -> str:
+    """``rank 3``, or ``process 4711`` of one that is in no group of ranks."""
+    return f"rank {row['rank']}" if row["rank"] is not None else f"process {row['pid']}"
+
+
 # parts
 
 
@@ -171,21 +180,21 @@ def _phase_rows(steps: Mapping[str, Any], device: str) -> Iterator[Sequence[AnyC
 
 
 def _ranks(summary: Summary) -> Iterator[Section]:
-    rows = rows_of_processes(summary)
+    rows = _rows_of_processes(summary)
     if not rows:
         return
     slow = ((summary.get("verdict") or {}).get("evidence") or {}).get("rank")
     phases, bars = shown_phases(rows[0]["phases"]), []
     for row in rows[:_DRAWN]:
         median = row["time_s"]["median"]
-        name = name_of_row(row) + (" (the straggler)" if row["rank"] == slow and slow is not None else "")
+        name = _name_of_row(row) + (" (the straggler)" if row["rank"] == slow and slow is not None else "")
         bars.append((name, {phase: row["phases"][phase]["share"] * median for phase in phases}, duration(median)))
     kind = "process" if "pid" in rows[0] else "rank"
     heads: list[str | Column] = [kind, Column("host", left=True), "steps", "a step", Column("p10 .. p90", narrowest=110)]
     heads += [Column(phase, narrowest=76) for phase in phases]
     cells = [
         (
-            name_of_row(row).removeprefix(f"{kind} "), row["host"], f"{row['steps']:,}", *spread(row["time_s"]),
+            _name_of_row(row).removeprefix(f"{kind} "), row["host"], f"{row['steps']:,}", *spread(row["time_s"]),
             *(f"{row['phases'][phase]['share']:.0%}" for phase in phases),
         )
         for row in rows[:_DRAWN]

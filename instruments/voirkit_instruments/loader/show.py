@@ -136,9 +136,9 @@ def _line(label: str, parts: list[str]) -> Text:
 def _busy(run: Run) -> Iterator[Block]:
     """How busy each worker was with making batches."""
     from voirkit.report.html.steps import begin_ns
-    from voirkit.report.loader_rows import KIND, workers
+    from voirkit.report.labels import LOADER, workers
 
-    where = f"kind = '{KIND}' AND category = 'data' AND name = 'preprocess'"
+    where = f"kind = '{LOADER}' AND category = 'data' AND name = 'preprocess'"
     connection = run.connection()
     first, last = connection.execute(f"SELECT min(start_ns), max(start_ns + duration_ns) FROM spans WHERE {where}").fetchall()[0]
     if first is None or last <= first:

@@ -2,6 +2,9 @@
 
 The texts stand beside the picture, in HTML, so that they keep their size when it stretches. Pictures of one ``group`` share an axis: the
 page's script zooms them together.
+
+No library of plots: uPlot (50 kB in each page) draws on a canvas by a script, so that a page printed, or opened where scripts are off, had none;
+and it has neither heat maps nor shaded bands.
 """
 
 from __future__ import annotations
