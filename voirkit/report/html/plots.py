@@ -3,7 +3,7 @@
 The texts stand beside the picture, in HTML, so that they keep their size when it stretches. Pictures of one ``group`` share an axis: the
 page's script zooms them together.
 
-No library of plots: uPlot 1.6 (51 kB in each page) draws on a canvas by a script, so that a page has no picture where scripts are off; and it
+No library of plots: uPlot 1.6 (51 kB in each page) draws on a canvas by a script: no picture where scripts are off; and it
 has no heat maps.
 """
 
