@@ -203,7 +203,7 @@ def test_a_run_directory_that_is_removed_is_one_error(place: Place, begin: Begin
     watching.until_shows("no training step yet")
     shutil.rmtree(place.folder / "run")
     assert watching.end() == 2
-    assert "it can not be read any more" in "".join(watching.scrollback())
+    assert "it cannot be read any more" in "".join(watching.scrollback())
 
 
 def test_ranks_are_shown_each_and_together(place: Place) -> None:

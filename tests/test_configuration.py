@@ -233,7 +233,7 @@ def test_a_missing_file_is_refused_with_the_nearest_name() -> None:
 def test_a_folder_and_bytes_that_are_no_text_are_refused() -> None:
     Path("folder.toml").mkdir()
     Path("bytes.toml").write_bytes(b"a = 1\nb = '\xff'\n")
-    with pytest.raises(ConfigurationError, match=r"folder\.toml: the file can not be read: is a directory"):
+    with pytest.raises(ConfigurationError, match=r"folder\.toml: the file cannot be read: is a directory"):
         values("main.py", "folder.toml")
     with pytest.raises(ConfigurationError, match=r"bytes\.toml:2: the file is not UTF-8 text"):
         values("main.py", "bytes.toml")
@@ -245,7 +245,7 @@ def test_a_file_without_permission_is_refused() -> None:
     os.chmod("voirkit.toml", 0)
     if os.access("voirkit.toml", os.R_OK):
         pytest.skip("this user may read everything")
-    with pytest.raises(ConfigurationError, match=r"voirkit\.toml: the file can not be read: permission denied"):
+    with pytest.raises(ConfigurationError, match=r"voirkit\.toml: the file cannot be read: permission denied"):
         values()
 
 

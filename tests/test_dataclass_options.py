@@ -141,7 +141,7 @@ def test_what_is_no_dataclass_or_can_not_be_read_is_the_instruments_error() -> N
 
     with pytest.raises(InstrumentError, match="int is none"):
         trained("", int)
-    with pytest.raises(InstrumentError, match=r"training.table is of type dict\[str, int\], which can not be read"):
+    with pytest.raises(InstrumentError, match=r"training.table is of type dict\[str, int\], which cannot be read"):
         trained("", Odd)
 
 

@@ -39,11 +39,7 @@ def _of_instruments() -> dict[str, str]:
 
 
 def _refuse_misspelt(word: str) -> None:
-    """Refuse a word that is no script but looks like a subcommand.
-
-    Raises:
-        CommandLineError: It is.
-    """
+    """Refuse a word that is no script but looks like a subcommand."""
     if word.isalpha() and not os.path.exists(word):
         hint = did_you_mean(word, [*SUBCOMMANDS, *_of_instruments()])
         if hint:

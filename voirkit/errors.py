@@ -40,11 +40,11 @@ class CommandLineError(VoirkitError):
 
 
 class ConfigurationError(VoirkitError):
-    """A configuration file can not be read, or says what voirkit does not know."""
+    """A configuration file cannot be read, or says what voirkit does not know."""
 
 
 class VoirfileError(VoirkitError):
-    """A voirfile can not be loaded, or does not hold instruments."""
+    """A voirfile cannot be loaded, or does not hold instruments."""
 
 
 class InstrumentError(VoirkitError):
@@ -52,11 +52,11 @@ class InstrumentError(VoirkitError):
 
 
 class SelectorError(VoirkitError, ValueError):
-    """A selector that can not be read, or can not match what it names."""
+    """A selector that cannot be read, or cannot match what it names."""
 
 
 class RunDirectoryError(VoirkitError):
-    """A run directory that can not be used."""
+    """A run directory that cannot be used."""
 
 
 def tell(text: str) -> None:

@@ -56,11 +56,7 @@ def words_in(path: str) -> list[str]:
 
 
 def write_words(path: str, words: Sequence[str]) -> None:
-    """Make a file of words.
-
-    Raises:
-        FileExistsError: There is one.
-    """
+    """Make a file of words."""
     file = os.open(path, os.O_WRONLY | os.O_EXCL | os.O_CREAT, 0o600)
     try:
         os.write(file, "".join(f"{word}{END}" for word in words).encode(errors="surrogateescape"))

@@ -208,7 +208,7 @@ def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
         An instrument, with the one behind the flag (or what names it) as its attribute ``instrument``.
 
     Raises:
-        InstrumentError: The flag has no dashes, or the instrument can not be called.
+        InstrumentError: The flag has no dashes, or the instrument cannot be called.
     """
     place = _check_option(flag, "gated")
     if isinstance(instrument, str) and help is None:
@@ -260,7 +260,7 @@ def parametrized(option: str, instrument: Any = None, type: Any = None, help: An
         An instrument, with the one that was given as its attribute ``instrument``.
 
     Raises:
-        InstrumentError: The option has no dashes, or the instrument can not be called.
+        InstrumentError: The option has no dashes, or the instrument cannot be called.
     """
     place = _check_option(option, "parametrized")
     if isinstance(type, str):  # by place: (option, type, help, default)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-_READ_BYTES = 1 << 16  # what a pipe holds on Linux, so that a chatty process can not starve the others
+_READ_BYTES = 1 << 16  # what a pipe holds on Linux, so that a chatty process cannot starve the others
 _TICK_S = 0.05
 
 
@@ -53,7 +53,7 @@ class LogEntry:
         return self.__dict__.copy()
 
     def json(self) -> str:
-        """This entry as JSON; what JSON can not hold (the bytes of a binary line) as ``{"$unserializable": repr}``."""
+        """This entry as JSON; what JSON cannot hold (the bytes of a binary line) as ``{"$unserializable": repr}``."""
         return json.dumps(self.__dict__, default=lambda value: {"$unserializable": repr(value)})
 
 
@@ -162,7 +162,7 @@ class Multiplexer:
     data            data       what the program logged
     any ``$event``  data       what the program logged under ``"$data"``; other keys go to the constructor
     binary          any        the bytes of a line that is no UTF-8
-    format_error    data       ``{"line", "type", "message"}`` of a line of data that can not be understood
+    format_error    data       ``{"line", "type", "message"}`` of a line of data that cannot be understood
     end             None       ``{"command": argv, "time": ..., "return_code": as subprocess has it}``
     =============== ========== =====================================================================
 
@@ -212,7 +212,7 @@ class Multiplexer:
             The process.  It outlives this object unless you end it.
 
         Raises:
-            OSError: The program can not be started; nothing is left open.
+            OSError: The program cannot be started; nothing is left open.
             ValueError: This multiplexer is closed.
         """
         if self._selector.get_map() is None:

@@ -28,15 +28,7 @@ EXIT_DIFFERENT = 1  # as of diff
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare two runs.
-
-    Returns:
-        The exit code: with ``--calls`` 0 if both call the same, 1 if not.
-
-    Raises:
-        CommandLineError: The command line is wrong.
-        RunDirectoryError: One is no run, or can not be read, or has no calls.
-    """
+    """Compare two runs; returns 1 if they are to call the same and do not."""
     options = read_words(_parser(), with_file(argv))
     if len(options.RUN) != 2:
         given = "no RUN is given" if not options.RUN else f"only {options.RUN[0]!r} is given" if len(options.RUN) == 1 else "there are more"

@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the files.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandLineError: The command line is wrong, or the run has no such steps or ranks.
-        RunDirectoryError: RUN is none.
-    """
+    """Write the files."""
     options = read_words(_parser(), argv)
     path = find(LATEST if options.RUN is None else options.RUN)
     for fault in check_manifest(path):
@@ -174,7 +166,7 @@ def _prepare(format: Format, target: str, force: bool) -> str | None:
 
     Raises:
         CommandLineError: There is a file of that name, or the folder has files of that format: a reader would take them for one trace.
-        VoirkitError: It can not be made.
+        VoirkitError: It cannot be made.
     """
     if target == STDOUT:
         _check_stdout(format)

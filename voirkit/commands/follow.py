@@ -77,11 +77,7 @@ class _Reader(Overseer):
 
 
 def main(argv: Sequence[str]) -> int | None:
-    """Run the shell script.
-
-    Returns:
-        Its exit code; None if ``--follow`` is no option of voirkit's on this command line.
-    """
+    """Run the shell script; returns its exit code, or None if ``--follow`` is no option of voirkit's on this command line."""
     reader = _Reader()
     try:
         for instruments in voirfiles.plugins(reader.warn).values():
@@ -169,11 +165,7 @@ def follow(script: str, arguments: Sequence[str], options: Sequence[str], run_di
 
 
 def _command_of(script: str) -> list[str]:
-    """What the kernel, or else a shell, would execute for a script.
-
-    Raises:
-        CommandLineError: There is no such file, or it is none that a shell runs.
-    """
+    """What the kernel, or else a shell, would execute for a script."""
     if os.path.isdir(script):
         raise CommandLineError(f"{script!r} is a folder.", where=FLAG, next=_USAGE)
     if not os.path.exists(script):

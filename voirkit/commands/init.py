@@ -69,15 +69,7 @@ class Entry:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the voirfile.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandLineError: The command line is wrong, or the script can not be read.
-        VoirfileError: There is a voirfile, or none can be written.
-    """
+    """Write the voirfile."""
     options = read_words(_parser(), argv)
     if options.SCRIPT is None:
         raise CommandLineError("no SCRIPT given.", next="voirkit init SCRIPT")
@@ -157,7 +149,7 @@ def _write(path: str, text: str) -> None:
     except FileExistsError:
         raise _is_there(path) from None
     except OSError as error:
-        raise VoirfileError(f"it can not be written: {error.strerror}.", where=_shown(path)) from None
+        raise VoirfileError(f"it cannot be written: {error.strerror}.", where=_shown(path)) from None
 
 
 def _is_there(path: str) -> VoirfileError:

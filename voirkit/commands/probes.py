@@ -23,14 +23,7 @@ NOTHING = "nothing in it to be probed: no function, and no variable at its top l
 
 
 def main(argv: Sequence[str]) -> int:
-    """List what can be probed.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandLineError: The command line is wrong, or the script cannot be read.
-    """
+    """List what can be probed."""
     options = read_words(_parser(), argv)
     words = [word for word in (options.SCRIPT, options.FUNCTION) if word is not None]
     if options.module is None and not words:
@@ -70,11 +63,7 @@ def _parser() -> ExtendedArgumentParser:
 
 
 def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list[FunctionOffers]:
-    """The functions that a word names: by their whole name, else by its last part, else all in a class or function.
-
-    Raises:
-        CommandLineError: There is none.
-    """
+    """The functions that a word names: by their whole name, else by its last part, else all in a class or function."""
     name = word.strip("/").replace("/", ".")
     exact = [one for one in listed if one.function.name == name or one.prefix == word]
     found = exact or [one for one in listed if one.function.path[-1] == name]

@@ -23,15 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show a run's summary.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandLineError: The command line is wrong.
-        RunDirectoryError: There is no run, or it can not be read.
-    """
+    """Show a run's summary."""
     options = read_words(_parser(), with_file(argv))
     asked = [name for name in ("html", "json", "markdown", "check") if getattr(options, name) not in (None, False)]
     if len(asked) > 1:

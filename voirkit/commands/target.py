@@ -37,11 +37,7 @@ class Source:
 
 
 def read_words(parser: ExtendedArgumentParser, words: Sequence[str]) -> Namespace:
-    """Read a command line on which options may stand between the other words, which argparse alone does not allow.
-
-    Raises:
-        CommandLineError: An unknown option, or a word too many.
-    """
+    """Read a command line on which options may stand between the other words, which argparse alone does not allow."""
     found, rest = parser.parse_known_intermixed_args(words)
     dashed = [word for word in rest if word.startswith("-")]
     if dashed:
@@ -52,11 +48,7 @@ def read_words(parser: ExtendedArgumentParser, words: Sequence[str]) -> Namespac
 
 
 def read_script(name: str) -> Source:
-    """A script: a file, or a folder or archive with a ``__main__.py``.
-
-    Raises:
-        CommandLineError: It is not there, can not be read, or does not parse.
-    """
+    """A script: a file, or a folder or archive with a ``__main__.py``."""
     try:
         program = script(name, [])
     except SyntaxError as error:  # of the __main__.py in a folder
@@ -73,11 +65,7 @@ def read_script(name: str) -> Source:
 
 
 def read_module(name: str) -> Source:
-    """A module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or ``module:function``.
-
-    Raises:
-        CommandLineError: It is not there, has no source, or does not parse.
-    """
+    """A module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or ``module:function``."""
     here = os.getcwd()
     enter_folder(here)
     module, colon, _ = name.partition(":")

@@ -22,15 +22,7 @@ PER_S = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show a run until it is over.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandLineError: The command line is wrong.
-        RunDirectoryError: There is no run, or it can not be read.
-    """
+    """Show a run until it is over."""
     options = read_words(_parser(), argv)
     from voirkit.live.run import LiveRun
     from voirkit.runs.find import LATEST, find
@@ -53,7 +45,7 @@ def _look(run: LiveRun) -> Picture:
     try:
         return run.update()
     except OSError as exc:
-        raise RunDirectoryError(f"it can not be read any more: {exc.strerror}.", where=run.path) from None
+        raise RunDirectoryError(f"it cannot be read any more: {exc.strerror}.", where=run.path) from None
 
 
 def _watch(run: LiveRun) -> None:

@@ -39,11 +39,7 @@ class Words:
         self.final = final
 
     def read(self) -> tuple[list[Given], int]:
-        """The options before SCRIPT, and the index of the first word that is none; nothing is read after ``--help``.
-
-        Raises:
-            CommandLineError: An option is unknown, or its values are too few or too many.
-        """
+        """The options before SCRIPT, and the index of the first word that is none; nothing is read after ``--help``."""
         given: list[Given] = []
         i = 0
         while i < len(self.words) and self._is_option(i) and not self._is_module_option(i):
@@ -54,11 +50,7 @@ class Words:
         return given, i
 
     def target(self, start: int) -> Target:
-        """(script, module, arguments), from the index at which voirkit's own words end.
-
-        Raises:
-            CommandLineError: ``-m`` has no name.
-        """
+        """(script, module, arguments), from the index at which voirkit's own words end."""
         words = self.words
         if words[start : start + 1] == ["--"]:
             start += 1
@@ -218,7 +210,7 @@ def asks_for_help(given: list[Given]) -> bool:
 
 
 def as_argparse_reads_it(action: Action, name: str, values: list[str]) -> list[str]:
-    """Words that argparse can not take otherwise: a lone value is attached, since it may begin with a dash."""
+    """Words that argparse cannot take otherwise: a lone value is attached, since it may begin with a dash."""
     return [f"{name}={values[0]}"] if len(values) == 1 and action.nargs not in (REMAINDER, PARSER) else [name, *values]
 
 

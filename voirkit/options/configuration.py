@@ -78,7 +78,7 @@ def collect(script: str | None, cwd: str, configs: Sequence[str] = (), search: b
         search: Whether to look for files besides those.
 
     Raises:
-        ConfigurationError: A file can not be read or understood.
+        ConfigurationError: A file cannot be read or understood.
     """
     found: dict[tuple[str, ...], Setting] = {}
     for path in [*reversed(configs), *(find(script, cwd) if search else [])]:
@@ -95,7 +95,7 @@ def read(path: str, cwd: str = "") -> list[Setting]:
         cwd: Files in this folder are called by their name alone in messages.
 
     Raises:
-        ConfigurationError: It can not be read, is malformed, or holds no table of settings.
+        ConfigurationError: It cannot be read, is malformed, or holds no table of settings.
     """
     shown = os.path.relpath(path, cwd) if cwd and path.startswith(os.path.join(cwd, "")) else path
     suffix = os.path.splitext(path)[1].lower()
@@ -139,7 +139,7 @@ def _bytes(path: str, shown: str) -> bytes:
         raise ConfigurationError("there is no such file.", where=shown, next=near and f"There is: {near}") from None
     except OSError as exc:
         why = (exc.strerror or str(exc)).lower()
-        raise ConfigurationError(f"the file can not be read: {why}.", where=shown) from None
+        raise ConfigurationError(f"the file cannot be read: {why}.", where=shown) from None
 
 
 def _parse(text: str, suffix: str, shown: str) -> Any:
@@ -170,7 +170,7 @@ def _parse_yaml(text: str, shown: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
-        what = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it can not be read"
+        what = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(exc, "position", 0) or 0) + 1
         raise ConfigurationError(f"this is not YAML: {what}.", where=f"{shown}:{line}") from None
 
@@ -213,11 +213,7 @@ def _line(text: str, path: tuple[str, ...]) -> int | None:
 
 
 def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> dict[str, object]:
-    """What settings give to options: for each option's ``dest``, its value.
-
-    Raises:
-        ConfigurationError: There is no such option, or it does not take the value.
-    """
+    """What settings give to options: for each option's ``dest``, its value."""
     known = parser.keys()
     scratch = argparse.Namespace()
     for setting in reversed(list(settings)):  # `x` and `no-x` may both be there: the first goes before the others
@@ -256,11 +252,7 @@ def _give(parser: ExtendedArgumentParser, scratch: argparse.Namespace, action: A
 
 
 def convert(parser: ExtendedArgumentParser, action: Action, key: str, value: Any, where: str) -> Any:
-    """A setting's value as its option takes it: through the option's type, or true or false for a switch.
-
-    Raises:
-        ConfigurationError: The option does not take it.
-    """
+    """A setting's value as its option takes it: through the option's type, or true or false for a switch."""
     needs = _needs(action)
     if action.nargs == 0:
         if isinstance(value, bool):

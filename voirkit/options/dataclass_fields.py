@@ -90,7 +90,7 @@ def _hints(cls: type, parser: ExtendedArgumentParser) -> dict[str, Any]:
     try:
         return get_type_hints(cls)
     except NameError as exc:
-        text = f"an annotation of {cls.__name__} can not be resolved: {exc}."
+        text = f"an annotation of {cls.__name__} cannot be resolved: {exc}."
         hint = "Define or import what the annotations name at the top of the module."
         raise InstrumentError(text, where=parser.definer or "", next=hint) from None
 
@@ -131,7 +131,7 @@ class _Option:
         if self.reader is None and self.type is not bool:
             simple = isinstance(annotation, type) and not get_origin(annotation)
             shown = annotation.__name__ if simple else str(annotation).replace("typing.", "")
-            what = f"the field {self.dest} is of type {shown}, which can not be read from a command line."
+            what = f"the field {self.dest} is of type {shown}, which cannot be read from a command line."
             raise InstrumentError(what, where=parser.definer or "", next=f"What can be: {READABLE}.")
 
     def add(self, default: Any) -> None:

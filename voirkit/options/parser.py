@@ -123,11 +123,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return self._groups[title]
 
     def _claim(self, action: Action) -> None:
-        """Note who adds an option.
-
-        Raises:
-            InstrumentError: It can not be added: the option exists, is no option, or comes too late.
-        """
+        """Note who adds an option."""
         who, where = self.definer, self.definer or ""
         names = ", ".join(action.option_strings) or action.dest
         if action.help == argparse.SUPPRESS:
@@ -193,7 +189,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             flatten: Whether the options are called ``--field`` or ``--dest.field``.
 
         Raises:
-            InstrumentError: It is no dataclass, or a field has a type that can not be read from a command line.
+            InstrumentError: It is no dataclass, or a field has a type that cannot be read from a command line.
             ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
         """
         from voirkit.options.dataclass_fields import add_model
@@ -412,11 +408,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10,
 
 
 def size(text: str) -> int:
-    """Bytes, of a text such as ``1GB``, ``500 MB``, ``64MiB``, ``1000000``.
-
-    Raises:
-        ValueError: It is no size.
-    """
+    """Bytes, of a text such as ``1GB``, ``500 MB``, ``64MiB``, ``1000000``."""
     word = text.strip().upper()
     digits = word.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     factor = _UNITS.get(word[len(digits) :].strip().removesuffix("B"))

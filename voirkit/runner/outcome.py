@@ -97,11 +97,7 @@ def as_error(exc: BaseException, instrument: Any) -> VoirkitError:
 
 
 def run_all(steps: Iterable[Callable[[], object]], warn: Callable[[str], None]) -> None:
-    """Take all steps, whatever one of them raises.
-
-    Raises:
-        BaseException: The first that a step raised; of the others the user is warned.
-    """
+    """Take all steps, whatever one of them raises."""
     first: BaseException | None = None
     for step in steps:
         try:

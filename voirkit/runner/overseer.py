@@ -156,7 +156,7 @@ class Overseer(GivenOverseer):
             options: ``raw``, ``probe_type``, ``env`` and ``overridable``, as in ``voirkit.probing``.
 
         Raises:
-            SelectorError: A selector can not be read.
+            SelectorError: A selector cannot be read.
         """
         from voirkit.probes import Probe, Scope
 

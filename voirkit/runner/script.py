@@ -67,11 +67,7 @@ class Program:
     # before it runs
 
     def compile(self) -> None:
-        """Compile the whole source, so that what python would refuse is refused before anything runs.
-
-        Raises:
-            SyntaxError: As python raises it; nothing of voirkit stands in its traceback.
-        """
+        """Compile the whole source, so that what python would refuse is refused before anything runs."""
         if self.source is None or self.path is None:
             return
         self._code = compile(self.source, self.path, "exec", dont_inherit=True)
@@ -201,11 +197,7 @@ _FUTURE = __future__.annotations.compiler_flag | __future__.barry_as_FLUFL.compi
 
 
 def script(name: str, arguments: Iterable[str]) -> Program:
-    """The program of ``python NAME ARGUMENTS``: a file, or a folder or archive with a ``__main__.py``.
-
-    Raises:
-        CommandLineError: There is no such file, or it cannot be read.
-    """
+    """The program of ``python NAME ARGUMENTS``: a file, or a folder or archive with a ``__main__.py``."""
     if not os.path.exists(name):
         folder = os.path.dirname(name) or "."
         beside = os.listdir(folder) if os.path.isdir(folder) else []
@@ -235,11 +227,7 @@ def script(name: str, arguments: Iterable[str]) -> Program:
 
 
 def module(name: str, arguments: Iterable[str]) -> Program:
-    """The program of ``python -m NAME ARGUMENTS``, or a function of a module with ``NAME:FUNCTION``.
-
-    Raises:
-        CommandLineError: There is no such module, or it cannot be run.
-    """
+    """The program of ``python -m NAME ARGUMENTS``, or a function of a module with ``NAME:FUNCTION``."""
     here = current_folder()
     if ":" in name:
         module_name, function = name.split(":", 1)

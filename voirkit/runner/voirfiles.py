@@ -47,7 +47,7 @@ def _up_to_root(cwd: str) -> list[str]:
 
 
 def identity(path: str) -> dict[str, str]:
-    """``{"path", "sha256"}`` of a voirfile, for the record of a run; without a hash where it can not be read any more."""
+    """``{"path", "sha256"}`` of a voirfile, for the record of a run; without a hash where it cannot be read any more."""
     from hashlib import sha256
 
     try:
@@ -68,7 +68,7 @@ def load(path: str, index: int) -> list[Instrument]:
         index: Its place among the voirfiles; the module is called ``__voir__``, ``__voir1__``, ...
 
     Raises:
-        VoirfileError: It can not be read or run.
+        VoirfileError: It cannot be read or run.
         InstrumentError: What it holds is no instrument.
     """
     name = f"__voir{index or ''}__"
@@ -103,7 +103,7 @@ def _compile(path: str) -> CodeType:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as exc:
-        raise VoirfileError(f"the voirfile can not be read: {exc.strerror}.", where=path) from None
+        raise VoirfileError(f"the voirfile cannot be read: {exc.strerror}.", where=path) from None
     try:
         return compile(source, path, "exec", dont_inherit=True)
     except SyntaxError as exc:
@@ -118,7 +118,7 @@ def _failure(path: str, exc: Exception) -> VoirfileError:
         text = f"{type(exc).__name__}: {exc}".rstrip(": ")
     except Exception:
         text = type(exc).__name__
-    return VoirfileError(f"the voirfile can not be loaded: {text}.", where=_line(path, exc), next=misspelt(exc))
+    return VoirfileError(f"the voirfile cannot be loaded: {text}.", where=_line(path, exc), next=misspelt(exc))
 
 
 def _line(path: str, exc: BaseException) -> str:
@@ -135,11 +135,7 @@ def _line(path: str, exc: BaseException) -> str:
 
 
 def check(value: Any, label: str, path: str) -> Instrument:
-    """The value, if it can be called with an overseer.
-
-    Raises:
-        InstrumentError: It is no function, or does not take one argument.
-    """
+    """The value, if it can be called with an overseer."""
     if isinstance(value, Declared):
         return value
     if not callable(value):
@@ -152,7 +148,7 @@ def check(value: Any, label: str, path: str) -> Instrument:
 
 
 def _wrong_signature(value: Any) -> str:
-    """Why a callable can not be called with one argument; nothing if it can."""
+    """Why a callable cannot be called with one argument; nothing if it can."""
     code = getattr(value, "__code__", None)
     if code is not None and code.co_flags & 0x280:  # CO_COROUTINE | CO_ASYNC_GENERATOR
         return "is async, and an instrument is not"
@@ -191,14 +187,14 @@ def place_of(instrument: Any) -> str:
 def plugins(warn: Callable[[str], None], packages: Packages | None = None) -> dict[str, list[Instrument]]:
     """The instruments of installed packages, by distribution: the entry points of group ``voirkit.instruments``.
 
-    One that can not be imported is told through ``warn`` and left out.
+    One that cannot be imported is told through ``warn`` and left out.
     """
     instruments: dict[str, list[Instrument]] = {}
     for distribution, name, reference in entry_points(GROUP, packages):
         try:
             checked = [check(v, label, reference) for label, v in flat(name, resolve(reference))]
         except Exception as exc:
-            warn(f"plug-in {name!r} of {distribution} can not be loaded ({type(exc).__name__}: {exc}). The run goes on without it.")
+            warn(f"plug-in {name!r} of {distribution} cannot be loaded ({type(exc).__name__}: {exc}). The run goes on without it.")
         else:
             instruments.setdefault(distribution, []).extend(checked)
     return instruments

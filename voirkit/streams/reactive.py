@@ -83,7 +83,7 @@ def _nothing() -> None:
 
 
 class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
-    """A ``giving`` stream whose subscribers can not hurt the program.
+    """A ``giving`` stream whose subscribers cannot hurt the program.
 
     Attributes:
         label: What failures are reported as belonging to, such as ``probe '//f > x'``.
