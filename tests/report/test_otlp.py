@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from recorded import record_with_manifest
 
 from voirkit.errors import VoirkitError
-from voirkit.export import otlp, otlp_http
+from voirkit.export import otlp
 
 LONG_INT = 2**70
 
@@ -318,7 +318,7 @@ def test_a_busy_collector_is_asked_again_when_it_says(receiver: Receiver) -> Non
     waits: list[float] = []
     run = MadeRun([row("a", 0, 1)])
     spans = otlp.Spans(run)  # type: ignore[arg-type]
-    otlp_http.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=waits.append)
+    otlp.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=waits.append)
     assert waits == [3.0, 1.0]
     assert "a" in Received(receiver.requests).by_name
 
@@ -328,7 +328,7 @@ def test_a_collector_that_stays_busy_is_an_error(receiver: Receiver) -> None:
     run = MadeRun([row("a", 0, 1)])
     spans = otlp.Spans(run)  # type: ignore[arg-type]
     with pytest.raises(VoirkitError, match="503"):
-        otlp_http.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=lambda seconds: None)
+        otlp.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=lambda seconds: None)
 
 
 def rejecting(n: int, why: str) -> tuple[int, dict[str, str], bytes]:
@@ -349,7 +349,7 @@ def test_spans_that_a_collector_rejects_are_counted_and_an_error_at_the_end(rece
 def test_what_a_collector_that_takes_all_has_to_say_is_told(receiver: Receiver, capsys: pytest.CaptureFixture[str]) -> None:
     receiver.answers = [rejecting(0, "use gzip")]
     otlp.write(MadeRun([row("a", 0, 1)]), None, receiver.address)  # type: ignore[arg-type]
-    assert capsys.readouterr().err == f"voirkit: -o {receiver.address}: the collector says: use gzip\n"
+    assert capsys.readouterr().err == f"voirkit: -o {receiver.address}: the collector reports: use gzip\n"
 
 
 def test_a_web_page_is_no_collector(receiver: Receiver) -> None:
@@ -364,7 +364,7 @@ def test_whatever_a_busy_collector_says_it_is_asked_again(receiver: Receiver, to
     waits: list[float] = []
     run = MadeRun([row("a", 0, 1)])
     spans = otlp.Spans(run)  # type: ignore[arg-type]
-    otlp_http.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=waits.append)
+    otlp.send(spans, otlp._batches(spans.of(run.rows(None))), receiver.address, sleep=waits.append)
     assert len(waits) == 1
     assert 0 <= waits[0] <= 30
 
@@ -380,7 +380,7 @@ def test_whatever_a_busy_collector_says_it_is_asked_again(receiver: Receiver, to
     ids=["none", "no end", "flood", "nonsense"],
 )
 def test_a_collector_that_hangs_or_talks_nonsense_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: bytes, why: str) -> None:
-    monkeypatch.setattr(otlp_http, "_TIMEOUT_S", 0.3 if why == "timed out" else 60)
+    monkeypatch.setattr(otlp, "_TIMEOUT_S", 0.3 if why == "timed out" else 60)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def hang() -> None:

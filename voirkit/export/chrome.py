@@ -2,14 +2,18 @@
 
 Times are microseconds since the first event, with nanoseconds behind the point: the 64-bit floating-point numbers of readers can hold no
 nanoseconds since 1970. ``otherData`` says when the first event was.
+
+The format has one stack a thread: of a span that overlaps another without lying in it (coroutines and generators that take turns, work of a
+device) Perfetto 52 draws nothing, and counts it as an error. Such a span gets a thread of its own, beside the one that it was in.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
-from voirkit.export.chrome_lanes import draw_beside, with_shown_tid
-from voirkit.export.json_text import ARGUMENTS, dumps
+from voirkit.export.nesting import overlapping
+from voirkit.export.values import ARGUMENTS, dumps
 from voirkit.report import labels
 from voirkit.report.output import text
 
@@ -17,10 +21,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    import duckdb
+
     from voirkit.runs.opened import Extent, Run
     from voirkit.runs.selection import Selection
 
 NAME, SUFFIX, IS_TEXT = "chrome", ".json", True
+
+_FIRST_EXTRA = 1 << 22  # Linux gives no thread this number, nor a higher one
+_WHAT = "CASE WHEN kind IN ('span', 'phase', 'loader', 'mark', 'meta', 'counter') THEN '' ELSE kind END"
 
 # Microseconds of a number of nanoseconds.
 _US = "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3, '0')) END"
@@ -47,11 +56,11 @@ _ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', arrow, ',"ph":"',
 def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write one file; compressed with gzip if its name ends in ``.gz``."""
     extents = run.extents(selection)
-    beside = draw_beside(run, selection, run.connection())
+    extra = _find_extra_threads(run, selection, run.connection())
     first_ns = min((one.first_ns for one in extents), default=0)
     with text(target) as put:
         put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
-        head = list(_metadata(extents, beside, labels.workers(run)))
+        head = list(_metadata(extents, extra, labels.workers(run)))
         put(",\n".join(head))
         between = ",\n" if head else ""
         for batch in run.fetch(_query(run, selection, extents, first_ns)):
@@ -65,8 +74,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
 def _about(run: Run, first_ns: int) -> dict[str, Any]:
     """What the whole trace is: ``first_event_ns`` is where its times begin, in nanoseconds since 1970, as a text."""
     keys = ("voirkit", "command", "host", "started", "git_revision", "world_size")
-    known = {key: value for key, value in run.manifest.items() if key in keys}
-    return {"run": run.name, **known, "first_event_ns": str(first_ns)}
+    about = {key: value for key, value in run.manifest.items() if key in keys}
+    return {"run": run.name, **about, "first_event_ns": str(first_ns)}
 
 
 def _shown_pids(extents: list[Extent]) -> list[int]:
@@ -84,7 +93,7 @@ def _shown_pids(extents: list[Extent]) -> list[int]:
 
 
 def _metadata(
-    extents: list[Extent], beside: list[tuple[str, int, int, int, str, int]], workers: dict[tuple[str, int, int], str]
+    extents: list[Extent], extra: list[tuple[str, int, int, int, str, int]], workers: dict[tuple[str, int, int], str]
 ) -> Iterator[str]:
     ordered = sorted(range(len(extents)), key=lambda i: (extents[i].process.rank, extents[i].first_ns))
     shown = _shown_pids(extents)
@@ -92,18 +101,18 @@ def _metadata(
         process = extents[i].process
         called = workers.get((process.host, process.rank, process.pid), process.name)
         label = f"{called} (rank {process.rank}, {process.host})"
-        yield _named("process_name", shown[i], 0, name=label)
-        yield _named("process_sort_index", shown[i], 0, sort_index=place)
+        yield _metadata_line("process_name", shown[i], 0, name=label)
+        yield _metadata_line("process_sort_index", shown[i], 0, sort_index=place)
         for tid, name in process.threads.items():
-            yield _named("thread_name", shown[i], tid, name=name)
-            yield _named("thread_sort_index", shown[i], tid, sort_index=0 if tid == process.pid else 1)
-        for host, rank, pid, tid, what, made_up in beside:
+            yield _metadata_line("thread_name", shown[i], tid, name=name)
+            yield _metadata_line("thread_sort_index", shown[i], tid, sort_index=0 if tid == process.pid else 1)
+        for host, rank, pid, tid, what, made_up in extra:
             if (host, rank, pid) == (process.host, process.rank, process.pid):
-                yield _named("thread_name", shown[i], made_up, name=f"{process.threads.get(tid, f'thread {tid}')}: {what}")
-                yield _named("thread_sort_index", shown[i], made_up, sort_index=0 if tid == pid else 1)
+                yield _metadata_line("thread_name", shown[i], made_up, name=f"{process.threads.get(tid, f'thread {tid}')}: {what}")
+                yield _metadata_line("thread_sort_index", shown[i], made_up, sort_index=0 if tid == pid else 1)
 
 
-def _named(what: str, pid: int, tid: int, **arguments: object) -> str:
+def _metadata_line(what: str, pid: int, tid: int, **arguments: object) -> str:
     return dumps({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": arguments})
 
 
@@ -117,7 +126,7 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
         connection.executemany("INSERT INTO chrome_pids VALUES (?, ?, ?, ?)", who)
     columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments"
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
-    events = with_shown_tid(events)
+    events = _with_shown_tid(events)
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
     line = f"CASE WHEN {labels.IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
     flow = "json_extract_string(args, '$.flow')"
@@ -135,3 +144,55 @@ def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int)
         f"WHERE turns > 1 AND (kind <> '{labels.LOADER}' OR leads_elsewhere)) "
         "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )
+
+
+def _find_extra_threads(run: Run, selection: Selection, connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, int, int, str, int]]:
+    """Find what is to be drawn beside its thread, for ``_with_shown_tid``.
+
+    Returns:
+        For each thread that is made up, (host, rank, pid, tid) of the real one, what to add to its name, and the number of the new one.
+    """
+    events = f"SELECT *, {_WHAT} AS what FROM ({run.events(selection)})"
+    connection.execute(
+        "CREATE OR REPLACE TABLE chrome_threads AS SELECT row_number() OVER (ORDER BY host, rank, pid, tid, what) AS thread, * "
+        f"FROM (SELECT DISTINCT host, rank, pid, tid, what FROM ({events}))"
+    )
+    lanes = array("q")
+    last = None
+    query = (
+        f"SELECT thread, wall_ns, wall_ns + duration_ns FROM ({events}) JOIN chrome_threads USING (host, rank, pid, tid, what) "
+        "WHERE kind NOT IN ('mark', 'meta', 'counter') ORDER BY thread, wall_ns, duration_ns DESC"
+    )
+    spans: Iterator[tuple[int, int, int]] = (row for batch in run.fetch(query) for row in batch)
+    for found in overlapping(spans):
+        if found != last:  # spans of the same times are in the same lane
+            lanes.extend(found)
+        last = found
+    _store(connection, lanes)
+    made_up = connection.execute(
+        f"""CREATE OR REPLACE TABLE chrome_beside AS
+        SELECT *, {_FIRST_EXTRA} - 1 + row_number() OVER (ORDER BY thread, lane) AS shown_tid FROM (
+            SELECT thread, lane FROM chrome_lanes UNION SELECT thread, 0 FROM chrome_threads WHERE what <> '');
+        SELECT host, rank, pid, tid, concat(what, CASE WHEN lane > 0 THEN concat(' overlapping ', lane) END), shown_tid
+        FROM chrome_beside JOIN chrome_threads USING (thread) ORDER BY shown_tid"""
+    ).fetchall()
+    return [(host, rank, pid, tid, what.strip(), shown) for host, rank, pid, tid, what, shown in made_up]
+
+
+def _with_shown_tid(events: str) -> str:
+    """A query for these events with the thread that they are drawn in, ``shown_tid``."""
+    return f"""SELECT e.*, coalesce(shown_tid, e.tid) AS shown_tid FROM (SELECT *, {_WHAT} AS what FROM ({events})) e
+        JOIN chrome_threads USING (host, rank, pid, tid, what)
+        LEFT JOIN chrome_lanes l ON (l.thread, l.wall_ns, l.duration_ns) = (chrome_threads.thread, e.wall_ns, e.duration_ns)
+        LEFT JOIN chrome_beside b ON (b.thread, b.lane) = (chrome_threads.thread, coalesce(l.lane, 0))"""
+
+
+def _store(connection: duckdb.DuckDBPyConnection, lanes: array[int]) -> None:
+    """Put (thread, start, end, lane) into a table."""
+    import numpy as np
+
+    columns = np.frombuffer(lanes, np.int64).reshape(-1, 4)
+    table = {"thread": columns[:, 0], "wall_ns": columns[:, 1], "duration_ns": columns[:, 2] - columns[:, 1], "lane": columns[:, 3]}
+    connection.register("found_lanes", {key: np.ascontiguousarray(column) for key, column in table.items()})
+    connection.execute("CREATE OR REPLACE TABLE chrome_lanes AS SELECT * FROM found_lanes")
+    connection.unregister("found_lanes")

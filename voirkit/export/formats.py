@@ -1,4 +1,4 @@
-"""The formats of ``voirkit export``: each is a module with ``NAME, SUFFIX, IS_TEXT`` and ``write``, imported when it is asked for."""
+"""The formats of ``voirkit export``: each has ``NAME, SUFFIX, IS_TEXT`` and ``write``, and is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from voirkit.plugins import installed_instruments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
     class Format(Protocol):
-        """What a module of a format has."""
+        """What a format has: a module, or an object of one (``module:OBJECT``)."""
 
         NAME: str
         SUFFIX: str
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
             """
 
 
-# name: (module, what it is for), of any run
+# name: (module or module:OBJECT, what it is for), of any run
 _GENERAL = {
     "chrome": ("voirkit.export.chrome", "trace events in JSON, for Perfetto, chrome://tracing and speedscope"),
     "pfw": ("voirkit.export.pfw", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
     "perfetto": ("voirkit.export.perfetto", "Perfetto's own, for https://ui.perfetto.dev; needs perfetto"),
     "otlp": ("voirkit.export.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
-    "parquet": ("voirkit.export.parquet", "a table, for DuckDB, pandas and polars"),
-    "arrow": ("voirkit.export.arrow", "the same as an Arrow file; needs pyarrow"),
-    "csv": ("voirkit.export.csv", "the same as text"),
+    "parquet": ("voirkit.export.tables:PARQUET", "a table, for DuckDB, pandas and polars"),
+    "arrow": ("voirkit.export.tables:ARROW", "the same as an Arrow file; needs pyarrow"),
+    "csv": ("voirkit.export.tables:CSV", "the same as text"),
 }
 
 
@@ -64,9 +64,11 @@ def load(name: str) -> Format:
     Raises:
         CommandLineError: There is none of that name.
     """
-    known = formats()
-    if name not in known:
-        hint = did_you_mean(name, known)
-        raise CommandLineError(f"{name!r} is no format.", where="--format", next=f"{hint}\nFormats: {', '.join(known)}.".strip())
-    format: Format = import_module(known[name][0])  # type: ignore[assignment] # mypy does not know what is imported
+    names = formats()
+    if name not in names:
+        hint = did_you_mean(name, names)
+        raise CommandLineError(f"{name!r} is no format.", where="--format", next=f"{hint}\nFormats: {', '.join(names)}.".strip())
+    module, _, attribute = names[name][0].partition(":")
+    found: Any = import_module(module)
+    format: Format = getattr(found, attribute) if attribute else found
     return format

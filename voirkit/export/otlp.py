@@ -2,15 +2,27 @@
 
 To a file: JSON lines, a TracesData each, as OpenTelemetry specifies it for files; a collector's otlpjsonfile receiver reads
 it. To an endpoint, ``-o http://127.0.0.1:4318``: protobuf over HTTP, sent while the run is read.
+
+Messages are made with the classes of ``opentelemetry-proto`` (checked with 1.45.2), in the extra ``voirkit[export]``. What a collector does
+not take is an error: nothing is lost silently. That is why it is not sent by ``opentelemetry-exporter-otlp-proto-http``: its 1.45.2 takes
+spans of the SDK only (22 us a span to make and encode, 8 here), drops integers beyond 64 bits and text that is no UTF-8, and calls it a
+success when a collector has rejected spans, redirects, or is a web page.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from voirkit.errors import tell
+from voirkit.errors import VoirkitError, tell
 from voirkit.export.otel_spans import Span, Spans
 from voirkit.export.values import INT64, unicode_text
 from voirkit.report.output import text
@@ -28,20 +40,25 @@ NAME, SUFFIX, IS_TEXT = "otlp", ".otlp.jsonl", True
 _SPANS_AT_ONCE = 1000  # some 300 KB; collectors take 4 MB
 _INTERNAL = 1  # SpanKind: neither a client nor a server
 SCOPE = "voirkit"
+PATH = "/v1/traces"
+_BUSY = (429, 502, 503, 504)  # the protocol: try again after these, and after no other
+_TRIES = 6
+_LONGEST_WAIT_S = 30.0
+_TIMEOUT_S = 10.0
+_LONGEST_ANSWER = 1 << 20  # bytes
+_HINT = "A collector listens on http://HOST:4318 for OTLP over HTTP (4317 is gRPC). To a file: -o run.otlp.jsonl"
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write a file of JSON lines, or send to an endpoint if the target is an ``http://`` or ``https://`` address.
 
     Raises:
-        VoirkitError: The endpoint can not be reached or refuses; or the package ``opentelemetry-proto``, which it needs, is not installed.
+        VoirkitError: The endpoint cannot be reached or refuses; or the package ``opentelemetry-proto``, which it needs, is not installed.
     """
     spans = Spans(run)
     batches = _batches(spans.of(run.rows(selection)))
     if target.startswith(("http://", "https://")):
-        from voirkit.export import otlp_http
-
-        otlp_http.send(spans, batches, target)
+        send(spans, batches, target)
     else:
         with text(target) as put:
             for batch in batches:
@@ -116,3 +133,185 @@ def _value(value: Any) -> dict[str, Any]:
             return {"doubleValue": value}
         return {"doubleValue": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}  # as protobuf's JSON has it
     return {"stringValue": unicode_text(str(value))}
+
+
+def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Send all the batches, one after the other.
+
+    Args:
+        spans: The trace that they are of.
+        batches: Spans by their process.
+        target: The address; ``/v1/traces`` is added if it is not there. ``$OTEL_EXPORTER_OTLP_HEADERS`` may hold further headers.
+        sleep: How to wait for a collector that is busy, in seconds.
+
+    Raises:
+        VoirkitError: Part of it did not arrive, or ``opentelemetry-proto`` is not installed.
+    """
+    try:
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
+        from opentelemetry.proto.common.v1 import common_pb2 as common
+    except ImportError:
+        raise VoirkitError(
+            "sending needs the package 'opentelemetry-proto', which is not installed.",
+            where="--format otlp",
+            next="pip install 'voirkit[export]'",
+        ) from None
+    url = address(target)
+    headers = _headers()
+    rejected, reasons = 0, dict[str, None]()
+    for batch in batches:
+        request = service.ExportTraceServiceRequest()
+        for process, members in batch.items():
+            of_process = request.resource_spans.add()
+            of_process.resource.attributes.extend(_message_attributes(common, spans.resource(process)))
+            scope = of_process.scope_spans.add()
+            scope.scope.name = SCOPE
+            for span in members:
+                _add_message(scope.spans, common, spans.trace_id, span)
+        kind, answer = _post(url, target, gzip.compress(request.SerializeToString(), 1), headers, sleep)
+        n, reason = _parse_answer(service, kind, answer, target)
+        rejected += n
+        if reason:
+            reasons[reason] = None
+    reply = "; ".join(list(reasons)[:3])
+    if rejected:
+        raise VoirkitError(f"the collector rejected {rejected} spans: {reply or 'no reason given'}", where=f"-o {target}")
+    if reply:
+        tell(f"-o {target}: the collector reports: {reply}")
+
+
+def _parse_answer(service: Any, kind: str, answer: bytes, target: str) -> tuple[int, str]:
+    """How many spans a collector has rejected, and what it says.
+
+    Raises:
+        VoirkitError: It is none: a web page is no answer to spans.
+    """
+    if kind == "text/html":
+        raise VoirkitError("what answers there is no collector: it sends a web page.", where=f"-o {target}", next=_HINT)
+    try:
+        if kind == "application/json":
+            partial = json.loads(answer or b"{}").get("partialSuccess") or {}
+            return int(partial.get("rejectedSpans") or 0), _one_line(str(partial.get("errorMessage") or ""))
+        found = service.ExportTraceServiceResponse()
+        found.ParseFromString(answer)
+    except Exception:  # google.protobuf.message.DecodeError, or what an implementation raises: it answered in another way
+        return 0, ""
+    return found.partial_success.rejected_spans, _one_line(found.partial_success.error_message)
+
+
+def _one_line(text: str) -> str:
+    """What a stranger has sent, for a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text[:500]).strip()
+
+
+def address(target: str) -> str:
+    """Where spans are sent to.
+
+    Raises:
+        VoirkitError: The target is no address.
+    """
+    try:
+        path = urlsplit(target).path
+    except ValueError as error:
+        raise VoirkitError(f"this is no address: {error}.", where=f"-o {target}", next=_HINT) from None
+    return target if path.endswith(PATH) else target.rstrip("/") + PATH
+
+
+def _headers() -> dict[str, str]:
+    """``key=value,key2=value2`` of the environment, as every OpenTelemetry exporter reads it; the collector's key stands there."""
+    given = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
+    pairs = [pair.partition("=") for pair in given.split(",") if "=" in pair]
+    return {
+        **{unquote(key.strip()): unquote(value.strip()) for key, _, value in pairs},
+        "Content-Type": "application/x-protobuf",
+        "Content-Encoding": "gzip",
+        "User-Agent": "voirkit",
+    }
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """urllib would repeat a POST as a GET, without the spans, and take the answer to that for success."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = build_opener(_NoRedirects)
+
+
+def _post(url: str, target: str, body: bytes, headers: Mapping[str, str], sleep: Callable[[float], None]) -> tuple[str, bytes]:
+    """Send one request; returns the kind of the answer and the answer."""
+    for attempt in range(_TRIES):
+        try:
+            with _OPENER.open(Request(url, body, dict(headers)), timeout=_TIMEOUT_S) as answer:
+                return answer.headers.get_content_type(), _read(answer)
+        except HTTPError as error:
+            with error:
+                if error.code not in _BUSY or attempt == _TRIES - 1:
+                    raise VoirkitError(
+                        f"the collector answers: {error.code} {_one_line(str(error.reason))}.", where=f"-o {target}", next=_HINT
+                    ) from None
+                sleep(_wait_s(error.headers.get("Retry-After"), attempt))
+        except (OSError, ValueError, HTTPException) as error:
+            why = getattr(error, "reason", error)  # URLError has one
+            why = getattr(why, "strerror", None) or why
+            raise VoirkitError(f"no collector can be reached there: {_one_line(str(why))}.", where=f"-o {target}", next=_HINT) from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _read(answer: Any) -> bytes:
+    """An answer, which is short and comes at once, or is none.
+
+    Raises:
+        TimeoutError: It goes on and on.
+    """
+    parts, size, end = [], 0, time.monotonic() + _TIMEOUT_S
+    while part := answer.read1(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > _LONGEST_ANSWER or time.monotonic() > end:
+            raise TimeoutError("its answer does not end")
+    return b"".join(parts)
+
+
+def _wait_s(retry_after: str | None, attempt: int) -> float:
+    try:
+        seconds = float(retry_after or "")
+    except ValueError:
+        seconds = math.nan
+    if math.isnan(seconds):
+        seconds = 0.5 * 2.0**attempt
+    return min(max(seconds, 0.0), _LONGEST_WAIT_S)
+
+
+def _add_message(spans: Any, common: Any, trace_id: bytes, span: Span) -> None:
+    message = spans.add(
+        trace_id=trace_id,
+        span_id=span.id,
+        parent_span_id=span.parent,
+        name=unicode_text(span.name),
+        kind="SPAN_KIND_INTERNAL",
+        start_time_unix_nano=span.start_ns,
+        end_time_unix_nano=span.end_ns,
+        attributes=_message_attributes(common, span.attributes),
+    )
+    if span.link is not None:
+        message.links.add(trace_id=trace_id, span_id=span.link)
+    for at_ns, name, attributes in span.events:
+        message.events.add(time_unix_nano=at_ns, name=unicode_text(name), attributes=_message_attributes(common, attributes))
+
+
+def _message_attributes(common: Any, mapping: Mapping[str, Any]) -> list[Any]:
+    return [common.KeyValue(key=unicode_text(key), value=_message_value(common, value)) for key, value in mapping.items()]
+
+
+def _message_value(common: Any, value: Any) -> Any:
+    if value is None:
+        return common.AnyValue()
+    if isinstance(value, bool):
+        return common.AnyValue(bool_value=value)
+    if isinstance(value, int) and value in INT64:
+        return common.AnyValue(int_value=value)
+    if isinstance(value, float):
+        return common.AnyValue(double_value=value)
+    return common.AnyValue(string_value=unicode_text(str(value)))

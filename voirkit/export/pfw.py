@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from voirkit.export.json_text import ARGUMENTS, digest, dumps
+from voirkit.export.values import ARGUMENTS, digest, dumps
 from voirkit.report.output import STDOUT, text
 
 TYPE_CHECKING = False
