@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from conftest import Place
 
-from voirkit_instruments.loader_sweep.record import Measured, measure, numbers, sweep
-from voirkit_instruments.loader_sweep.record_setting import read, replacing
+from voirkit_instruments.loader_sweep.record import Measurement, candidate_workers, measure, parse_setting, replace_arguments, sweep
 
 PREDICTED = [{"workers": n, "rate": min(100.0 * max(n, 0.8), 400.0)} for n in range(9)]
 
@@ -29,12 +28,12 @@ def measured(rates: Callable[[int, int | None], float | None], now: int = 2) -> 
     """A sweep over a script whose rates are known; the lines that it tells, and the settings that it ran."""
     asked: list[dict[str, int]] = []
 
-    def run(**setting: int) -> Measured:
+    def run(**setting: int) -> Measurement:
         asked.append(setting)
         if not setting:
-            return Measured(200.0, 0.5, {"predicted": PREDICTED, "workers": now, "best_workers": 4, "dataset": "Images"})
+            return Measurement(200.0, 0.5, {"predicted": PREDICTED, "workers": now, "best_workers": 4, "dataset": "Images"})
         rate = rates(setting["num_workers"], setting.get("prefetch_factor"))
-        return Measured(why_not="the script raised") if rate is None else Measured(rate, 0.25)
+        return Measurement(why_not="the script raised") if rate is None else Measurement(rate, 0.25)
 
     return list(sweep(run, 4)), asked
 
@@ -67,8 +66,8 @@ def test_a_setting_that_fails_is_told_and_the_rest_goes_on() -> None:
 
 
 def test_a_script_without_a_loader_is_told() -> None:
-    def run(**setting: int) -> Measured:
-        return Measured(200.0, 0.5)
+    def run(**setting: int) -> Measurement:
+        return Measurement(200.0, 0.5)
 
     assert list(sweep(run, 4)) == ["The script could not be measured: no loader was seen in it."]
 
@@ -85,8 +84,8 @@ def test_a_script_that_trains_without_a_loader_is_told_that_it_has_none(place: P
 
 
 def test_the_numbers_that_are_measured_are_few() -> None:
-    assert numbers(2, 1, 3) == [0, 1, 2, 3, 4]
-    assert numbers(64, 8, 12) == [0, 1, 2, 8, 12, 32, 64, 96, 128]
+    assert candidate_workers(2, 1, 3) == [0, 1, 2, 3, 4]
+    assert candidate_workers(64, 8, 12) == [0, 1, 2, 8, 12, 32, 64, 96, 128]
 
 
 def made(setting: dict[str, int], *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -98,7 +97,7 @@ def made(setting: dict[str, int], *args: Any, **kwargs: Any) -> dict[str, Any]:
     ) -> None:
         found.update(dataset=dataset, batch_size=batch_size, num_workers=num_workers, timeout=timeout, prefetch=prefetch_factor, **rest)
 
-    replacing(setting, {"loaders": 0})(init, None, args, kwargs)
+    replace_arguments(setting, {"loaders": 0})(init, None, args, kwargs)
     return found
 
 
@@ -114,7 +113,7 @@ def test_a_loaders_arguments_are_replaced_and_the_others_kept() -> None:
 @pytest.mark.parametrize("text", ["workers=2", "num_workers", "num_workers=-1", "", "steps=1.5"])
 def test_a_setting_that_can_not_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is none of"):
-        read(text)
+        parse_setting(text)
 
 
 SCRIPT = """

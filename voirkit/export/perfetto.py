@@ -81,7 +81,7 @@ class _Writer:
         self._pids: dict[Key, int] = {}
         self._stacks: dict[tuple[Key, int, str], _Stack] = {}
         self._tracks: set[int] = set()
-        self._begin()
+        self._describe_clocks()
 
     def event(
         self, process: Key, tid: int, kind: str, category: str, name: str, start_ns: int, duration_ns: int, arguments: Mapping[str, Any]
@@ -129,7 +129,7 @@ class _Writer:
             self._close(stack, None)
         self._flush()
 
-    def _begin(self) -> None:
+    def _describe_clocks(self) -> None:
         """Say that times are wall-clock times, and, of one host, how they relate to the clock of system traces."""
         protos = self._protos
         first = self._packets.add(trusted_packet_sequence_id=_SEQUENCE, sequence_flags=protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)

@@ -70,9 +70,9 @@ class BatchLifecycle:
         """Those that have all of these."""
         return self.select(self.has(*columns))
 
-    def durations(self, begin: str, end: str) -> Array:
+    def durations(self, from_column: str, to_column: str) -> Array:
         """From one time to another, of the batches that have both."""
-        return (self[end] - self[begin])[self.has(begin, end)]
+        return (self[to_column] - self[from_column])[self.has(from_column, to_column)]
 
     def episodes(self) -> Iterator[BatchLifecycle]:
         """Those of each iterator, of one loader: rows are in order of their episodes."""

@@ -80,7 +80,7 @@ def _files(run: Run, selection: Selection, folders: _Folders) -> Iterator[str]:
     rows: Iterator[Row] = (row for batch in run.fetch(_QUERY.format(events=run.events(selection))) for row in batch)
     for (rank, loader, pid), own in groupby(rows, key=lambda row: row[:3]):
         folder = folders.of(rank, loader)
-        folders.make(folder)
+        folders.prepare_folder(folder)
         with ExitStack() as open_:
             files: dict[str, Callable[[str], object]] = {}
             for who, line in _lines(own):
@@ -116,7 +116,7 @@ class _Folders:
             name += f"_loader{loader}"
         return os.path.join(self._target, name)
 
-    def make(self, folder: str) -> None:
+    def prepare_folder(self, folder: str) -> None:
         """Make one, or remove another run's files from it: whoever reads it would take them for the same run."""
         if folder in self._made:
             return

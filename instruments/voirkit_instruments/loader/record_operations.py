@@ -38,15 +38,15 @@ class LoaderPatches:
     """The patches of the loader instrument.
 
     Args:
-        here: Says where each thread is.
+        state: Says where each thread is.
 
     Attributes:
         patches: The table of them.
     """
 
-    def __init__(self, here: ThreadState) -> None:
+    def __init__(self, state: ThreadState) -> None:
         self.patches = Patches()
-        self._here = here
+        self._state = state
         self._known: dict[int, weakref.ref[FunctionType]] = {}
         self._arounds: dict[tuple[Any, ...], Around] = {}
 
@@ -80,7 +80,7 @@ class LoaderPatches:
         key = (enter, leave, most, passed, on_leave, value, bool(plain), unasked)
         around = self._arounds.get(key)
         if around is None:
-            around = self._arounds[key] = Around(self._here, most, enter, leave, passed, value, plain, on_leave, unasked)
+            around = self._arounds[key] = Around(self._state, most, enter, leave, passed, value, plain, on_leave, unasked)
         if not self.patches.around(self._unique(name, function), function, around):
             return False
         watch_picklers(weave.own_code)  # the code may be a lambda's that is pickled by value
@@ -321,8 +321,8 @@ class Libraries:
                 for function, called_by in functions.items():
                     self._operations.function(vars(sys.modules[name]).get(function), called_by)
 
-    def _classes(self, name: str, found: dict[str, Any]) -> None:
-        for kind in list(found.values()):
+    def _classes(self, name: str, namespace: dict[str, Any]) -> None:
+        for kind in list(namespace.values()):
             if not isinstance(kind, type) or kind.__module__ != name or kind.__name__ in _NOT:
                 continue
             if kind.__name__ in _IN_TURN:

@@ -1,40 +1,43 @@
 """``--loader-sweep[=STEPS]``: how fast the training is with other numbers of workers and prefetched batches, measured.
 
 The script itself is run, unedited, once for each setting, for some steps: in processes of their own, one after the other, quiet, with
-``--loader-setting``. What the script writes it writes each time. The first run is with ``--loader`` and the script's own setting: from
-what it records the rates of all settings are predicted, and the sweep tells how far that holds.
+``--loader-setting`` (which nobody else should use). What the script writes it writes each time. The first run is with ``--loader`` and the
+script's own setting: from what it records the rates of all settings are predicted, and the sweep reports how far that holds.
+
+    --loader-setting num_workers=4,prefetch_factor=8,steps=40
+
+replaces the arguments of ``torch.utils.data.DataLoader`` where the program makes one (checked with torch 2.1 to 2.15), and drops what does
+not go together with them: without workers there is nothing to prefetch, to keep or to wait for.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tempfile
 
 from voirkit.errors import CommandLineError
+from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.child_run import program_words, started_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
     from typing import Any, TypeAlias
 
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
-    Words: TypeAlias = Sequence[str]
-    Run: TypeAlias = Callable[..., "Measured"]
+    Runner: TypeAlias = Callable[..., "Measurement"]
+    Rates: TypeAlias = dict[tuple[int, int | None], float]  # items per second by (workers, prefetch factor; None: the script's own)
 
-STEPS = 40
 LONGEST_S = 90  # of one run
 _PREFETCH = (1, 4, 8)  # torch's own is 2
 _NEAR = 0.97  # as good as the best: single short runs are no more exact
+_KEYS = ("num_workers", "prefetch_factor", "steps")
 
 
-class Measured:
-    """What one run came to.
+class Measurement:
+    """What one run showed.
 
     Attributes:
         rate: Items per second of its steps but the first quarter; None if it did not train.
@@ -50,15 +53,21 @@ class Measured:
 @instrument_definition
 def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
     """Sweep, and end without running the script here."""
+    import shutil
+    import tempfile
+
+    from voirkit_instruments.child_run import program_words
+
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         raise CommandLineError("the sweep runs one process.", where="--loader-sweep", next="Leave out torchrun, or run one rank.")
     folder = tempfile.mkdtemp(prefix="voirkit-sweep-")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
 
-        def run(**setting: int) -> Measured:
+        def run(**setting: int) -> Measurement:
             return measure(folder, program_words(ov.options), steps, **setting)
 
-        for line in sweep(run, _cores()):
+        for line in sweep(run, cores):
             print(line, flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -66,12 +75,8 @@ def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
     yield ov.phases.parse_args
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def sweep(run: Run, cores: int) -> Iterator[str]:
-    """Run the settings, and tell as they end.
+def sweep(run: Runner, cores: int) -> Iterator[str]:
+    """Run the settings, and report as they end.
 
     Args:
         run: Runs the script with a setting (none: its own, recorded with ``--loader``).
@@ -82,67 +87,66 @@ def sweep(run: Run, cores: int) -> Iterator[str]:
         yield f"The script could not be measured: {own.why_not or 'no loader was seen in it'}."
         return
     predicted = {row["workers"]: row["rate"] for row in own.loader["predicted"]}
-    now, told = own.loader["workers"], own.loader["best_workers"]
+    now, best_predicted = own.loader["workers"], own.loader["best_workers"]
     yield f"{'workers':>8}{'prefetch':>10}{'items/s':>10}{'predicted':>11}{'wait':>7}"
-    found: dict[tuple[int, int | None], float] = {}
+    rates: Rates = {}
 
     def row(n: int, prefetch: int | None) -> str:
-        """Measure one setting; the line that tells it."""
-        made = run(num_workers=n) if prefetch is None else run(num_workers=n, prefetch_factor=prefetch)
-        said = f"{n:>8}{'' if not n else 'own' if prefetch is None else prefetch:>10}"
-        if made.rate is None:
-            return f"{said}{'-':>10}   {made.why_not}"
-        found[n, prefetch] = made.rate
+        """Measure one setting; the line that reports it."""
+        result = run(num_workers=n) if prefetch is None else run(num_workers=n, prefetch_factor=prefetch)
+        line = f"{n:>8}{'' if not n else 'own' if prefetch is None else prefetch:>10}"
+        if result.rate is None:
+            return f"{line}{'-':>10}   {result.why_not}"
+        rates[n, prefetch] = result.rate
         expected = f"{_figure(predicted[n]):>11}" if n in predicted and prefetch is None else " " * 11
-        marks = " (now)" if n == now and prefetch is None else ""
-        return f"{said}{_figure(made.rate):>10}{expected}{made.wait:>7.0%}{marks}"
+        return f"{line}{_figure(result.rate):>10}{expected}{result.wait:>7.0%}{' (now)' if n == now and prefetch is None else ''}"
 
-    for n in numbers(cores, now, told):
+    for n in candidate_workers(cores, now, best_predicted):
         yield row(n, None)
-    if not found:
+    if not rates:
         yield "No setting could be measured."
         return
-    best = _best(found)
-    if best[0]:
+    best, _ = _best(rates)
+    if best:
         for prefetch in _PREFETCH:
-            yield row(best[0], prefetch)
-    yield from recommend(found, predicted, now, told)
+            yield row(best, prefetch)
+    yield from recommend(rates, predicted, now, best_predicted)
 
 
 def _figure(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
-def numbers(cores: int, now: int, told: int | None) -> list[int]:
+def candidate_workers(cores: int, now: int, best_predicted: int | None) -> list[int]:
     """The numbers of workers to measure: at most nine."""
-    few = {0, 1, 2, cores, 2 * cores, now, *((told,) if told is not None and told <= 4 * cores else ())}
+    few = {0, 1, 2, cores, 2 * cores, now, *((best_predicted,) if best_predicted is not None and best_predicted <= 4 * cores else ())}
     few |= {cores // 2, 3 * cores // 2} if cores > 2 else {3}
     return sorted(few)
 
 
-def _best(found: dict[tuple[int, int | None], float]) -> tuple[int, int | None]:
+def _best(rates: Rates) -> tuple[int, int | None]:
     """Of the settings that are as good as the best, the one with the fewest workers, and with the script's own prefetching."""
-    most = max(found.values())
-    return min((key for key in found if found[key] >= _NEAR * most), key=lambda key: (key[0], key[1] is not None, key[1] or 0))
+    most = max(rates.values())
+    return min((key for key in rates if rates[key] >= _NEAR * most), key=lambda key: (key[0], key[1] is not None, key[1] or 0))
 
 
-def recommend(found: dict[tuple[int, int | None], float], predicted: dict[int, float], now: int, told: int | None) -> Iterator[str]:
+def recommend(rates: Rates, predicted: dict[int, float], now: int, best_predicted: int | None) -> Iterator[str]:
     """What to set, what it gains, and how far the prediction held."""
-    n, prefetch = _best(found)
-    before, after = found.get((now, None)), found[n, prefetch]
-    said = f"num_workers={n}" + (f", prefetch_factor={prefetch}" if prefetch is not None else "")
+    n, prefetch = _best(rates)
+    before, after = rates.get((now, None)), rates[n, prefetch]
+    setting = f"num_workers={n}" + (f", prefetch_factor={prefetch}" if prefetch is not None else "")
     if before is None:
-        yield f"Recommended: {said}: {_figure(after)} items/s."
+        yield f"Recommended: {setting}: {_figure(after)} items/s."
     elif n == now and prefetch is None:
-        yield f"Recommended: {said}, as it is: no other setting gains more than {1 / _NEAR - 1:.0%}."
+        yield f"Recommended: {setting}, as it is: no other setting gains more than {1 / _NEAR - 1:.0%}."
     else:
-        yield f"Recommended: {said}: {_figure(after)} items/s instead of {_figure(before)} ({after / before - 1:+.0%})."
-    off = [measured / predicted[k] - 1 for (k, p), measured in found.items() if p is None and predicted.get(k)]
+        yield f"Recommended: {setting}: {_figure(after)} items/s instead of {_figure(before)} ({after / before - 1:+.0%})."
+    off = [measured / predicted[k] - 1 for (k, p), measured in rates.items() if p is None and predicted.get(k)]
     if off:
-        yield f"Predicted were {told} workers; the rates measured were {min(off):+.0%} to {max(off):+.0%} off those predicted."
+        yield f"Predicted were {best_predicted} workers; the rates measured were {min(off):+.0%} to {max(off):+.0%} off those predicted."
 
 
-def measure(folder: str, script: Words, steps: int, looked_into: int = False, **setting: int) -> Measured:
+def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = False, **setting: int) -> Measurement:
     """Run the script once with a setting; without any as it is, with ``--loader``.
 
     Args:
@@ -152,44 +156,118 @@ def measure(folder: str, script: Words, steps: int, looked_into: int = False, **
         looked_into: With ``--loader`` too.
         setting: As ``--loader-setting`` takes them.
     """
-    place = os.path.join(folder, "run")
-    shutil.rmtree(place, ignore_errors=True)
-    numbers_ = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
-    words = ["--loader-setting", numbers_, "--stop-after", f"{LONGEST_S}s", *(["--loader"] if looked_into or not setting else []), *script]
+    import shutil
+    import subprocess
+
+    from voirkit_instruments.child_run import started_with
+
+    run_dir = os.path.join(folder, "run")
+    shutil.rmtree(run_dir, ignore_errors=True)
+    text = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
+    words = ["--loader-setting", text, "--stop-after", f"{LONGEST_S}s", *(["--loader"] if looked_into or not setting else []), *script]
     ended = subprocess.run(
-        **started_with(place, words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+        **started_with(run_dir, words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
     )
     if ended.returncode:
-        return Measured(why_not=(ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1].rstrip("."))
-    found = read_run(place)
-    return found if setting or found.loader is not None else Measured(why_not="no loader was seen in it")
+        return Measurement(why_not=(ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1].rstrip("."))
+    result = read_run(run_dir)
+    return result if setting or result.loader is not None else Measurement(why_not="no loader was seen in it")
 
 
-def read_run(place: str) -> Measured:
-    """What a run came to: its steps but the first quarter, in which workers start and the queue is filled."""
+def read_run(run_dir: str) -> Measurement:
+    """What a run showed: its steps but the first quarter, in which workers start and the queue is filled."""
     import json
 
     import duckdb
 
-    with open(os.path.join(place, "summary.json"), encoding="utf-8") as file:
-        summary = json.load(file)
-    steps = os.path.join(place, "steps", "rank=0.parquet")
+    with open(os.path.join(run_dir, "summary.json"), encoding="utf-8") as file:
+        loader = json.load(file).get("loader")
+    steps = os.path.join(run_dir, "steps", "rank=0.parquet")
     if not os.path.exists(steps):
-        return Measured(loader=summary.get("loader"), why_not="no training step was seen")
+        return Measurement(loader=loader, why_not="no training step was seen")
     query = "SELECT items, time_ns, wait_ns FROM read_parquet(?) WHERE task = 'train' ORDER BY start_ns"
     rows = duckdb.execute(query, [steps]).fetchall()
     rows = rows[len(rows) // 4 :]
-    spent = sum(time for _, time, _ in rows)
-    items = sum(n for n, _, _ in rows)
-    if not spent or items <= 0:
-        return Measured(loader=summary.get("loader"), why_not="no training step with a known number of items was seen")
-    return Measured(items / spent * 1e9, sum(wait for _, _, wait in rows) / spent, summary.get("loader"))
+    items, time_ns, wait_ns = (sum(row[i] for row in rows) for i in range(3))
+    if not time_ns or items <= 0:
+        return Measurement(loader=loader, why_not="no training step with a known number of items was seen")
+    return Measurement(items / time_ns * 1e9, wait_ns / time_ns, loader)
+
+
+def parse_setting(text: str) -> dict[str, int]:
+    """The numbers of a setting.
+
+    Raises:
+        ValueError: It has another form.
+    """
+    setting = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if key not in _KEYS or not equals or not value.isdigit():
+            raise ValueError(f"{part!r} is none of {', '.join(f'{k}=N' for k in _KEYS)}.")
+        setting[key] = int(value)
+    return setting
+
+
+@instrument_definition
+def loader_setting(ov: Overseer, setting: Mapping[str, int]) -> Iterator[PhaseWithPriority]:
+    """Run with this setting."""
+    from voirkit.intercept import Patches
+    from voirkit_instruments.early_stop.record import Stopper
+
+    patches, stopper = Patches(), Stopper(ov)
+    hooks: list[Any] = []
+    counts = ov.summary["loader_setting"] = {**setting, "loaders": 0}
+    left = setting.get("steps", 0)
+
+    def patch_loader(module: ModuleType) -> None:
+        patches.wrap(module.DataLoader, "__init__", replace_arguments(setting, counts))
+
+    def count_steps(module: ModuleType) -> None:
+        def after_step(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                stopper.now()
+
+        if left:
+            hooks.append(module.register_optimizer_step_post_hook(after_step))
+
+    when_imported("torch.utils.data.dataloader", patch_loader)
+    when_imported("torch.optim.optimizer", count_steps)
+    try:
+        yield ov.phases.run_script(priority=1000)
+    finally:
+        stopper.end()
+        patches.remove()
+        for hook in hooks:
+            hook.remove()
+
+
+def replace_arguments(setting: Mapping[str, int], counts: dict[str, int]) -> Callable[..., Any]:
+    """What is called in place of ``DataLoader.__init__``."""
+    from inspect import signature
+
+    def init(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            bound = signature(wrapped).bind(*args, **kwargs)
+        except TypeError:  # torch says what is wrong with it
+            return wrapped(*args, **kwargs)
+        arguments = bound.arguments
+        workers = arguments["num_workers"] = setting.get("num_workers", arguments.get("num_workers", 0))
+        if workers and "prefetch_factor" in setting:
+            arguments["prefetch_factor"] = setting["prefetch_factor"]
+        if not workers:
+            for key in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
+                arguments.pop(key, None)
+        counts["loaders"] += 1
+        return wrapped(*bound.args, **bound.kwargs)
+
+    return init
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     """Record what the options ask for."""
     if options["loader_setting"] is not None:
-        from voirkit_instruments.loader_sweep.record_setting import loader_setting
-
         return loader_setting(options["loader_setting"])(ov)
     return loader_sweep(options["loader_sweep"])(ov)
