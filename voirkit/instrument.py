@@ -322,7 +322,7 @@ def instrument_definition(fn: Recording) -> Callable[..., Recording]:
     def define(*args: Any, **kwargs: Any) -> Recording:
         if args and hasattr(args[0], "phases") and hasattr(args[0], "require"):
             hint = f"Call it with its arguments, without the overseer: ov.require({name}(...))"
-            raise InstrumentError(f"{name} defines instruments, and is none itself.", where=_place(fn), next=hint)
+            raise InstrumentError(f"{name} defines instruments, and is none itself.", where=place_of(fn), next=hint)
 
         @wraps(fn)
         def instrument(ov: Any) -> Phases:
@@ -336,10 +336,10 @@ def instrument_definition(fn: Recording) -> Callable[..., Recording]:
 _class = type  # `parametrized` has an argument of that name
 
 
-def _phases_of(made: Any) -> Phases:
+def _phases_of(result: Any) -> Phases:
     """The phases that an instrument waits for: none if it is a plain function."""
-    if isinstance(made, Generator):
-        return (yield from made)
+    if isinstance(result, Generator):
+        return (yield from result)
     return None
 
 
@@ -410,8 +410,16 @@ def _check_callable(instrument: Any, helper: str, place: str) -> None:
         raise InstrumentError(f"{helper} needs an instrument, not {instrument!r}.", where=place, next=hint)
 
 
-def _place(fn: Any) -> str:
-    code = getattr(fn, "__code__", None)
+def name_of(instrument: Any) -> str:
+    """What to call an instrument in words to the user."""
+    return getattr(instrument, "__name__", None) or type(instrument).__name__
+
+
+def place_of(instrument: Any) -> str:
+    """``file:line`` where an instrument is defined, or nothing."""
+    while hasattr(instrument, "__wrapped__"):
+        instrument = instrument.__wrapped__
+    code = getattr(instrument, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 

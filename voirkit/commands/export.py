@@ -88,7 +88,7 @@ def _missing(run: Run, chosen: Selection) -> list[str]:
     return [*describe_dropped(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
 
 
-def _write(format: Format, run: Run, chosen: Selection, target: str, made: str | None) -> None:
+def _write(format: Format, run: Run, chosen: Selection, target: str, new_folder: str | None) -> None:
     """Write the files, and print their names. A folder that was made for them goes again if there is nothing to write."""
     try:
         written = format.write(run, chosen, target)
@@ -99,9 +99,9 @@ def _write(format: Format, run: Run, chosen: Selection, target: str, made: str |
         if sys.stdout is not None:
             sys.stdout.flush()
     except VoirkitError:
-        if made:
+        if new_folder:
             with suppress(OSError):  # something is in it
-                os.rmdir(made)
+                os.rmdir(new_folder)
         raise
     except OSError as exc:
         if target == STDOUT:

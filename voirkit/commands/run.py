@@ -177,6 +177,8 @@ def _say_words(overseer: Overseer) -> None:
 
 def words(summary: dict[str, Any]) -> list[str]:
     """What a summary says, a line each."""
+    from voirkit.report.figure import figure
+
     lines = []
     loss = summary.get("loss")
     if loss:
@@ -190,11 +192,6 @@ def words(summary: dict[str, Any]) -> list[str]:
     if silent:
         lines.append("probes that never fired: " + ", ".join(silent))
     return lines
-
-
-def figure(value: float) -> str:
-    """A number as people read it: three digits that count, thousands apart."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:

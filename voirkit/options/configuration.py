@@ -97,12 +97,12 @@ def read(path: str, cwd: str = "") -> list[Setting]:
     Raises:
         ConfigurationError: It cannot be read, is malformed, or holds no table of settings.
     """
-    shown = os.path.relpath(path, cwd) if cwd and path.startswith(os.path.join(cwd, "")) else path
+    label = os.path.relpath(path, cwd) if cwd and path.startswith(os.path.join(cwd, "")) else path
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
         hint = f"Its name has to end in one of: {', '.join(SUFFIXES)}"
-        raise ConfigurationError("a configuration file is written in TOML, YAML or JSON.", where=shown, next=hint)
-    data = _bytes(os.path.join(cwd, path), shown)
+        raise ConfigurationError("a configuration file is written in TOML, YAML or JSON.", where=label, next=hint)
+    data = _bytes(os.path.join(cwd, path), label)
     is_pyproject = os.path.basename(path) == "pyproject.toml"
     # Most pyproject.toml say nothing to voirkit, though they may name it: they are not parsed (7 ms), nor judged.
     if is_pyproject and not re.search(rb"""(?m)^[^#\n]*\btool\b.*voirkit|^\s*\[\s*["']?tool["']?\s*\]""", data):
@@ -111,8 +111,8 @@ def read(path: str, cwd: str = "") -> list[Setting]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         line = data.count(b"\n", 0, exc.start) + 1
-        raise ConfigurationError("the file is not UTF-8 text.", where=f"{shown}:{line}") from None
-    document = _parse(text, suffix, shown)
+        raise ConfigurationError("the file is not UTF-8 text.", where=f"{label}:{line}") from None
+    document = _parse(text, suffix, label)
     around: tuple[str, ...] = ()
     if is_pyproject:
         around = ("tool", "voirkit")
@@ -122,27 +122,27 @@ def read(path: str, cwd: str = "") -> list[Setting]:
         return []
     if not isinstance(document, dict):
         what = f"{'.'.join(around) or 'the file'} needs to be a table of settings, not {document!r:.60}."
-        raise ConfigurationError(what, where=_where(shown, _line(text, around)))
-    return list(_settings(document, (), text, around, shown))
+        raise ConfigurationError(what, where=_where(label, _line(text, around)))
+    return list(_settings(document, (), text, around, label))
 
 
-def _bytes(path: str, shown: str) -> bytes:
+def _bytes(path: str, label: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         if not os.path.isdir(folder):
-            raise ConfigurationError("there is no such file: its folder does not exist.", where=shown) from None
+            raise ConfigurationError("there is no such file: its folder does not exist.", where=label) from None
         names = nearest(os.path.basename(path), os.listdir(folder))
-        near = ", ".join(os.path.join(os.path.dirname(shown), name) for name in names)
-        raise ConfigurationError("there is no such file.", where=shown, next=near and f"There is: {near}") from None
+        near = ", ".join(os.path.join(os.path.dirname(label), name) for name in names)
+        raise ConfigurationError("there is no such file.", where=label, next=near and f"There is: {near}") from None
     except OSError as exc:
         why = (exc.strerror or str(exc)).lower()
-        raise ConfigurationError(f"the file cannot be read: {why}.", where=shown) from None
+        raise ConfigurationError(f"the file cannot be read: {why}.", where=label) from None
 
 
-def _parse(text: str, suffix: str, shown: str) -> Any:
+def _parse(text: str, suffix: str, label: str) -> Any:
     try:
         if suffix == ".toml":
             return __import__("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(text)
@@ -150,7 +150,7 @@ def _parse(text: str, suffix: str, shown: str) -> Any:
             import json
 
             return json.loads(text)
-        return _parse_yaml(text, shown)
+        return _parse_yaml(text, label)
     except ValueError as exc:
         # JSON's errors know their line; TOML's say "(at line 1, column 7)" or "(at end of document)"
         at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(exc))
@@ -158,12 +158,12 @@ def _parse(text: str, suffix: str, shown: str) -> Any:
         line = getattr(exc, "lineno", None) or (int(at[1]) if at and at[1] else last if at else None)
         what = getattr(exc, "msg", None) or (str(exc)[: at.start()] if at else str(exc))
         text = f"this is not {suffix[1:].upper()}: {what.rstrip('.')}."
-        raise ConfigurationError(text, where=_where(shown, line)) from None
+        raise ConfigurationError(text, where=_where(label, line)) from None
     except RecursionError:
-        raise ConfigurationError("the file is nested too deep.", where=shown) from None
+        raise ConfigurationError("the file is nested too deep.", where=label) from None
 
 
-def _parse_yaml(text: str, shown: str) -> Any:
+def _parse_yaml(text: str, label: str) -> Any:
     import yaml
 
     try:
@@ -172,24 +172,24 @@ def _parse_yaml(text: str, shown: str) -> Any:
         mark = getattr(exc, "problem_mark", None)
         what = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(exc, "position", 0) or 0) + 1
-        raise ConfigurationError(f"this is not YAML: {what}.", where=f"{shown}:{line}") from None
+        raise ConfigurationError(f"this is not YAML: {what}.", where=f"{label}:{line}") from None
 
 
-def _settings(table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], shown: str) -> Iterable[Setting]:
+def _settings(table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], label: str) -> Iterable[Setting]:
     """Each value that is no table. ``path`` is the table in voirkit's settings, ``around`` the tables around those."""
     for key, value in table.items():
         if not isinstance(key, str):
             hint = "Names can be put in quotes."
-            raise ConfigurationError(f"the key {key!r} is no name of an option.", where=shown, next=hint)
+            raise ConfigurationError(f"the key {key!r} is no name of an option.", where=label, next=hint)
         here = (*path, key)
         if isinstance(value, dict) and value:
-            yield from _settings(value, here, text, around, shown)
+            yield from _settings(value, here, text, around, label)
         else:
-            yield Setting(here, value, _where(shown, _line(text, (*around, *here))))
+            yield Setting(here, value, _where(label, _line(text, (*around, *here))))
 
 
-def _where(shown: str, line: int | None) -> str:
-    return f"{shown}:{line}" if line else shown
+def _where(label: str, line: int | None) -> str:
+    return f"{label}:{line}" if line else label
 
 
 def _line(text: str, path: tuple[str, ...]) -> int | None:

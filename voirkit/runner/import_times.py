@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEAST_NS = 1_000_000  # what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
-_OURS = ("voirkit", "voirkit_instruments")  # that a script imports for its annotations is no work of its own
 _MOST = 4096  # imports that are kept until they are recorded
 
 _Manager: Any = getattr(_bootstrap, "_ModuleLockManager", None)
@@ -99,8 +98,8 @@ def _arrived(module: str, begun_ns: int) -> None:
         return
     _bootstrap._ModuleLockManager = _Timed  # type: ignore[attr-defined]
     ended = perf_counter_ns()
-    if ended - begun_ns < LEAST_NS or module.partition(".")[0] in _OURS:
-        return
+    if ended - begun_ns < LEAST_NS or module.startswith("voirkit"):
+        return  # what a script imports for its annotations is no work of its own
     _total_ns += ended - begun_ns
     if _recorder is not None and _recorder.is_recording():
         _write(Import(module, begun_ns, ended))

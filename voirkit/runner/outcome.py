@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable, Iterable
 
 from voirkit.errors import EXIT_CHECK_FAILED, InstrumentError, VoirkitError, misspelt
+from voirkit.instrument import name_of, place_of
 from voirkit.phases import NotAPhase
 from voirkit.runner.script import current_folder
-from voirkit.runner.voirfiles import name_of, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

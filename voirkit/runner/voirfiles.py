@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 
 from voirkit.errors import InstrumentError, VoirfileError, VoirkitError, misspelt
 from voirkit.instrument import Instrument as Declared
-from voirkit.instrument import resolve
+from voirkit.instrument import name_of, place_of, resolve
 from voirkit.plugins import GROUP, entry_points, flat
 
 TYPE_CHECKING = False
@@ -166,19 +166,6 @@ def _wrong_signature(value: Any) -> str:
         needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         return f"takes {len(needed)} arguments ({', '.join(p.name for p in needed)})" if needed else "takes no argument"
     return ""
-
-
-def name_of(instrument: Any) -> str:
-    """What to call an instrument in words to the user."""
-    return getattr(instrument, "__name__", None) or type(instrument).__name__
-
-
-def place_of(instrument: Any) -> str:
-    """``file:line`` where an instrument is defined, or nothing."""
-    while hasattr(instrument, "__wrapped__"):
-        instrument = instrument.__wrapped__
-    code = getattr(instrument, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 # plug-ins
