@@ -69,9 +69,9 @@ class Told:
         """What a detector says of these facts; from the fact with the first number to that with the second nothing was trained in a loop."""
         (detector,) = [detector for detector in DETECTORS if detector.name == name]
         if evaluated is None:
-            return detector.ask(Facts(self.facts))
+            return detector.examine(Facts(self.facts))
         first, last = (self.facts[at] for at in evaluated)
         no_steps, none = SimpleNamespace(start_ns=np.zeros(0, dtype=np.int64)), np.array([first.start_ns])
         evaluation = SimpleNamespace(start_ns=none, time_ns=np.array([last.at_ns]) - none)
         rank: Any = SimpleNamespace(rank=0, steps=SimpleNamespace(train=no_steps, evaluation=evaluation))
-        return detector.ask(Facts(self.facts, [rank]))
+        return detector.examine(Facts(self.facts, [rank]))

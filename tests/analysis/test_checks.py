@@ -383,7 +383,7 @@ def test_units_that_give_nothing_but_nought(dead: int, looks: int, rows: int, ex
 
 
 def test_a_script_that_fails_before_it_trains_has_one_reason_for_all() -> None:
-    said = [detector.ask(Facts([Fact("on", 1, 0, {})])) for detector in DETECTORS if detector.needs]
+    said = [detector.examine(Facts([Fact("on", 1, 0, {})])) for detector in DETECTORS if detector.needs]
     assert {one["because"] for one in said if one["found"] is None} == {
         "No training was seen: no backward pass, and no step of a torch optimizer."
     }

@@ -57,7 +57,7 @@ class Trained:
     def says(self, name: str) -> dict[str, Any]:
         """What a detector says of it."""
         (detector,) = [detector for detector in DETECTORS if detector.name == name]
-        return detector.ask(Facts(self.facts))
+        return detector.examine(Facts(self.facts))
 
     def found(self, name: str) -> object:
         """Whether it finds something."""

@@ -182,7 +182,7 @@ def partial(recorded: Recorded) -> Partial:
         phase_n += np.bincount(phase, minlength=len(phase_n))
         phase_ns += _summed(phase, calls.self_ns, len(phase_n))
         in_steps.append(_by_step(calls, trains, size))
-    of_step, counts = _counted(in_steps)
+    of_step, counts = _sum_counts(in_steps)
     found = Partial(a_step=_spread(of_step // max(size, 1), counts))
     steps = len(np.unique(of_step // max(size, 1)))
     called = _called(of_step % max(size, 1), counts, steps)
@@ -222,7 +222,7 @@ def _by_step(calls: Calls, trains: int, size: int) -> tuple[Array, Array]:
     return found, counts
 
 
-def _counted(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def _sum_counts(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """The same over all chunks: a step may lie in two of them."""
     which = np.concatenate([found for found, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
     counts = np.concatenate([count for _, count in parts]) if parts else np.zeros(0, dtype=np.int64)

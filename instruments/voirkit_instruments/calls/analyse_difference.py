@@ -86,9 +86,9 @@ def thread_of(run: Run, rank: int, when: When, codes: Codes) -> Thread:
     """What the thread that trains has called; where none is known to train, the one that has called most."""
     found = Recorded(run, rank, when, _trains(run, rank, when))
     calls = joined([*found.chunks()])
-    calls = calls.take(np.lexsort((-calls.duration_ns, calls.start_ns)))
+    calls = calls.select(np.lexsort((-calls.duration_ns, calls.start_ns)))
     waits = np.array([name.startswith(_WAITS) or module.startswith(_TAKES) for module, name in found.functions], dtype=bool)[calls.function]
-    calls = calls.take(~within(calls.start_ns, calls.start_ns + calls.duration_ns, waits))
+    calls = calls.select(~within(calls.start_ns, calls.start_ns + calls.duration_ns, waits))
     functions = np.array([codes.function(name) for name in found.functions], dtype=np.int64)
     given = [codes.set({key: value for key, value in one.items() if key not in ("returns", "error")}) for one in found.arguments]
     results = [codes.set({key: one[key] for key in ("returns", "error") if key in one}) for one in found.arguments]
@@ -173,17 +173,17 @@ def first_divergence(first: Thread, second: Thread, codes: Codes) -> Divergence 
     return None
 
 
-def _first_end(thread: Thread, differs: Array, at: int) -> int | None:
+def _first_end(thread: Thread, differs: Array, index: int) -> int | None:
     """Of the calls whose results differ the one that ended first, if that was before the call ``at`` began."""
     which = np.flatnonzero(differs)
-    if at < len(thread):
-        which = which[thread.end_ns[which] <= thread.start_ns[at]]
+    if index < len(thread):
+        which = which[thread.end_ns[which] <= thread.start_ns[index]]
     return int(which[np.argmin(thread.end_ns[which])]) if len(which) else None
 
 
-def _extra(first: Thread, second: Thread, at: int) -> tuple[int, int]:
+def _extra(first: Thread, second: Thread, index: int) -> tuple[int, int]:
     """How many calls only one of them makes, before both go on alike."""
-    a, b = first.function[at : at + _FURTHEST + LIKE], second.function[at : at + _FURTHEST + LIKE]
+    a, b = first.function[index : index + _FURTHEST + LIKE], second.function[index : index + _FURTHEST + LIKE]
     for more in range(1, _FURTHEST + 1):
         if _goes_on(a[more:], b):
             return more, 0

@@ -123,8 +123,8 @@ class Recorded:
             new = self._between(low, high)
             calls = nested(_sorted(joined([*going, new])))
             over = np.ones(len(calls), dtype=bool) if high is None else calls.start_ns + calls.duration_ns <= high
-            going = [calls.take(~over)]
-            yield calls.take(over)
+            going = [calls.select(~over)]
+            yield calls.select(over)
 
     def _edges(self, chunk: int) -> list[int]:
         (n,) = self._rows("SELECT count(*) FROM the_calls")[0]
@@ -179,7 +179,7 @@ def _range(low: int | None, high: int | None) -> str:
 
 
 def _sorted(calls: Calls) -> Calls:
-    return calls.take(np.lexsort((-calls.duration_ns, calls.start_ns, calls.thread)))
+    return calls.select(np.lexsort((-calls.duration_ns, calls.start_ns, calls.thread)))
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Calls:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def take(self, chosen: Array) -> Calls:
+    def select(self, chosen: Array) -> Calls:
         """Those of these indices, or where a mask is true."""
         return joined([self], chosen)
 
@@ -246,7 +246,7 @@ def nested(calls: Calls) -> Calls:
     return replace(calls, self_ns=_without_inner(calls, found), depth=depth, inside_itself=again)
 
 
-def _without_inner(calls: Calls, found: Array) -> Array:
-    new = (found >= 0) & (calls.depth < 0)  # those that come again were taken from their callers before
-    inner = np.bincount(found[new], weights=calls.duration_ns[new], minlength=len(calls)).astype(np.int64)
+def _without_inner(calls: Calls, outer: Array) -> Array:
+    new = (outer >= 0) & (calls.depth < 0)  # those that come again were taken from their callers before
+    inner = np.bincount(outer[new], weights=calls.duration_ns[new], minlength=len(calls)).astype(np.int64)
     return np.maximum(calls.self_ns - inner[: len(calls)], 0)

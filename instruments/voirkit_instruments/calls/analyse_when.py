@@ -44,7 +44,7 @@ class Pieces:
         owners = np.where(piece < 0, NONE, self.owners[known])
         return np.where((piece < 0) | (2 * held >= duration_ns), owners, -2)
 
-    def at(self, moment_ns: Array) -> Array:
+    def owners_at(self, moment_ns: Array) -> Array:
         """The owner of the piece in which each moment lies."""
         piece = np.searchsorted(self.edges, moment_ns, side="right") - 1
         return np.where(piece < 0, NONE, self.owners[np.maximum(piece, 0)])
@@ -99,10 +99,10 @@ class When:
         A call that asks for a batch or steps an optimizer begins before the phase that it is, by the time it takes to record either.
         """
         owner: Array = self._steps.during(start_ns, duration_ns)
-        owner = np.where(owner == -2, self._steps.at(start_ns), owner)
+        owner = np.where(owner == -2, self._steps.owners_at(start_ns), owner)
         phase: Array = self._inner.during(start_ns, duration_ns)
         phase = np.where(phase == -2, self._outer.during(start_ns, duration_ns), phase)
-        phase = np.where(phase == -2, self._inner.at(start_ns), phase)
+        phase = np.where(phase == -2, self._inner.owners_at(start_ns), phase)
         return self._task[owner], self._number[owner], self._phase[phase]
 
 

@@ -53,9 +53,9 @@ def _other_function(one: Compared, first: str, second: str) -> str:
     return f"{first} is called, in the other run {second}"
 
 
-def _object(thread: Thread, at: int) -> str:
-    used = int(thread.object[at])
-    return "an object that this step had not used before" if used == at else f"the object of {at - used:,} calls before"
+def _object(thread: Thread, index: int) -> str:
+    used = int(thread.object[index])
+    return "an object that this step had not used before" if used == index else f"the object of {index - used:,} calls before"
 
 
 def place(one: Compared) -> tuple[str, int | None]:
@@ -94,17 +94,17 @@ def context(one: Compared) -> Iterator[tuple[str, str]]:
             break
 
 
-def _line(one: Compared, thread: Thread, at: int, least: int) -> str:
-    module, name = one.codes.functions[thread.function[at]]
-    said = call(module, name, one.codes.sets[thread.given[at]], one.codes.sets[thread.result[at]])
-    return "  " * max(int(thread.depth[at]) - least, 0) + said
+def _line(one: Compared, thread: Thread, index: int, least: int) -> str:
+    module, name = one.codes.functions[thread.function[index]]
+    said = call(module, name, one.codes.sets[thread.given[index]], one.codes.sets[thread.result[index]])
+    return "  " * max(int(thread.depth[index]) - least, 0) + said
 
 
-def lines(compared: list[Compared], alone: tuple[Any, Any], names: tuple[str, str]) -> Iterator[str]:
+def lines(compared: list[Compared], unpaired: tuple[Any, Any], names: tuple[str, str]) -> Iterator[str]:
     """The comparison as text."""
     for sign, name, attribute in (("<", names[0], "first"), (">", names[1], "second")):
         yield f"{sign} {name}   {sum(len(getattr(one, attribute)) for one in compared):,} calls"
-    for name, ranks in zip(names, alone, strict=True):
+    for name, ranks in zip(names, unpaired, strict=True):
         if ranks:
             yield f"only {name} has calls of rank {', '.join(map(str, ranks))}"
     for one in compared:
@@ -128,12 +128,12 @@ def _more_and_less(one: Compared) -> Iterator[str]:
         yield f"  {len(one.counts) - _FUNCTIONS} more functions: --json"
 
 
-def document(compared: list[Compared], alone: tuple[Any, Any]) -> dict[str, Any]:
+def document(compared: list[Compared], unpaired: tuple[Any, Any]) -> dict[str, Any]:
     """The comparison for programs."""
     return {
-        "equal": not any(alone) and all(one.divergence is None for one in compared),
+        "equal": not any(unpaired) and all(one.divergence is None for one in compared),
         "ranks": [_of_rank(one) for one in compared],
-        "ranks_of_one": [list(ranks) for ranks in alone],
+        "ranks_of_one": [list(ranks) for ranks in unpaired],
     }
 
 
@@ -153,8 +153,8 @@ def difference(first: Run, second: Run, names: tuple[str, str]) -> tuple[dict[st
     """Where two runs begin to call different things; see ``voirkit.instrument.Instrument``."""
     from voirkit_instruments.calls.analyse_difference import compare
 
-    compared, alone = compare(first, second)
-    return document(compared, alone), lines(compared, alone, names)
+    compared, unpaired = compare(first, second)
+    return document(compared, unpaired), lines(compared, unpaired, names)
 
 
 _MISSING = object()
@@ -213,14 +213,14 @@ def _given(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tupl
         yield from _of_one(one, other, lambda text, key=key: f"with {key}={text}", f"without {key}")
 
 
-def _of_one(one: Any, other: Any, said: Any, without: str) -> Iterator[tuple[str, str]]:
+def _of_one(one: Any, other: Any, phrase: Any, without: str) -> Iterator[tuple[str, str]]:
     from voirkit_instruments.calls.analyse_difference import same
 
     if one is _MISSING or other is _MISSING:
-        yield tuple(without if value_ is _MISSING else said(value(value_)) for value_ in (one, other))  # type: ignore[misc]  # two
+        yield tuple(without if value_ is _MISSING else phrase(value(value_)) for value_ in (one, other))  # type: ignore[misc]  # two
     elif not same(one, other):
         a, b = apart(one, other)
-        yield said(a), said(b)
+        yield phrase(a), phrase(b)
 
 
 def apart(one: Any, other: Any) -> tuple[str, str]:

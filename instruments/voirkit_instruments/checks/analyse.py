@@ -53,7 +53,7 @@ def checks_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> list[dict[str, Any]
         ranks: What its ranks did.
     """
     facts = facts_of(runs, ranks)
-    return None if facts is None else [detector.ask(facts) for detector in DETECTORS]
+    return None if facts is None else [detector.examine(facts) for detector in DETECTORS]
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -193,7 +193,7 @@ def _sets(process: Facts) -> dict[str, set[int]]:
 def samples_twice(facts: Facts) -> Finding:
     unsure: str | None = None
     once = False
-    held = _held(facts)
+    held = _worker_batches(facts)
     for process in facts.processes():
         for epochs in training(process):
             first = epochs[0]
@@ -226,7 +226,7 @@ def _of_twice(first: Epoch) -> Finding | str | None:
     return f"{more} samples were seen again in an epoch: the sampler may choose them more often on purpose."
 
 
-def _held(facts: Facts) -> dict[tuple[int, int, int], dict[int, list[int]]]:
+def _worker_batches(facts: Facts) -> dict[tuple[int, int, int], dict[int, list[int]]]:
     """What the first batches of workers held: by rank, iterator and turn, and by worker."""
     found: dict[tuple[int, int, int], dict[int, list[int]]] = {}
     for fact in facts.of("held"):
@@ -235,13 +235,13 @@ def _held(facts: Facts) -> dict[tuple[int, int, int], dict[int, list[int]]]:
     return found
 
 
-def _of_stream(epochs: list[Epoch], held: dict[tuple[int, int, int], dict[int, list[int]]]) -> Finding | str | None:
+def _of_stream(epochs: list[Epoch], batches_by_worker: dict[tuple[int, int, int], dict[int, list[int]]]) -> Finding | str | None:
     """Of an iterable dataset: two workers whose first two batches hold the same read the same."""
     if (epochs[0]["workers"] or 0) < 2:
         return None
     unsure = "What the workers of an iterable data set read cannot be compared."
     for epoch in epochs:
-        workers = held.get((epoch.fact.rank, epoch["iterator"], epoch["turn"]), {})
+        workers = batches_by_worker.get((epoch.fact.rank, epoch["iterator"], epoch["turn"]), {})
         digests = [tuple(batches) for batches in workers.values() if len(set(batches)) > 1]
         if len(digests) < 2:
             continue
@@ -325,7 +325,7 @@ _APART = 1e-5  # relative; the last digits may differ between devices of differe
 
 @detector("ranks-same-data", "step")
 def ranks_same_data(facts: Facts) -> Finding:
-    alone = _alone(facts)
+    alone = _single_rank(facts)
     if alone is not None:
         return alone
     by_rank = _epochs_by_rank(facts)
@@ -353,7 +353,7 @@ def ranks_same_data(facts: Facts) -> Finding:
     return Finding(False, f"Ranks saw different samples, or in a different order ({told} epochs compared).")
 
 
-def _alone(facts: Facts) -> Finding | None:
+def _single_rank(facts: Facts) -> Finding | None:
     """What is to be said where the facts of no two ranks are here."""
     if len(facts.ranks) > 1:
         return None
@@ -389,7 +389,7 @@ def _is_data_parallel(facts: Facts, by_rank: dict[int, dict[tuple[object, ...], 
 
 @detector("ranks-diverge", "step")
 def ranks_diverge(facts: Facts) -> Finding:
-    alone = _alone(facts)
+    alone = _single_rank(facts)
     if alone is not None:
         return alone
     looks: dict[tuple[int, int], dict[int, Fact]] = {}

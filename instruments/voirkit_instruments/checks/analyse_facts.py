@@ -165,7 +165,7 @@ def facts_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> Facts | None:
     return Facts(found, ranks, counts) if counts else None
 
 
-def _read(run: Run, found: list[Fact], counts: dict[str, int]) -> None:
+def _read(run: Run, facts: list[Fact], counts: dict[str, int]) -> None:
     """Add the facts of one directory, and how many there are of each name."""
     connection = run.connection()
     here = connection.execute(f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name").fetchall()
@@ -185,7 +185,7 @@ def _read(run: Run, found: list[Fact], counts: dict[str, int]) -> None:
     for name, start_ns, at_ns, value, text, rank, pid, tid in connection.execute(query).fetchall():
         if text not in parsed:
             parsed[text] = json.loads(text)
-        found.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
+        facts.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
 
 
 LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or a change from one stage to another, is not its rule
@@ -226,7 +226,7 @@ class Detector:
     decide: Callable[[Facts], Finding]
     needs: tuple[str, ...] = ()
 
-    def ask(self, facts: Facts) -> dict[str, Any]:
+    def examine(self, facts: Facts) -> dict[str, Any]:
         """Its entry in ``summary["checks"]``."""
         missing = [name for name in self.needs if not facts.has(name)]
         if missing and not any(facts.has(name) for name in _TRAINING):

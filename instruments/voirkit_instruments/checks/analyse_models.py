@@ -82,9 +82,9 @@ def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
     return {fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model}
 
 
-def _is_another_part(process: Facts, model: int, seen: _Trained) -> bool:
+def _is_another_part(process: Facts, model: int, calls: _Trained) -> bool:
     """Whether an optimizer that did not train a model in train mode trains some of its parameters, such as a head's."""
-    trained, (before, now) = _trainers(process, model), seen.by
+    trained, (before, now) = _trainers(process, model), calls.by
     return not before & now and sum(trained[which]["graded"] for which in now) < trained[min(now)]["of"]
 
 

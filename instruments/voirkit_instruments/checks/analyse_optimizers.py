@@ -172,8 +172,8 @@ def misplaced_zero_grad(facts: Facts) -> Finding:
     return Finding(False, "The optimizer's steps had gradients to use, or it is not for a zero_grad that they had none.")
 
 
-def _is_empty(look: Fact) -> bool:
-    return bool(look.args["graded"] == look.args["zero"])
+def _is_empty(fact: Fact) -> bool:
+    return bool(fact.args["graded"] == fact.args["zero"])
 
 
 def _cleared_before_step(process: Facts, which: int) -> Fact | None:

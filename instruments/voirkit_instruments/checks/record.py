@@ -124,8 +124,8 @@ class TorchPatches:
             rows = [{"name": name, "why_not": why or None} for name, why in self._patches.table.items()]
             self._ov.summary.setdefault("patches", []).extend(rows)
 
-    def _when(self, module: str, put: Callable[[ModuleType], None]) -> None:
-        self._patches.when(module, put, self._off)
+    def _when(self, module: str, install: Callable[[ModuleType], None]) -> None:
+        self._patches.when(module, install, self._off)
 
     def _off(self, name: str, why: str) -> None:
         self._patches.table[name] = why
@@ -133,13 +133,13 @@ class TorchPatches:
             self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
 
     def _around(
-        self, most: int, enter: Any, leave: Any, passed: tuple[str, ...], left: tuple[str, ...] | None = None, value: bool = False,
+        self, most: int, enter: Any, leave: Any, passed: tuple[str, ...], after: tuple[str, ...] | None = None, value: bool = False,
         compiled: bool = True,
     ) -> Around:  # fmt: skip
-        """As ``Around``; ``compiled``: torch.compile may look at the function."""
-        return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, value, COMPILING if compiled else (), left)
+        """As ``Around``; ``after``: what ``leave`` is passed, if not the same; ``compiled``: torch.compile may look at the function."""
+        return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, value, COMPILING if compiled else (), after)
 
-    def _put(self, module: ModuleType, path: str, around: Around) -> None:
+    def _patch(self, module: ModuleType, path: str, around: Around) -> None:
         function: Any = module
         for part in path.split("."):
             function = getattr(function, part, None)
@@ -184,7 +184,7 @@ class TrainingPatches(TorchPatches):
             ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
             *(("torch.nn.functional", name, around) for name, around in self._losses.items()),
         ):
-            self._when(name, partial(self._put, path=path, around=around))
+            self._when(name, partial(self._patch, path=path, around=around))
         self._when("torch.optim.lr_scheduler", self._put_schedulers)
         for name in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
             self._when(name, self._put_scaler)
@@ -256,8 +256,10 @@ class DataPatches(TorchPatches):
 
     # These functions are rarely called, so that no level (DEAF is the highest) keeps one of them from being seen.
 
-    def _data(self, enter: Any, leave: Any, passed: tuple[str, ...] = (), left: tuple[str, ...] = ("self",), value: bool = False) -> Around:
-        return self._around(DEAF, enter, leave, passed, left, value, compiled=False)
+    def _data(
+        self, enter: Any, leave: Any, passed: tuple[str, ...] = (), after: tuple[str, ...] = ("self",), value: bool = False
+    ) -> Around:
+        return self._around(DEAF, enter, leave, passed, after, value, compiled=False)
 
     def _put_loader(self, module: ModuleType) -> None:
         epochs = self._epochs
@@ -269,22 +271,22 @@ class DataPatches(TorchPatches):
             ("_BaseDataLoaderIter.__next__", self._data(epochs.enter, epochs.leave_next, value=True)),
             ("DataLoader.__len__", self._data(epochs.enter, epochs.leave_len, value=True)),
         ):
-            self._put(module, path, around)
+            self._patch(module, path, around)
 
     def _put_fetch(self, module: ModuleType) -> None:
         drawing = self.drawing
-        self._put(module, "_BaseDatasetFetcher.__init__", self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ()))
+        self._patch(module, "_BaseDatasetFetcher.__init__", self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ()))
         fetch = self._data(drawing.enter, drawing.leave_fetch, value=True)
         for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            self._put(module, f"{kind}.fetch", fetch)
+            self._patch(module, f"{kind}.fetch", fetch)
 
     def _put_parallel(self, module: ModuleType) -> None:
-        self._put(module, "DistributedDataParallel.forward", self._around(DEAF, self._ranks.enter_parallel, self._ranks.leave, ()))
+        self._patch(module, "DistributedDataParallel.forward", self._around(DEAF, self._ranks.enter_parallel, self._ranks.leave, ()))
 
     def _put_collectives(self, module: ModuleType) -> None:
         around = self._around(DEAF, self._ranks.enter_collective, self._ranks.leave, ("tensor",), ())
         for name in ("all_reduce", "broadcast", "all_gather", "reduce"):
-            self._put(module, name, around)
+            self._patch(module, name, around)
 
 
 # in processes that multiprocessing starts

@@ -156,9 +156,9 @@ def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
     return parameter.rank, parameter.optimizer.number, seen.get("optimizer") is None, *place, parameter.name
 
 
-def _at_end(optimizers: Any, known: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
+def _at_end(optimizers: Any, seen_in: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
     """The steps behind the last of the optimizers that a parameter was seen in: what comes in no step comes at the end."""
-    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in known]
+    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in seen_in]
 
 
 def _add(parameter: Parameter, n: int, category: str, value: int | None, number: float | None, text: str | None) -> None:

@@ -252,11 +252,11 @@ class Inspection:
         norms = figures.norms([data for _, data in alive])
         known = [(one, norm) for (one, _), norm in zip(alive, norms, strict=True) if norm is not None]
 
-        def arrived(found: list[Any]) -> None:
-            for (one, _), value in zip(known, found, strict=True):
+        def write(values: list[Any]) -> None:
+            for (one, _), value in zip(known, values, strict=True):
                 records.figure(one, "norm", at_ns, float(value[0]))
 
-        later.bring([norm for _, norm in known], arrived)
+        later.bring([norm for _, norm in known], write)
         for one, data in alive:
             if data.device.type == "cpu":
                 records.digest(one, at_ns, figures.digest(data), "crc32")

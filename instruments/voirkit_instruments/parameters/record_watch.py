@@ -278,7 +278,7 @@ class Watch:
                 left.append((one, gradient))
         if left and not self._modes():
             whose = [one for one, _ in left]
-            self._later.bring(self._sampled([gradient for _, gradient in left]), lambda found: self._zeroed_are(whose, at_ns, found))
+            self._later.bring(self._sampled([gradient for _, gradient in left]), lambda samples: self._zeroed_are(whose, at_ns, samples))
 
     def _sampled(self, gradients: list[Any]) -> list[Any]:
         """Of each, whether a sample has an element that is not zero."""
