@@ -113,27 +113,16 @@ GROUPS = (*PHASES, "outside of steps")
 
 @dataclass
 class Function:
-    """The calls of one function; times in nanoseconds.
-
-    Attributes:
-        n: How many.
-        errors: How many of them raised an exception.
-        total_ns: Time in it; that of a call inside another one of the same function is counted once.
-        all_ns: The durations of all its calls.
-        self_ns: Time in it without the recorded calls that it made.
-        most_ns: The longest call.
-        phases: (number, self time) by phase, and outside of steps.
-        a_step: In how many steps of training it was called so often; by number of calls, of the thread that trains.
-    """
+    """The calls of one function; times in nanoseconds."""
 
     n: int = 0
-    errors: int = 0
-    total_ns: int = 0
-    all_ns: int = 0
-    self_ns: int = 0
-    most_ns: int = 0
-    phases: dict[str, tuple[int, int]] = field(default_factory=dict)
-    a_step: Counter[int] = field(default_factory=Counter)
+    errors: int = 0  # how many of them raised an exception
+    total_ns: int = 0  # time in it; that of a call inside another one of the same function is counted once
+    all_ns: int = 0  # the durations of all its calls
+    self_ns: int = 0  # time in it without the recorded calls that it made
+    most_ns: int = 0  # the longest call
+    phases: dict[str, tuple[int, int]] = field(default_factory=dict)  # (number, self time) by phase, and outside of steps
+    a_step: Counter[int] = field(default_factory=Counter)  # steps of training by its number of calls in the thread that trains
 
     def merge(self, other: Function) -> Function:
         """Both together; neither is changed."""
@@ -149,17 +138,11 @@ class Function:
 
 @dataclass
 class Partial:
-    """The calls of one rank, or of several added up.
+    """The calls of one rank, or of several added up."""
 
-    Attributes:
-        functions: By (module, name).
-        ranks: Of each rank: number of calls, errors, and time in functions, without the calls in them.
-        a_step: In how many steps of training so many functions were called, of the thread that trains; by number of calls.
-    """
-
-    functions: dict[tuple[str, str], Function] = field(default_factory=dict)
-    ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    a_step: Counter[int] = field(default_factory=Counter)
+    functions: dict[tuple[str, str], Function] = field(default_factory=dict)  # by (module, name)
+    ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # number of calls, errors, and time without the calls inside
+    a_step: Counter[int] = field(default_factory=Counter)  # steps of training by the number of calls in them, of the thread that trains
 
 
 def partial(recorded: Recorded) -> Partial:

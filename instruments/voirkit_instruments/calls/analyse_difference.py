@@ -57,23 +57,14 @@ class Codes:
 
 @dataclass(frozen=True)
 class Thread:
-    """The calls of one thread by their start; arrays of shape (n,).
-
-    Attributes:
-        start_ns, end_ns: On the host's clock.
-        function: What was called.
-        given: With what.
-        result: What came of it: a value or an exception.
-        object: Where in the sequence its object was first used in the same step; -1 where that says nothing.
-        task, step, depth: As of ``Calls``.
-    """
+    """The calls of one thread by their start; arrays of shape (n,). Numbers are of ``Codes``, or as of ``Calls``."""
 
     start_ns: Array
     end_ns: Array
     function: Array
-    given: Array
-    result: Array
-    object: Array
+    given: Array  # with what it was called
+    result: Array  # what came of it: a value or an exception
+    object: Array  # where in the sequence its object was first used in the same step; -1 where that says nothing
     task: Array
     step: Array
     depth: Array
@@ -138,17 +129,11 @@ _NUMBERS = ("float", "int")  # the types that stand for numbers which vary witho
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs part; numbers of calls are places in the sequence of the thread that trains.
+    """Where two runs part; numbers of calls are places in the sequence of the thread that trains."""
 
-    Attributes:
-        kind: ``function``, ``given``, ``object``, ``result``, ``end`` (one of them calls no more).
-        at: The first call that differs; the same in both runs.
-        extra: How many calls the first and the second run make here that the other does not; (0, 0) if that can not be told.
-    """
-
-    kind: str
-    at: int
-    extra: tuple[int, int] = (0, 0)
+    kind: str  # "function", "given", "object", "result", "end" (one of them calls no more)
+    at: int  # the first call that differs; the same in both runs
+    extra: tuple[int, int] = (0, 0)  # how many calls only the first and only the second run makes here; (0, 0) if that cannot be told
 
 
 def first_divergence(first: Thread, second: Thread, codes: Codes) -> Divergence | None:
@@ -237,21 +222,14 @@ def counts(first: Thread, second: Thread, codes: Codes) -> dict[tuple[str, str],
 
 @dataclass(frozen=True)
 class Compared:
-    """One rank of two runs.
-
-    Attributes:
-        first, second: What the thread that trains has called.
-        codes: What their numbers stand for.
-        divergence: Where they part; None if they do not.
-        counts: Of the functions that are not called equally often: how often in each run.
-    """
+    """One rank of two runs: what the thread that trains has called in each."""
 
     rank: int
     first: Thread
     second: Thread
     codes: Codes
-    divergence: Divergence | None
-    counts: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    divergence: Divergence | None  # where they part
+    counts: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # of functions not called equally often
 
 
 def compare(first: Run, second: Run) -> tuple[list[Compared], tuple[Sequence[int], Sequence[int]]]:

@@ -24,38 +24,24 @@ CHUNK = 1_000_000  # calls at a time: 300 MB with what is made of them
 
 
 class Call(NamedTuple):
-    """One call.
-
-    Attributes:
-        rank, host, pid, tid: Where it happened.
-        task: ``train`` or ``evaluation``: in what kind of step; empty outside of both.
-        step: The step's number, from 0; None outside.
-        phase: ``wait``, ``transfer``, ``forward``, ``backward``, ``optimizer`` or ``other``.
-        start_ns, duration_ns: On the host's clock (``time.perf_counter_ns``).
-        self_ns: Time without the recorded calls in it.
-        depth: How many recorded calls it lies in.
-        module, function: What was called.
-        object: Id of the object whose method it is; 0 of none.
-        arguments: ``args``, ``kwargs``, ``returns``, ``error``, ``bound`` as recorded; keys without content are left out.
-        operands: The tensors among arguments and results, as (where, id).
-    """
+    """One call."""
 
     rank: int
     host: str
     pid: int
     tid: int
-    task: str
-    step: int | None
-    phase: str
-    start_ns: int
+    task: str  # "train" or "evaluation": in what kind of step; empty outside of both
+    step: int | None  # its number, from 0; None outside
+    phase: str  # "wait", "transfer", "forward", "backward", "optimizer" or "other"
+    start_ns: int  # on the host's clock (time.perf_counter_ns)
     duration_ns: int
-    self_ns: int
-    depth: int
+    self_ns: int  # without the recorded calls in it
+    depth: int  # how many recorded calls it lies in
     module: str
     function: str
-    object: int
-    arguments: Mapping[str, Any]
-    operands: tuple[tuple[str, int], ...]
+    object: int  # id of the object whose method it is; 0 of none
+    arguments: Mapping[str, Any]  # args, kwargs, returns, error, bound as recorded; keys without content are left out
+    operands: tuple[tuple[str, int], ...]  # the tensors among arguments and results, as (where, id)
 
 
 def ranks_of(run: Run) -> list[int]:
@@ -184,32 +170,20 @@ def _sorted(calls: Calls) -> Calls:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of one rank; arrays of shape (n,). Ascending by thread, start, and of the same start the longer first.
+    """Calls of one rank; arrays of shape (n,). Ascending by thread, start, and of the same start the longer first."""
 
-    Attributes:
-        thread, function, args: Indices into the tables of ``Recorded``.
-        start_ns, duration_ns: On the host's clock, nanoseconds.
-        object: Id of the object whose method it is; 0 of none.
-        self_ns: Time without the calls in it that were recorded.
-        depth: How many recorded calls it lies in.
-        inside_itself: Whether one of those is of the same function: its time is counted by that one.
-        task: Index into ``when.TASKS``: whether it happened in a step of training, of evaluation, or outside.
-        step: The step's number, from 0; -1 outside.
-        phase: Index into ``PHASES``.
-    """
-
-    thread: Array
+    thread: Array  # this, function and args are indices into the tables of ``Recorded``
     start_ns: Array
     duration_ns: Array
     function: Array
     args: Array
-    object: Array
-    self_ns: Array
-    depth: Array
-    inside_itself: Array
-    task: Array
-    step: Array
-    phase: Array
+    object: Array  # id of the object whose method it is; 0 of none
+    self_ns: Array  # time without the calls in it that were recorded
+    depth: Array  # how many recorded calls it lies in
+    inside_itself: Array  # whether one of those is of the same function: its time is counted by that one
+    task: Array  # index into ``analyse_when.TASKS``
+    step: Array  # its number, from 0; -1 outside
+    phase: Array  # index into ``PHASES``
 
     def __len__(self) -> int:
         return len(self.start_ns)

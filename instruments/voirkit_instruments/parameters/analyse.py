@@ -24,47 +24,33 @@ Points = list[tuple[int, float]]
 
 @dataclass
 class Optimizer:
-    """An optimizer of a process.
-
-    Attributes:
-        rank, host, pid: Of the process.
-        number: Of the optimizer in it.
-        kind: Its class's name.
-        every: Steps between two looks at a parameter.
-        steps: How many it has made.
-    """
+    """An optimizer of a process."""
 
     rank: int
     host: str
     pid: int
-    number: int
-    kind: str
-    every: int
-    steps: int = 0
+    number: int  # in the process
+    kind: str  # its class's name
+    every: int  # steps between two looks at a parameter
+    steps: int = 0  # how many it has made
 
 
 @dataclass
 class Parameter:
     """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is ``nan``.
 
-    Attributes:
-        rank, name: Whose, and what it is called.
-        optimizer: The optimizer in whose steps it was looked at; it is one of its own if ``seen[-1]["optimizer"]`` is not None.
-        seen: What it was (shape, dtype, device, requires_grad, group ...), each with the ``n`` of the step; more than one: it has changed.
-        norms, grad_norms, update_norms: (step, figure); the last norm may be that of the end, whose step is ``optimizer.steps``.
-        digests: (step, digest, what kind of digest).
-        states: (step, flags): true of that step and, as far as known, of those until the next.
+    The optimizer is the one in whose steps it was looked at; it is one of its own if ``seen[-1]["optimizer"]`` is not None.
     """
 
     rank: int
     name: str
     optimizer: Optimizer
-    seen: list[dict[str, Any]] = field(default_factory=list)
-    norms: Points = field(default_factory=list)
+    seen: list[dict[str, Any]] = field(default_factory=list)  # what it was (shape, dtype ...), with the n of the step; several: it changed
+    norms: Points = field(default_factory=list)  # (step, figure); the last may be that of the end, whose step is optimizer.steps
     grad_norms: Points = field(default_factory=list)
     update_norms: Points = field(default_factory=list)
-    digests: list[tuple[int, int, str]] = field(default_factory=list)
-    states: list[tuple[int, int]] = field(default_factory=list)
+    digests: list[tuple[int, int, str]] = field(default_factory=list)  # (step, digest, what kind of digest)
+    states: list[tuple[int, int]] = field(default_factory=list)  # (step, flags): true of that step, as far as known until the next
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """(first step, the one behind the last, flags) of steps of which the same is known."""

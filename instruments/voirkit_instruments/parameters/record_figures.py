@@ -1,6 +1,6 @@
 """Figures of tensors for ``--parameters``: norms, digests, samples. Batched, under no_grad, and nothing here waits for a device.
 
-What is given out are small tensors on the same device; ``parameters_later`` brings them to the host. Checked with torch 2.1 and 2.15.
+What is given out are small tensors on the same device; ``Later`` brings them to the host. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -254,10 +254,10 @@ MOST_PENDING = 64  # steps whose figures are not there yet; of a program that is
 
 
 class Later:
-    """Figures on their way.
+    """Brings figures from devices to the host without waiting: they are queued behind the program's own work and read at a later step.
 
-    Args:
-        torch: The module.
+    On the CPU they are there at once; on other devices than CUDA's one copy a step waits for the device. Written against ``torch.cuda``'s
+    events and tested with a fake of them only: it has never run on a GPU.
     """
 
     def __init__(self, torch: Any) -> None:

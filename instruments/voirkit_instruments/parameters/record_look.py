@@ -1,4 +1,6 @@
-"""A look at the parameters of one optimizer step: samples of some before and after it, all figures of those whose turn it is."""
+"""What is read of the parameters in one optimizer step: samples of some before and after it, all figures of those whose turn it is; and
+their gradients as the step gets them, after backward, unscaling and clipping.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from voirkit_instruments.parameters.record_rows import (
     INF,
     NAN,
     SAME,
-)
+)  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _BROKEN = NAN | INF | GRAD_NAN | GRAD_INF
 
 
 class Inspection:
-    """A look at one step; it is made before the step.
+    """What is read of one step; it is made before the step.
 
     Args:
         plan: What is watched.

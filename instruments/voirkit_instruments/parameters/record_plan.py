@@ -22,51 +22,28 @@ SAMPLED, MOST_ROUNDS = 8, 8
 
 
 class Watched:
-    """A parameter that an optimizer steps, or one of the models' that none does.
-
-    Attributes:
-        name: What it is called.
-        where: Its group and place in it; None if no optimizer has it.
-        meta: (type, dtype, device, requires_grad, shape, whether it is readable, stride) as they were seen last; None: not yet.
-        state: The flags that were recorded last, of a step.
-        zeroed: Those after ``zero_grad``.
-        why_not: Why its data is not looked at; empty if it is.
-        place: How many elements are sampled, and how far apart; None: none are.
-        is_whole: All of them are.
-        turn: In which step of each round it is looked at.
-        ids: Interned names of its records, by category.
-        digest: Its last one.
-    """
-
-    __slots__ = ("digest", "ids", "is_whole", "meta", "name", "place", "ref", "state", "stride", "turn", "where", "why_not", "zeroed")
+    """A parameter that an optimizer steps, or one of the models' that none does."""
 
     def __init__(self, parameter: Any, name: Name, where: tuple[int, int] | None) -> None:
         self.ref = weakref.ref(parameter)
-        self.name, self.where = name, where
-        self.meta: Any = None
-        self.state = self.zeroed = -1
-        self.why_not = ""
-        self.place: tuple[int, int] | None = None
-        self.is_whole = False
+        self.name = name
+        self.where = where  # its group and place in it; None if no optimizer has it
+        self.meta: Any = None  # (type, dtype, device, requires_grad, shape, is readable, stride) as they were last; None: not seen yet
+        self.state = -1  # the flags that were recorded last, of a step
+        self.zeroed = -1  # those after zero_grad
+        self.why_not = ""  # why its data is not looked at
+        self.place: tuple[int, int] | None = None  # how many elements are sampled, and how far apart; None: none are
+        self.is_whole = False  # all of them are
         self.stride: Any = None
-        self.turn = 0
-        self.ids: dict[str, int] = {}
-        self.digest: int | None = None
+        self.ids: dict[str, int] = {}  # interned names of its records, by category
 
 
 class Group:
-    """Parameters on one device, of one type: their samples are taken together.
-
-    Attributes:
-        at: Their places among all.
-        starts: Where the sample of each begins among those of all.
-    """
-
-    __slots__ = ("at", "starts")
+    """Parameters on one device, of one type: their samples are taken together."""
 
     def __init__(self, places: list[int], counts: list[int]) -> None:
-        self.at = places
-        self.starts = [sum(counts[:n]) for n in range(len(counts))]
+        self.at = places  # among all parameters
+        self.starts = [sum(counts[:n]) for n in range(len(counts))]  # where the sample of each begins among those of the group
 
 
 class Plan:
@@ -76,27 +53,19 @@ class Plan:
         ordinal: The optimizer's number.
         kind: Its class's name.
         every: How many steps a round has.
-
-    Attributes:
-        n: How many steps it has made.
-        watched: What is watched.
-        groups: For each step of a short round, the groups of what is sampled in it.
-        none: Of each parameter, whether it had no gradient in the last step.
-        is_finite: No NaN or Inf has been seen in the last step.
-        alarms: How often there was one after there was none.
-        last_ns: When its last step began.
     """
 
     def __init__(self, ordinal: int, kind: str, every: int) -> None:
         self.ordinal, self.kind, self.every = ordinal, kind, every
-        self.n = 0
+        self.n = 0  # steps that it has made
         self.args = 0
         self.watched: list[Watched] = []
-        self.groups: list[list[Group]] = []
-        self.none: list[bool] = []
-        self.is_finite = True
-        self.alarms = self.last_ns = 0
-        self.turns: list[list[int]] = []
+        self.groups: list[list[Group]] = []  # of what is sampled, for each step of a short round
+        self.none: list[bool] = []  # of each parameter, whether it had no gradient in the last step
+        self.is_finite = True  # no NaN or Inf was in the last step
+        self.alarms = 0  # how often there was one after there was none
+        self.last_ns = 0  # when its last step began
+        self.turns: list[list[int]] = []  # what is examined in full, for each step of a round
         self.models = self.others = -1  # how many models and optimizers were known when it was made
         self._by_id: dict[int, Watched] = {}
 
@@ -144,10 +113,10 @@ class Plan:
         total, before = sum(sizes) or 1, 0.0
         self.turns = [[] for _ in range(self.every)]
         for at, (one, size) in enumerate(zip(self.watched, sizes, strict=True)):
-            one.turn = min(int((before + size / 2) / total * self.every), self.every - 1)
+            turn = min(int((before + size / 2) / total * self.every), self.every - 1)
             before += size
             if not one.why_not:
-                self.turns[one.turn].append(at)
+                self.turns[turn].append(at)
 
     def sampled(self) -> list[Group]:
         """The groups that are sampled in this step: in the first one all."""
@@ -167,22 +136,16 @@ _LEFT_OUT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 class Name:
-    """What a parameter is called.
-
-    Attributes:
-        full: Its name.
-        model: The class of its model; None if none is known.
-        alias: Another name of it in that model: it is tied.
-    """
-
-    __slots__ = ("alias", "full", "model")
+    """What a parameter is called: its name, its model's class, if one is known, and another name in that model, if it is tied."""
 
     def __init__(self, full: str, model: str | None, alias: str | None) -> None:
         self.full, self.model, self.alias = full, model, alias
 
 
 class Models:
-    """The outermost modules that were called.
+    """The outermost modules that were called, which name parameters: as ``named_parameters`` of the module that holds them has it.
+
+    Modules are kept weakly; their tables are read, no method of theirs is called.
 
     Attributes:
         changes: How many have come so far.
@@ -288,18 +251,8 @@ def _bare(module: Any) -> Any:
     return module
 
 
-BUFFERS, STATE = "buffers", "state"
-KINDS = (BUFFERS, STATE)
-
-
 class More:
-    """Finds them.
-
-    Args:
-        kinds: ``buffers``, ``state`` or both.
-        models: The models.
-        torch: The module.
-    """
+    """What ``--parameters-of`` adds to each step: ``buffers`` of the models, ``state`` that optimizers keep for parameters, or both."""
 
     def __init__(self, kinds: Collection[str], models: Models, torch: Any) -> None:
         self._kinds, self._models, self._torch = kinds, models, torch
@@ -308,12 +261,12 @@ class More:
 
     def due(self, plan: Plan, due: Mapping[int, Any], optimizer: Any) -> Iterator[tuple[str, str, Any]]:
         """Of the step that has just been made: category, name, tensor."""
-        if STATE in self._kinds:
+        if "state" in self._kinds:
             for at, parameter in due.items():
                 for key, value in list(dict.get(optimizer.state, parameter, {}).items()):
                     if self._is_plain(value):
                         yield "state_norm", f"{plan.watched[at].name.full}:{key}", value
-        if BUFFERS in self._kinds and plan.ordinal == 0:
+        if "buffers" in self._kinds and plan.ordinal == 0:
             if self._buffers_of != self._models.changes:
                 self._buffers_of = self._models.changes
                 self._buffers = [(name, weakref.ref(one)) for name, one in self._models.buffers()]
