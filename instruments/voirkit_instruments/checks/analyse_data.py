@@ -1,4 +1,6 @@
-"""Training data that is not shuffled, and data that is shuffled into the same order in each epoch."""
+"""Silent bugs of data and ranks: data that is not shuffled, or into the same order in each epoch; samples that are missed or seen twice;
+augmentation that is the same in workers or epochs; ranks that see the same data, or whose parameters go apart.
+"""
 
 from __future__ import annotations
 

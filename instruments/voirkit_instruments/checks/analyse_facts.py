@@ -1,4 +1,7 @@
-"""The facts of a run as detectors read them."""
+"""The facts of a run as detectors read them, epochs of training among them; what a detector is, and what it finds.
+
+No false alarm, ever: where what is seen is also done on purpose, a detector does not say that it has found something.
+"""
 
 from __future__ import annotations
 
@@ -116,6 +119,12 @@ class Facts:
                 facts._starts, facts._evaluations, facts._counts = self._starts, self._evaluations, {}
                 made.append(facts)
         return made
+
+    def by_optimizer(self, name: str) -> Iterator[tuple[Facts, int, list[Fact]]]:
+        """The facts of a name for each optimizer of each process: the process's facts, the optimizer's number, those of the name."""
+        for process in self.processes():
+            for which in sorted({fact.args["optimizer"] for fact in process.of(name)}):
+                yield process, which, process.of(name, optimizer=which)
 
     def step(self, fact: Fact) -> int | None:
         """The number of the training step in which a fact began, from 0, as ``steps`` counts them; without steps the optimizer's."""

@@ -1,4 +1,6 @@
-"""Models in eval mode while they are trained, and in train mode while they are evaluated. Only layers that make a difference count."""
+"""Silent bugs of models, losses and graphs: models in the wrong mode (only layers that make a difference count), a loss from which no
+gradient comes to what is trained, loss functions that are given what they do not expect, graphs that are kept or grow, dead ReLU units.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What optimizers hold: nothing but frozen parameters, those of another model, not all of the model's, some without gradients."""
+"""Silent bugs of optimizers: gradients that are never cleared, or too early; parameters that they hold and should not, or should and do
+not; learning rates and schedulers; numbers that are not finite, and steps that a gradient scaler leaves out for them.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +12,21 @@ from voirkit_instruments.checks.analyse_facts import Fact, Facts, Finding, detec
 _FEW = 2  # looks at least: at the first step a script may still be about to begin
 
 
-def _optimizers(process: Facts) -> list[tuple[int, list[Fact]]]:
-    """The looks at each optimizer."""
-    return [(which, process.of("look", optimizer=which)) for which in sorted({look.args["optimizer"] for look in process.of("look")})]
-
-
 @detector("frozen-parameters", "look")
 def frozen_parameters(facts: Facts) -> Finding:
     some = 0
-    for process in facts.processes():
-        for which, looks in _optimizers(process):
-            if looks[0].args["held"] and not any(look.args["trainable"] or look.args["graded"] for look in looks):
-                return Finding(
-                    True,
-                    f"All {looks[0].args['held']} parameters that the optimizer ({looks[0].args['kind']}) holds are frozen "
-                    "(requires_grad is False): its steps change nothing.",
-                    looks[0],
-                    "Make the optimizer from the parameters that are to be trained, after they were frozen, replaced or thawed.",
-                    {"optimizer": which, "held": looks[0].args["held"], "looked_at": len(looks)},
-                    looks=len(looks),
-                )
-            some += looks[-1].args["trainable"] < looks[-1].args["held"]
+    for _, which, looks in facts.by_optimizer("look"):
+        if looks[0].args["held"] and not any(look.args["trainable"] or look.args["graded"] for look in looks):
+            return Finding(
+                True,
+                f"All {looks[0].args['held']} parameters that the optimizer ({looks[0].args['kind']}) holds are frozen "
+                "(requires_grad is False): its steps change nothing.",
+                looks[0],
+                "Make the optimizer from the parameters that are to be trained, after they were frozen, replaced or thawed.",
+                {"optimizer": which, "held": looks[0].args["held"], "looked_at": len(looks)},
+                looks=len(looks),
+            )
+        some += looks[-1].args["trainable"] < looks[-1].args["held"]
     if some:
         return Finding(False, "An optimizer holds frozen parameters beside others, which is harmless.")
     return Finding(False, "The optimizers hold parameters that require gradients.")
@@ -38,31 +34,30 @@ def frozen_parameters(facts: Facts) -> Finding:
 
 @detector("foreign-parameters", "look")
 def foreign_parameters(facts: Facts) -> Finding:
-    for process in facts.processes():
+    for process, which, looks in facts.by_optimizer("look"):
         unheld = process.of("unheld")
         last = unheld[-1] if unheld else None
         if last is None or not last.value:
             continue
-        for which, looks in _optimizers(process):
-            whole = len(looks) >= _FEW and all(look.args["trainable"] and not look.args["graded"] for look in looks)
-            without = process.of("without", optimizer=which)
-            lost = without[-1].args["never"] - without[-1].args["of_models"] if without else 0
-            if whole and not any(reach.args["held"] for reach in process.of("reach")):
-                said = f"None of the {looks[0].args['trainable']} parameters that the optimizer ({looks[0].args['kind']}) holds ever has a "
-                said += f"gradient; {last.value} others have, which no optimizer holds and which never change"
-            elif lost and len(without) >= _FEW and last.args["unnamed"] < last.value:
-                said = f"{lost} parameters that the optimizer ({looks[0].args['kind']}) holds are of no model that is called; "
-                said += f"{last.value} of the model are held by no optimizer"
-            else:
-                continue
-            return Finding(
-                True,
-                f"{said} ({last.args['names']}).",
-                looks[0],
-                "Make the optimizer after the model has its final form (made anew, copied, wrapped, its head replaced).",
-                {"optimizer": which, "held": looks[0].args["held"], "not_held": last.value, "names": last.args["names"]},
-                looks=len(looks),
-            )
+        whole = len(looks) >= _FEW and all(look.args["trainable"] and not look.args["graded"] for look in looks)
+        without = process.of("without", optimizer=which)
+        lost = without[-1].args["never"] - without[-1].args["of_models"] if without else 0
+        if whole and not any(reach.args["held"] for reach in process.of("reach")):
+            said = f"None of the {looks[0].args['trainable']} parameters that the optimizer ({looks[0].args['kind']}) holds ever has a "
+            said += f"gradient; {last.value} others have, which no optimizer holds and which never change"
+        elif lost and len(without) >= _FEW and last.args["unnamed"] < last.value:
+            said = f"{lost} parameters that the optimizer ({looks[0].args['kind']}) holds are of no model that is called; "
+            said += f"{last.value} of the model are held by no optimizer"
+        else:
+            continue
+        return Finding(
+            True,
+            f"{said} ({last.args['names']}).",
+            looks[0],
+            "Make the optimizer after the model has its final form (made anew, copied, wrapped, its head replaced).",
+            {"optimizer": which, "held": looks[0].args["held"], "not_held": last.value, "names": last.args["names"]},
+            looks=len(looks),
+        )
     return Finding(False, "What the optimizers hold is what gets gradients.")
 
 
@@ -101,27 +96,26 @@ def never_updated(facts: Facts) -> Finding:
 @detector("no-gradient", "look")
 def no_gradient(facts: Facts) -> Finding:
     said = ""
-    for process in facts.processes():
-        for which, looks in _optimizers(process):
-            without = process.of("without", optimizer=which)
-            last = without[-1] if without and len(looks) >= _FEW and without[-1].value == looks[-1].value else None
-            if last is None or not last.args["never"] or not last.args["graded"]:
-                continue
-            n, names = last.args["never"], last.args["names"]
-            if last.args["before"]:
-                return Finding(
-                    True,
-                    f"{n} trainable parameters of {last.args['model'] or 'the model'} never receive a gradient, though their layers are "
-                    f"called before those that do: {names}.",
-                    without[0],
-                    "Look for what cuts the graph after them: detach(), .data, no_grad, a detour through numpy or item().",
-                    {"optimizer": which, "parameters": n, "before": last.args["before"], "names": names, "looked_at": len(looks)},
-                    looks=len(looks),
-                )
-            if last.args["called"]:
-                said = f"{n} parameters never receive a gradient ({names}): what their layers give is no part of the loss; it may be meant."
-            else:
-                said = said or f"{n} parameters never receive a gradient ({names}): their layers are not called, like an unused head's."
+    for process, which, looks in facts.by_optimizer("look"):
+        without = process.of("without", optimizer=which)
+        last = without[-1] if without and len(looks) >= _FEW and without[-1].value == looks[-1].value else None
+        if last is None or not last.args["never"] or not last.args["graded"]:
+            continue
+        n, names = last.args["never"], last.args["names"]
+        if last.args["before"]:
+            return Finding(
+                True,
+                f"{n} trainable parameters of {last.args['model'] or 'the model'} never receive a gradient, though their layers are "
+                f"called before those that do: {names}.",
+                without[0],
+                "Look for what cuts the graph after them: detach(), .data, no_grad, a detour through numpy or item().",
+                {"optimizer": which, "parameters": n, "before": last.args["before"], "names": names, "looked_at": len(looks)},
+                looks=len(looks),
+            )
+        if last.args["called"]:
+            said = f"{n} parameters never receive a gradient ({names}): what their layers give is no part of the loss; it may be meant."
+        else:
+            said = said or f"{n} parameters never receive a gradient ({names}): their layers are not called, like an unused head's."
     return Finding(None if said else False, said or "All trainable parameters that optimizers hold receive gradients.")
 
 
@@ -152,23 +146,21 @@ def missing_zero_grad(facts: Facts) -> Finding:
 
 @detector("misplaced-zero-grad", "step", "backward")
 def misplaced_zero_grad(facts: Facts) -> Finding:
-    for process in facts.processes():
-        for which in sorted({fact.args["optimizer"] for fact in process.of("look")}):
-            looks = process.of("look", optimizer=which)
-            empty = [look for look in looks if look.args["trainable"] and _is_empty(look)]
-            if len(empty) < 2 or len(empty) < len(looks):
-                continue
-            between = _cleared_before_step(process, which)
-            if between is not None:
-                return Finding(
-                    True,
-                    "The gradients were cleared between the backward pass and the optimizer's step, which had none to use, at each of the "
-                    f"{len(looks)} steps that were looked at.",
-                    between,
-                    "Call zero_grad() before the backward pass, or after the optimizer's step.",
-                    {"optimizer": which, "looked_at": len(looks)},
-                    looks=len(looks),
-                )
+    for process, which, looks in facts.by_optimizer("look"):
+        empty = [look for look in looks if look.args["trainable"] and _is_empty(look)]
+        if len(empty) < 2 or len(empty) < len(looks):
+            continue
+        between = _cleared_before_step(process, which)
+        if between is not None:
+            return Finding(
+                True,
+                "The gradients were cleared between the backward pass and the optimizer's step, which had none to use, at each of the "
+                f"{len(looks)} steps that were looked at.",
+                between,
+                "Call zero_grad() before the backward pass, or after the optimizer's step.",
+                {"optimizer": which, "looked_at": len(looks)},
+                looks=len(looks),
+            )
     return Finding(False, "The optimizer's steps had gradients to use, or it is not for a zero_grad that they had none.")
 
 
@@ -210,27 +202,25 @@ _HALF_PERIODS = 10  # of a cosine that is used as one: it comes down once
 @detector("learning-rate-zero", "step")
 def learning_rate_zero(facts: Facts) -> Finding:
     doubtful = ""
-    for process in facts.processes():
-        for which in sorted({step.args["optimizer"] for step in process.of("step")}):
-            steps = process.of("step", optimizer=which)
-            still = next((at for at in range(len(steps) - 1, -1, -1) if not steps[at].value), -1) + 1  # from here on all are 0
-            n = len(steps) - still
-            scheduled = len(process.of("scheduler", optimizer=which))
-            if n < _FEW_STILL:
-                continue
-            if still == 0 and scheduled and scheduled < _SCHEDULED:
-                doubtful = f"The learning rate was 0 in all {n} steps, at the beginning of a schedule: the run ended before it could rise."
-                continue
-            if still and (n < _TAIL or n < _TAIL_SHARE * len(steps)):
-                continue
-            when = "in every step" if still == 0 else f"in the last {n} of {len(steps)} steps"
-            return Finding(
-                True,
-                f"The learning rate of optimizer {which} was 0 {when}: they change nothing.",
-                steps[still],
-                "Look at the schedule: its length, its warm-up (integer division?), whether it steps by batch or by epoch.",
-                {"optimizer": which, "steps": len(steps), "at_zero": n, "scheduler_steps": scheduled},
-            )
+    for process, which, steps in facts.by_optimizer("step"):
+        still = next((at for at in range(len(steps) - 1, -1, -1) if not steps[at].value), -1) + 1  # from here on all are 0
+        n = len(steps) - still
+        scheduled = len(process.of("scheduler", optimizer=which))
+        if n < _FEW_STILL:
+            continue
+        if still == 0 and scheduled and scheduled < _SCHEDULED:
+            doubtful = f"The learning rate was 0 in all {n} steps, at the beginning of a schedule: the run ended before it could rise."
+            continue
+        if still and (n < _TAIL or n < _TAIL_SHARE * len(steps)):
+            continue
+        when = "in every step" if still == 0 else f"in the last {n} of {len(steps)} steps"
+        return Finding(
+            True,
+            f"The learning rate of optimizer {which} was 0 {when}: they change nothing.",
+            steps[still],
+            "Look at the schedule: its length, its warm-up (integer division?), whether it steps by batch or by epoch.",
+            {"optimizer": which, "steps": len(steps), "at_zero": n, "scheduler_steps": scheduled},
+        )
     return Finding(None, doubtful) if doubtful else Finding(False, "Learning rates were above 0, but for a few steps at most.")
 
 

@@ -1,7 +1,7 @@
-"""What is seldom asked of many tensors at once: whether they are finite, zero, or have changed; one wait for a device each time.
+"""What ``--checks`` reads of tensors, datasets and batches; of many tensors at once, with one wait for a device each time.
 
-Changes nothing: no graph, no random number, no hook or mode of the program is called. Of tensors that are not plain (sharded over ranks,
-sparse, quantized, of a subclass), and of those whose memory is freed, nothing is said.
+Nothing of the program's own is called, no graph, random number, hook or mode sees it, and nothing is changed: what cannot be known so is
+left out, as are tensors that are not plain (sharded over ranks, sparse, quantized, of a subclass), and those whose memory is freed.
 """
 
 from __future__ import annotations
