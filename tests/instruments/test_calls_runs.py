@@ -79,7 +79,7 @@ def test_the_list_says_what_would_be_recorded_and_runs_nothing(tmp_path: Path) -
         ended = where.voirkit(*words)
         assert ended.code == 0
     assert ended.out == "mine\n  Thing.work\n  look\n"
-    assert "2 functions would be recorded, 0 can not be" in ended.err
+    assert "2 functions would be recorded, 0 cannot be" in ended.err
     assert not (tmp_path / "run").exists()
 
 

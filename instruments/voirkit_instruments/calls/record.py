@@ -169,7 +169,7 @@ def print_list(parser: Any, options: Any) -> NoReturn:
         lines[one.category].append(f"  {one.name}{in_c}{why}")
     for category in sorted(lines):
         print(category, *sorted(lines[category]), sep="\n")
-    say_as_it_is(f"{len(listed) - len(skipped)} functions would be recorded, {len(skipped)} can not be.\n")
+    say_as_it_is(f"{len(listed) - len(skipped)} functions would be recorded, {len(skipped)} cannot be.\n")
     raise SystemExit(0)
 
 
@@ -183,6 +183,6 @@ def _import(name: str) -> None:
         except ModuleNotFoundError as exc:
             if exc.name == module:
                 return  # a class or function
-            raise CommandLineError(f"it can not be imported: {exc}.", where=f"--calls {name}") from exc
+            raise CommandLineError(f"it cannot be imported: {exc}.", where=f"--calls {name}") from exc
         except Exception as exc:
-            raise CommandLineError(f"it can not be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}") from exc
+            raise CommandLineError(f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}") from exc

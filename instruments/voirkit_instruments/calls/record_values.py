@@ -221,7 +221,7 @@ class CallRecords:
                     raise
                 if not self._failed:
                     self._failed = True
-                    self._warn(f"calls: something of a call could not be recorded ({type(exc).__name__}: {exc}); this is told once.")
+                    self._warn(f"calls: something of a call could not be recorded ({type(exc).__name__}: {exc}); this is reported once.")
                 return 0
 
         return guarded

@@ -403,7 +403,7 @@ def ranks_diverge(facts: Facts) -> Finding:
         return Finding(None, "The ranks hold no parameters that could be compared, or not the same: each may have a part of the model.")
     apart = [of_ranks for of_ranks in alike if _distance(of_ranks) > _APART]
     if not apart:
-        return Finding(False, f"The parameters of {len(facts.ranks)} ranks were alike at {len(alike)} steps that were looked at.")
+        return Finding(False, f"The parameters of {len(facts.ranks)} ranks were alike at {len(alike)} steps that were examined.")
     parallel = {fact.rank for fact in facts.of("parallel")}
     if len(parallel) < len(facts.ranks):
         if facts.has("collective"):

@@ -279,7 +279,7 @@ def graph_kept(facts: Facts) -> Finding:
             if len(kept) >= LEAST_LOOKS and kept[-1] is looks[-1]:
                 return Finding(
                     True,
-                    f"The graphs of earlier steps are still alive when the next are made ({most} at once, of those looked at): "
+                    f"The graphs of earlier steps are still alive when the next are made ({most} at once, of those examined): "
                     "memory grows with each step.",
                     kept[0],
                     "Keep numbers, not tensors with a history: total += loss.item(), or loss.detach() where that would wait for a device.",

@@ -64,7 +64,7 @@ def foreign_parameters(facts: Facts) -> Finding:
 @detector("never-updated", "look", "reach")
 def never_updated(facts: Facts) -> Finding:
     if foreign_parameters.decide(facts).found:
-        return Finding(None, "An optimizer holds parameters of another model, which is told of for itself.")
+        return Finding(None, "An optimizer holds parameters of another model, which is reported on its own.")
     doubtful = ""
     for process in facts.processes():
         unheld = process.of("unheld")
@@ -133,7 +133,7 @@ def missing_zero_grad(facts: Facts) -> Finding:
                 return Finding(
                     True,
                     f"New gradients were added to those that the step before had used, which nobody had cleared, at {len(kept)} of "
-                    f"{len(kept) + len(since)} steps that were looked at since ({steps} in all).",
+                    f"{len(kept) + len(since)} steps that were examined since ({steps} in all).",
                     at,
                     "Call optimizer.zero_grad() before each backward pass (with gradient accumulation: after each step).",
                     {"optimizer": which, "looked_at": len(kept) + len(since), "cleared": len(since)},
@@ -141,7 +141,7 @@ def missing_zero_grad(facts: Facts) -> Finding:
                 )
     if not looked:
         return Finding(None, "No two steps of an optimizer with a backward pass between them were seen.")
-    return Finding(False, f"Gradients were cleared between steps ({looked} times looked at).")
+    return Finding(False, f"Gradients were cleared between steps (examined {looked} times).")
 
 
 @detector("misplaced-zero-grad", "step", "backward")
@@ -155,7 +155,7 @@ def misplaced_zero_grad(facts: Facts) -> Finding:
             return Finding(
                 True,
                 "The gradients were cleared between the backward pass and the optimizer's step, which had none to use, at each of the "
-                f"{len(looks)} steps that were looked at.",
+                f"{len(looks)} steps that were examined.",
                 between,
                 "Call zero_grad() before the backward pass, or after the optimizer's step.",
                 {"optimizer": which, "looked_at": len(looks)},

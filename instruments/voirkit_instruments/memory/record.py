@@ -122,7 +122,7 @@ class MemorySnapshot:
             history.end(os.path.join(self._ov.run_dir, FOLDER, name))
             self._ov.summary.setdefault("memory", {})["snapshot"] = f"{FOLDER}/{name}"
         except Exception as exc:
-            self._ov.warn(f"--memory-snapshot: the history of allocations can not be written ({type(exc).__name__}: {exc}).")
+            self._ov.warn(f"--memory-snapshot: the history of allocations cannot be written ({type(exc).__name__}: {exc}).")
 
 
 @instrument_definition

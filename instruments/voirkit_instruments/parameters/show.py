@@ -77,7 +77,8 @@ def _number(value: float | None) -> str:
 def _facts(parameters: Mapping[str, Any]) -> Iterator[Block]:
     """How many there are and who steps them; what is not as it should be; a line each."""
     steps = ", ".join(f"{one['class']} {one['steps']:,} steps" for one in parameters["optimizers"])
-    yield Text(f"{len(parameters['layers']):,} parameters   {steps}   each looked at every {parameters['every']} steps", "parameters")
+    n = len(parameters["layers"])
+    yield Text(f"{n:,} parameters   {steps}   each recorded in full every {parameters['every']} steps", "parameters")
     broken = parameters["not_finite"]
     if broken is not None:
         yield Text(f"{broken['what']} of {broken['name']} first, in step {broken['step']}", "not finite", strong=True, mood="bad")
