@@ -20,7 +20,7 @@ from conftest import CLEAN, Ended, Place
 
 from voirkit import probing
 from voirkit.probes.selector.catalogue import catalogue
-from voirkit.probes.selector.check import check
+from voirkit.probes.selector.check import check_all
 from voirkit.probes.selector.grammar import parse
 from voirkit.probes.selector.suggestions import offers
 
@@ -129,7 +129,7 @@ def test_every_selector_passes_the_check_of_a_run(file: Path) -> None:
     selectors = [selector for one in offers(found) for offer in one.offers for selector in offer.selectors]
     assert len(selectors) > 20
     for selector in selectors:
-        check(parse(selector, ""), found, file.name)
+        check_all(parse(selector, ""), found, file.name)
 
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *STDLIB], ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -59,7 +59,7 @@ class Patches:
         return [_name(owner, name) for owner, name in self._wrapped] + list(self._around)
 
     def around(self, name: str, function: object, around: Around, qualname: str | None = None) -> bool:
-        """Do something around the body of a function. Its decorators are looked through, but for those that ``around`` can not do without.
+        """Do something around the body of a function. Its decorators are looked through, but for those that ``around`` cannot do without.
 
         Args:
             name: What it is called in the table.
@@ -84,7 +84,7 @@ class Patches:
             self.table[name] = str(exc)
             return False
         except Exception as exc:  # source that is not what any version of python or torch has
-            self.table[name] = f"can not be compiled again ({type(exc).__name__})"
+            self.table[name] = f"cannot be compiled again ({type(exc).__name__})"
             return False
         if weave.code_of(function) is not code:
             self._around[name] = (function, around)

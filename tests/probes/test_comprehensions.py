@@ -17,7 +17,7 @@ import pytest
 
 from voirkit import SelectorError, probing
 from voirkit.probes.selector.catalogue import catalogue
-from voirkit.probes.selector.check import check
+from voirkit.probes.selector.check import check_all
 from voirkit.probes.selector.grammar import parse
 from voirkit.probes.selector.suggestions import offers
 
@@ -171,7 +171,7 @@ def test_all_variables_are_those_of_the_function_itself() -> None:
     assert events("f > $v", assigned, [1, 2])[1:3] == [{"v": [1, 2]}, {"v": 3}]
 
 
-# What can not be had
+# What cannot be had
 
 
 def test_one_is_not_shown_where_it_has_no_value() -> None:
@@ -206,10 +206,10 @@ def test_none_can_be_replaced() -> None:
 def test_the_check_before_the_run_says_the_same(selector: str, refused: str) -> None:
     script = catalogue("def f(n):\n    return [[j for j in i] for i in n]\n", "main.py")
     if not refused:
-        check(parse(selector, "here"), script, "main.py")
+        check_all(parse(selector, "here"), script, "main.py")
         return
     with pytest.raises(SelectorError, match=refused):
-        check(parse(selector, "here"), script, "main.py")
+        check_all(parse(selector, "here"), script, "main.py")
 
 
 def test_they_are_offered_unless_the_name_means_something_else() -> None:

@@ -91,7 +91,7 @@ def test_a_new_version_without_source_is_told(home: ModuleType, cell: Cell, told
         home.f(1)
     assert seen == []
     assert len(told) == 1
-    assert "f (<made>:1) was defined while the probe was on, and is not watched: it can not be probed: its source is not there" in told[0]
+    assert "f (<made>:1) was defined while the probe was on, and is not watched: it cannot be probed: its source is not there" in told[0]
 
 
 def test_a_function_that_somebody_still_holds_is_found_out_at_the_end(home: ModuleType, cell: Cell, told: list[str]) -> None:

@@ -291,7 +291,7 @@ def test_an_attribute_whose_value_only_code_of_the_program_knows_is_told(monkeyp
 
 
 def test_an_attribute_that_is_unpacked_to_can_not_be_replaced() -> None:
-    words = r"adds \(.*\) can not be probed for 'box.x' to replace it: line \d+ sets it where a tap sees it only afterwards"
+    words = r"adds \(.*\) cannot be probed for 'box.x' to replace it: line \d+ sets it where a tap sees it only afterwards"
     with pytest.raises(SelectorError, match=words), probing("adds > box.x", env={"adds": adds}, overridable=True):
         pass
 

@@ -99,4 +99,4 @@ print(seen)
 def test_functions_that_the_collector_does_not_list_after_a_freeze_are_told(place: Place) -> None:
     ended = place.write(main=FREEZES).python("main.py")
     assert ended.out.splitlines() == ["[{'b': 2}]", "[{'b': 2}]"]
-    assert ended.err.count("after gc.freeze() functions that a function has made can not be found") == 1
+    assert ended.err.count("after gc.freeze() functions that a function has made cannot be found") == 1

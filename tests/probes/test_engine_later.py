@@ -228,6 +228,6 @@ def test_one_of_several_definitions_that_can_not_be_probed_is_told_by_its_name(p
     )
     done = place.voirkit("main.py")
     assert (done.code, done.out) == (0, "start\n{'#yield': 3}\n")
-    said = "voirfile.py:2: selector '//f > #yield': //f can not be probed for '#yield': 'yield from' hands values through (line 8)"
+    said = "voirfile.py:2: selector '//f > #yield': //f cannot be probed for '#yield': 'yield from' hands values through (line 8)"
     assert said in done.err
     assert "CanNot" not in done.err

@@ -150,8 +150,8 @@ FORMS = [
     ("f a", "an operator is missing before 'a'"),
     ("f(x)y", "an operator is missing before 'y'"),
     ("a >> b", "'>>' is not part of the language"),
-    ("//train_epoch > settings[rate]", "settings[rate]': an index can not be probed"),
-    ("f > d['k']", "an index can not be probed"),
+    ("//train_epoch > settings[rate]", "settings[rate]': an index cannot be probed"),
+    ("f > d['k']", "an index cannot be probed"),
     ("{out}", "'{' has no meaning"),
     ("f > %", "'%' has no meaning"),
     ('f > x="s"', "single quotes"),
@@ -159,8 +159,8 @@ FORMS = [
     ("", "selector '': it is empty"),
     (" \n ", "it is empty"),
     ("f > x, f > y", "each selector as an argument of its own"),
-    ("f(x ~ lambda: 3) > a", "it can not be read"),
-    ("f > (x, y)", "it can not be read"),
+    ("f(x ~ lambda: 3) > a", "it cannot be read"),
+    ("f > (x, y)", "it cannot be read"),
     ("f > x=1e-3", "'1e-3' is not a value"),
 ]
 

@@ -9,16 +9,16 @@ from selecting import MAIN, SCRIPT, WHERE, message
 
 from voirkit.errors import SelectorError
 from voirkit.probes.selector.catalogue import catalogue
-from voirkit.probes.selector.check import check, check_all
+from voirkit.probes.selector.check import check_all
 from voirkit.probes.selector.grammar import parse
 
 # Functions of the script
 
 
 def test_a_selector_that_matches_gives_the_place_of_its_function() -> None:
-    assert check(parse("//train_epoch(batch) > loss", WHERE), SCRIPT, "main.py") == "main.py:13"
-    assert check(parse("//Trainer/run() as r", WHERE), SCRIPT, "main.py") == "main.py:8"
-    assert check(parse("//outer > //outer/inner > deep", WHERE), SCRIPT, "main.py") == "main.py:25"
+    assert check_all(parse("//train_epoch(batch) > loss", WHERE), SCRIPT, "main.py") == "main.py:13"
+    assert check_all(parse("//Trainer/run() as r", WHERE), SCRIPT, "main.py") == "main.py:8"
+    assert check_all(parse("//outer > //outer/inner > deep", WHERE), SCRIPT, "main.py") == "main.py:25"
 
 
 KNOWN = ["batch", "loss", "step", "range", "LIMIT", "#loop_step", "#endloop_step", "#enter", "#error", "$x"]
@@ -26,7 +26,7 @@ KNOWN = ["batch", "loss", "step", "range", "LIMIT", "#loop_step", "#endloop_step
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_parameters_variables_loops_and_names_that_are_read_are_known(name: str) -> None:
-    assert check(parse(f"//train_epoch > {name}", WHERE), SCRIPT, "main.py") == "main.py:13"
+    assert check_all(parse(f"//train_epoch > {name}", WHERE), SCRIPT, "main.py") == "main.py:13"
 
 
 def test_an_unknown_variable_is_told_with_all_and_the_nearest() -> None:
@@ -107,23 +107,23 @@ def test_every_function_of_a_selector_is_checked() -> None:
 
 def test_any_of_the_definitions_that_can_be_live_will_do() -> None:
     script = catalogue("if a:\n    def f():\n        x = 1\nelse:\n    def f():\n        y = 1\n", "main.py")
-    assert check(parse("//f > x", WHERE), script, "main.py") == "main.py:2"
-    assert check(parse("//f > y", WHERE), script, "main.py") == "main.py:5"
+    assert check_all(parse("//f > x", WHERE), script, "main.py") == "main.py:2"
+    assert check_all(parse("//f > y", WHERE), script, "main.py") == "main.py:5"
     with pytest.raises(SelectorError, match="has no variable 'z'"):
-        check(parse("//f > z", WHERE), script, "main.py")
+        check_all(parse("//f > z", WHERE), script, "main.py")
 
 
 def test_long_lists_are_cut() -> None:
     body = "".join(f"    v{i:02} = {i}\n" for i in range(40))
     script = catalogue(f"def f():\n{body}", "main.py")
     with pytest.raises(SelectorError, match=r"v18, v19 and 20 more\.") as caught:
-        check(parse("//f > w", WHERE), script, "main.py")
+        check_all(parse("//f > w", WHERE), script, "main.py")
     assert "v20" not in str(caught.value)
 
 
 def test_a_script_without_functions_is_told_so() -> None:
     with pytest.raises(SelectorError, match=r"flat.py has no function 'f'.\n  It has no functions."):
-        check(parse("//f > x", WHERE), catalogue("x = 1", "flat.py"), "flat.py")
+        check_all(parse("//f > x", WHERE), catalogue("x = 1", "flat.py"), "flat.py")
 
 
 def test_without_a_script_its_functions_are_left_unchecked() -> None:
@@ -151,7 +151,7 @@ def library(tmp_path, monkeypatch):
 
 
 def about(selector: str, script: str = MAIN) -> str | None:
-    return check(parse(selector, WHERE), catalogue(script, "main.py"), "main.py")
+    return check_all(parse(selector, WHERE), catalogue(script, "main.py"), "main.py")
 
 
 def test_a_function_of_a_module_is_checked_without_importing_it(library) -> None:
@@ -215,7 +215,7 @@ def test_a_module_in_the_place_of_a_function_is_told(library) -> None:
 
 
 def test_a_module_that_does_not_parse_is_told(library) -> None:
-    with pytest.raises(SelectorError, match=r"the source of 'lab.torn' can not be read"):
+    with pytest.raises(SelectorError, match=r"the source of 'lab.torn' cannot be read"):
         about("/lab.torn/f > x")
 
 
@@ -223,7 +223,7 @@ def test_the_script_under_its_module_name_is_told(library) -> None:
     (library / "main.py").write_text(MAIN)
     script = catalogue(MAIN, str(library / "main.py"))
     with pytest.raises(SelectorError, match=r"would import main.py a second time[\s\S]*Write '//train_epoch'"):
-        check(parse("/main/train_epoch > loss", WHERE), script, "main.py")
+        check_all(parse("/main/train_epoch > loss", WHERE), script, "main.py")
 
 
 def test_modules_can_be_left_unchecked() -> None:

@@ -20,7 +20,7 @@ from selecting import WHERE, message
 from voirkit import probing
 from voirkit.errors import SelectorError
 from voirkit.probes.selector.catalogue import catalogue
-from voirkit.probes.selector.check import check
+from voirkit.probes.selector.check import check_all
 from voirkit.probes.selector.grammar import parse
 
 CALL = "\ndef call(n):\n    return f(n)\n"
@@ -150,7 +150,7 @@ def test_the_check_accepts_it(reference: str, source: str, values: list[Any]) ->
     script = catalogue(source, "main.py")
     function = script.find(tuple(reference.split("/")))
     assert function is not None
-    assert check(parse(f"//{reference} > v", WHERE), script, "main.py") == f"main.py:{function.line}"
+    assert check_all(parse(f"//{reference} > v", WHERE), script, "main.py") == f"main.py:{function.line}"
 
 
 @set_in_a_program
@@ -207,7 +207,7 @@ THINGS = [
 
 @pytest.mark.parametrize(("asked", "source"), THINGS)
 def test_the_event_has_the_very_object(module: Writer, asked: str, source: str) -> None:
-    assert check(parse(f"//f > {asked}", WHERE), catalogue(source, "main.py"), "main.py") == "main.py:1"
+    assert check_all(parse(f"//f > {asked}", WHERE), catalogue(source, "main.py"), "main.py") == "main.py:1"
     name = module(source)
     f = imported(name).f
     before = f(3)
@@ -287,7 +287,7 @@ ELSE = [
 def test_hash_variables_attributes_and_all_variables_are_seen(
     module: Writer, reference: str, asked: str, source: str, values: list[Any]
 ) -> None:
-    check(parse(f"//{reference} > {asked}", WHERE), catalogue(source, "main.py"), "main.py")
+    check_all(parse(f"//{reference} > {asked}", WHERE), catalogue(source, "main.py"), "main.py")
     name = module(source)
     f = imported(name).f
     expected = f(3)
@@ -305,7 +305,7 @@ def test_hash_variables_attributes_and_all_variables_are_seen(
 
 def test_a_comprehension_s_variable_is_refused_where_it_has_no_value() -> None:
     assert message("//silent(k) > seen") == (
-        "voirfile.py:7: selector '//silent(k) > seen': silent (main.py:20) can not be probed for 'seen' together with 'k': "
+        "voirfile.py:7: selector '//silent(k) > seen': silent (main.py:20) cannot be probed for 'seen' together with 'k': "
         "that is a variable of a comprehension (line 21), and has no value there."
     )
 
@@ -328,12 +328,12 @@ REFUSED = [
     (
         "K/g > self.x",
         "class K:\n    def g(self, n):\n        self.x = 1\n        return [1 for self.x in n]",
-        "K.g (main.py:2) can not be probed for 'self.x': a comprehension sets it (line 4), where no tap can see it.",
+        "K.g (main.py:2) cannot be probed for 'self.x': a comprehension sets it (line 4), where no tap can see it.",
     ),
     (
         "f > v",
         f"def f(n):\n    v = {' + '.join(['n'] * 2500)}",
-        "f (main.py:1) can not be probed: it stands too deep in its source, or the program in its calls, for Python to compile it with taps.",
+        "f (main.py:1) cannot be probed: it stands too deep in its source, or the program in its calls, for Python to compile it with taps.",
     ),
     ("f > #yield", "f = lambda n: n", "f (main.py:1) has no 'yield'."),
     ("f > v", "def f(n):\n    v: int", "f (main.py:1) never sets 'v'."),
@@ -346,11 +346,11 @@ REFUSED = [
 @pytest.mark.parametrize(("selector", "source", "words"), REFUSED)
 def test_what_is_not_there_is_refused_before_anything_runs(selector: str, source: str, words: str) -> None:
     with pytest.raises(SelectorError) as caught:
-        check(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
+        check_all(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
     assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': {words}"
 
 
-AT_ITS_END = "a lambda (line 1) has no place for a tap that an exception can not pass by."
+AT_ITS_END = "a lambda (line 1) has no place for a tap that an exception cannot pass by."
 UNSEEN = [
     ("f > #yield", "def f(n):\n    yield n\n    yield from n", "for '#yield': 'yield from' hands values through (line 3), where no tap can see it."),
     ("f > #receive", "def f(n):\n    v = yield from n", "for '#receive': 'yield from' hands values through (line 2), where no tap can see it."),
@@ -369,7 +369,7 @@ def test_what_no_tap_can_see_is_refused_by_name_and_line(module: Writer, selecto
     code = function.__code__
     with pytest.raises(SelectorError) as caught, probing(f"/{name}/{selector}", env={}):
         pass
-    assert f"can not be probed {words}" in str(caught.value)
+    assert f"cannot be probed {words}" in str(caught.value)
     assert function.__code__ is code
 
 
@@ -378,15 +378,15 @@ def test_a_run_with_such_a_probe_ends_before_the_script_starts(place: Place, sel
     place.write(main=f"{source}\nprint('started')\n", voirfile=f"def instrument_x(ov):\n    ov.probe('//{selector}').print()\n")
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (2, "")
-    assert f"voirkit: voirfile.py:2: selector '//{selector}': {selector[0]} (main.py:1) can not be probed {words}" in ended.err
+    assert f"voirkit: voirfile.py:2: selector '//{selector}': {selector[0]} (main.py:1) cannot be probed {words}" in ended.err
     assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(("selector", "source", "words"), UNSEEN)
 def test_what_no_tap_can_see_is_refused_by_the_check_alone(selector: str, source: str, words: str) -> None:
     with pytest.raises(SelectorError) as caught:
-        check(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
-    assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': f (main.py:1) can not be probed {words}"
+        check_all(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
+    assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': f (main.py:1) cannot be probed {words}"
 
 
 KINDS = [

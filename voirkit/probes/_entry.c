@@ -41,7 +41,7 @@ typedef struct watch {
 } watch;
 
 typedef struct site {
-    PyObject *ref; /* a weak reference, or the callable itself where that can not be */
+    PyObject *ref; /* a weak reference, or the callable itself where that cannot be */
     PyObject *callable; /* compared only */
     watch *first;
     vectorcallfunc before, bound_before; /* NULL: that of a builtin that has none */

@@ -72,9 +72,9 @@ class Around:
         value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
         plain: Expressions; the first that can be evaluated in the function's module is asked at each call, and nothing is done around the
             body where it is true.
-        unasked: The module can not tell whether torch.compile looks at the function: it leaves it alone, or, where it must not
+        unasked: The module cannot tell whether torch.compile looks at the function: it leaves it alone, or, where it must not
             (``fullgraph=True``), compiles it as without this.
-        leave_with: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they can not be had.
+        leave_with: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they cannot be had.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Around:
             qualname: Where it is defined, if its ``__qualname__`` does not tell (``functools.wraps``); python 3.10 needs it.
 
         Raises:
-            NoSource: It can not be made.
+            NoSource: It cannot be made.
         """
         old = weave.code_of(function)
         known = _layers.get(id(old))
@@ -144,7 +144,7 @@ class Around:
             What each marker stands for.
 
         Raises:
-            NoSource: It can not be.
+            NoSource: It cannot be.
         """
         self._check(code)
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
@@ -211,7 +211,7 @@ def _stacked(own: CodeType, names: dict[str, Any], qualname: str, arounds: tuple
     """A function's code with all of these around its body, the first innermost; each time the same.
 
     Raises:
-        NoSource: It can not be made.
+        NoSource: It cannot be made.
     """
     outermost = arounds[-1]
     key = (id(own), *map(id, arounds[:-1]))

@@ -294,7 +294,7 @@ _op: Any = opmap.get  # of names that only 3.11 has
 
 
 class NotRewritable(Exception):
-    """Code that this can not be done to; the message says why, as the end of a sentence."""
+    """Code that this cannot be done to; the message says why, as the end of a sentence."""
 
 
 def parameters(code: CodeType) -> int:
@@ -303,7 +303,7 @@ def parameters(code: CodeType) -> int:
 
 
 def why_not_rewritable(code: CodeType) -> str:
-    """Why some code can not be entered, if it can not; the end of a sentence."""
+    """Why some code cannot be entered, if it cannot; the end of a sentence."""
     if code.co_flags & _GENERATES:
         return "is a generator or async, which is entered later than it is called"
     return "has too many parameters" if parameters(code) > MOST_PARAMETERS else ""
@@ -323,7 +323,7 @@ def with_call_hooks(
     None of these may raise.
 
     Raises:
-        CanNotEnter: It can not be made.
+        CanNotEnter: It cannot be made.
     """
     raw = code.co_code
     ops = raw[::2]

@@ -14,7 +14,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from voirkit.descriptors import identity
@@ -378,8 +378,3 @@ def _anonymous_file(size: int) -> int:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, size)
     return fd
-
-
-def uplinks_of(relays: Sequence[Relay]) -> list[Uplink]:
-    """The ways that relays use, each once."""
-    return list({id(relay.uplink): relay.uplink for relay in relays}.values())

@@ -22,7 +22,6 @@ from voirkit.probes.selector.grammar import Element, Node, Parsed, ParsedFunctio
 from voirkit.probes.source import CHANGED, NoSource, sets
 from voirkit.probes.tap_emitter import Unobservable
 from voirkit.probes.taps import LocalListener, NeedsMemory, Outlet, may_need_memory, off
-from voirkit.probes.weave import Path
 from voirkit.streams import is_from_handler
 
 TYPE_CHECKING = False
@@ -36,7 +35,7 @@ UNSEEN = (
     "Make the probe after that."
 )
 FROZEN = (
-    "after gc.freeze() functions that a function has made can not be found: those made before are not watched, "
+    "after gc.freeze() functions that a function has made cannot be found: those made before are not watched, "
     "and those that are watched keep their taps, which do nothing any more, when the probe ends."
 )
 AnyListener = LocalListener | MemoryListener
@@ -69,7 +68,7 @@ class Engine:
         self.missing: set[str] = set()
         self._complain, self._may_wait, self._scope = complain, may_wait, scope
         self._attached: list[tuple[ref[FunctionType], AnyListener]] = []
-        self._hosts: list[tuple[weave.Patch, Path, AnyListener]] = []
+        self._hosts: list[weave.Prepared] = []
         self._bound: set[Node] = set()
         self._followers: list[tuple[RedefinitionWatch, AnyListener]] = []
         self._listeners: list[AnyListener] = []
@@ -92,16 +91,15 @@ class Engine:
         """Start watching.  What is not defined yet is watched as soon as it is.
 
         Raises:
-            SelectorError: A function can not be watched, or has no such variable.
+            SelectorError: A function cannot be watched, or has no such variable.
         """
         with weave.lock:
-            ready: list[tuple[weave.Patch, Path, AnyListener]] = []
+            ready: list[weave.Prepared] = []
             for rule in self.rules:
                 ready += self._ready(rule)
             try:
-                for patch, path, listener in ready:
-                    self._attach(patch, path, listener)
-                    self._follow(None if path else patch.function(), listener)
+                for prepared in ready:
+                    self._attach(prepared)
             except NoSource as exc:
                 self.off()
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
@@ -109,7 +107,7 @@ class Engine:
                 modules.add(order)
         self._scope = {}  # the objects in it are the program's, to live and die
 
-    def _ready(self, rule: Rule) -> list[tuple[weave.Patch, Path, AnyListener]]:
+    def _ready(self, rule: Rule) -> list[weave.Prepared]:
         """All that is to be attached for a rule, tried."""
         before = len(self._listeners), len(self._memories), len(self._orders)
         try:
@@ -120,7 +118,7 @@ class Engine:
         self._memories.append(memory)
         return [t for node in rule.nodes for t in self._ready_node(node, MemoryListener(memory, node))]
 
-    def _ready_node(self, node: Node, listener: AnyListener) -> list[tuple[weave.Patch, Path, AnyListener]]:
+    def _ready_node(self, node: Node, listener: AnyListener) -> list[weave.Prepared]:
         function = node.function
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
@@ -154,10 +152,10 @@ class Engine:
                 self._bound.add(node)
                 self._bind(node, found)
                 listener.names = [*listener.names, *(e.name for e in node.elements if e.name)]
-        return [self._tried(node, listener, found)]
+        return [self._prepared(node, listener, found)]
 
     def _ready_top(self, node: Node) -> None:
-        """The top level of a module gets its taps when the module is compiled: it can not have run yet."""
+        """The top level of a module gets its taps when the module is compiled: it cannot have run yet."""
         function = node.function
         if node.rule.total or may_need_memory(node):
             raise function.wrong("at the top level only variables and one loop can be captured together.")
@@ -167,7 +165,7 @@ class Engine:
             self._check_source(node)
         self.missing.add(function.reference)
 
-    def _tried(self, node: Node, listener: AnyListener, found: live_functions.Target) -> tuple[weave.Patch, Path, AnyListener]:
+    def _prepared(self, node: Node, listener: AnyListener, named: live_functions.Target) -> weave.Prepared:
         """Weave, without putting it in place.
 
         Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any
@@ -175,18 +173,18 @@ class Engine:
         """
         problem: Exception | None = None
         target: FunctionType | None = None
-        candidates = found.functions if all(e.name for e in node.elements) else found.functions[::-1]
-        for function in [found.host] if found.host is not None else candidates:
+        candidates = named.functions if all(e.name for e in node.elements) else named.functions[::-1]
+        for function in [named.host] if named.host is not None else candidates:
             listener.hit.clear()
             try:
-                patch = weave.prepare(function, found.path, listener)
+                prepared = weave.prepare(function, named.path, listener)
             except (NoSource, Unobservable) as exc:
                 problem, target = problem or exc, target or function
                 continue
             lacking = self._lacking(node, listener)
             if lacking is None:
-                self._tell_never_set(node, listener, function)
-                return patch, found.path, listener
+                self._report_never_set(node, listener, function)
+                return prepared
             target = target or function
         raise self._wrong(node, target, problem)
 
@@ -197,7 +195,7 @@ class Engine:
                 return element
         return None
 
-    def _tell_never_set(self, node: Node, listener: AnyListener, function: FunctionType) -> None:
+    def _report_never_set(self, node: Node, listener: AnyListener, function: FunctionType) -> None:
         """A variable that is only declared (``x: int``) is there, so that it may be named; but nothing will come."""
         for element, kinds in listener.hit.items():
             if kinds <= NEVER_ASSIGNED:
@@ -218,29 +216,31 @@ class Engine:
             kind = target.owner if isinstance(target.owner, type) else type(target.owner)
             method = node.function.path[-1] if hasattr(kind, node.function.path[-1]) else code.co_name
             raise node.function.wrong(
-                f"{_label(target.functions[0])} {how}, so that its calls on this object can not be told from others.",
+                f"{_label(target.functions[0])} {how}, so that its calls on this object cannot be told from others.",
                 f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
             )
         if all(e.name != name or e.check is None for e in node.elements):
             node.elements.append(Element(name, name if target.is_shown else f"/{name}", 0, None, identity_check(target.owner), None))
 
-    def _attach(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
-        self._attached.append((weave.attach(patch, path, listener), listener))
-        if path:
-            self._hosts.append((patch, path, listener))
-            self._attach_inner(patch, path, listener)
+    def _attach(self, prepared: weave.Prepared) -> None:
+        self._attached.append((weave.attach(prepared), prepared.listener))
+        if prepared.path:
+            self._hosts.append(prepared)
+            self._attach_inner(prepared)
+        else:
+            self._follow(prepared.patch.function(), prepared.listener)
 
-    def _attach_inner(self, patch: weave.Patch, path: Path, listener: AnyListener) -> None:
+    def _attach_inner(self, host: weave.Prepared) -> None:
         """Functions that were already made inside the host."""
-        self._tell_frozen(listener)
-        for function in list(weave.functions_made_at(patch, path, listener)):
+        self._report_frozen(host.listener)
+        for function in list(weave.functions_made_at(host)):
             try:
-                inner = weave.prepare(function, (), listener)
+                inner = weave.prepare(function, (), host.listener)
             except (NoSource, Unobservable):
                 continue
-            self._attach(inner, (), listener)
+            self._attached.append((weave.attach(inner), host.listener))
 
-    def _tell_frozen(self, listener: AnyListener) -> None:
+    def _report_frozen(self, listener: AnyListener) -> None:
         if weave.is_frozen():
             self._complain(listener.node.function.wrong(FROZEN))
 
@@ -255,8 +255,8 @@ class Engine:
                 modules.remove(order)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
-            for _, _, listener in self._hosts:
-                self._tell_frozen(listener)
+            for host in self._hosts:
+                self._report_frozen(host.listener)
             if self._hosts or any(order.made for order, _ in self._orders):
                 weave.restore_functions(self._listeners)
             self._attached.clear()
@@ -277,7 +277,7 @@ class Engine:
                 except NoSource as exc:  # with the taps of others
                     self._complain(self.rules[0].parsed.focus.wrong(f"the function {exc}"))
                 for host in self._hosts if heard else ():  # what they made while nobody listened has no taps
-                    self._attach_inner(*host)
+                    self._attach_inner(host)
 
     def divert(self, emit: Callable[[Any], None]) -> None:
         """In a forked child: send events to another function, if anybody listened; weaves nothing, since another thread may have been."""
@@ -316,9 +316,7 @@ class Engine:
                         self._attached.append((ref(function), listener))
                         self._follow(function, listener)
                         return
-                patch, path, _ = self._tried(node, listener, found)
-                self._attach(patch, path, listener)
-                self._follow(None if path else patch.function(), listener)
+                self._attach(self._prepared(node, listener, found))
             except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, Unobservable):
                 self._complain(node.function.wrong(f"'{node.function.reference}' is not there, now that its module has run."))
             except Exception as exc:  # this stands in the middle of an import
@@ -349,9 +347,9 @@ class Engine:
                 self._attached.append((ref(function), listener))
                 return
             listener.hit.clear()
-            patch = weave.prepare(function, (), listener)
+            prepared = weave.prepare(function, (), listener)
             if self._lacking(listener.node, listener) is None:
-                self._attach(patch, (), listener)
+                self._attach(prepared)
                 return
             check.check_function(listener.node.function, function)
             self._complain(self._not_watched(function, listener))
@@ -397,7 +395,7 @@ class Engine:
     # errors
 
     def _wrong(self, node: Node, target: FunctionType | None, problem: Exception | None = None) -> SelectorError:
-        """Why a function can not be watched: first in the words of the catalogue, which knows the near names."""
+        """Why a function cannot be watched: first in the words of the catalogue, which knows the near names."""
         function = node.function
         if function.module is None:
             check.check_in_scope(function, self._scope)

@@ -347,7 +347,7 @@ class Exchange:
     def _complain(self, exc: Exception) -> None:
         if not self._complained:
             self._complained = True
-            streams.report(f"the events of a child process can not be had ({streams.describe(exc)}).")
+            streams.report(f"the events of a child process cannot be had ({streams.describe(exc)}).")
         time.sleep(TURN_S)  # not to look again at once
 
     # reading up

@@ -79,7 +79,7 @@ class Instrumenter(TapEmitter):
             ends = [s.value for s in self.statements(Site("exit", "#exit"), None, value)]
             value = one_of([value, *ends], 0)
             self.node.body = one_of([*(s.value for s in entry), value], -1)
-            why = f"a lambda (line {self.node.lineno}) has no place for a tap that an exception can not pass by."
+            why = f"a lambda (line {self.node.lineno}) has no place for a tap that an exception cannot pass by."
             self.unseen |= {"#exit": why, "#error": why}
             return
         body = self.node.body
@@ -199,7 +199,7 @@ class Instrumenter(TapEmitter):
         wrapped = self.wrap(site, value)
         if wrapped is value:
             return []
-        if self.is_async_generator:  # which can not return a value
+        if self.is_async_generator:  # which cannot return a value
             return [at_place(ast.Expr(wrapped), place), *([node] if node is not None else [])]
         return [at_place(ast.Return(wrapped), place)]
 
@@ -240,7 +240,7 @@ class Instrumenter(TapEmitter):
         return [at_place(ast.Assign([target], self.wrap(site, at_place(value, node))), node)]
 
     def is_steady(self, owner: ast.expr, value: ast.expr) -> bool:
-        """Whether the owner of an attribute is a variable that finding a value can not set anew, so that it may be read twice."""
+        """Whether the owner of an attribute is a variable that finding a value cannot set anew, so that it may be read twice."""
         if not isinstance(owner, ast.Name) or owner.id not in bound_in(self.node):
             return False
         elsewhere = any(isinstance(n, ast.Global | ast.Nonlocal) and owner.id in n.names for n in ast.walk(self.node))
@@ -486,7 +486,7 @@ def _comprehension_taps(tapper: Instrumenter, name: str, later: list[str], sure:
 
 
 def unobservable_together(tapper: Instrumenter, captured: Iterable[str], foci: Iterable[str]) -> str:
-    """Why what is wanted can not be had together, to follow the function's name; empty if it can.
+    """Why what is wanted cannot be had together, to follow the function's name; empty if it can.
 
     Args:
         tapper: That has put in taps.
@@ -495,7 +495,7 @@ def unobservable_together(tapper: Instrumenter, captured: Iterable[str], foci: I
     """
     for name in captured:
         for focus in foci if name not in foci else ():
-            what = f"can not be probed for '{focus}' together with '{name}': "
+            what = f"cannot be probed for '{focus}' together with '{name}': "
             if name in tapper.each and name not in tapper.inner_at.get(focus, ()):
                 return f"{what}that is a variable of a comprehension (line {tapper.each[name]}), and has no value there."
             if name in tapper.hidden_at.get(focus, ()):
@@ -599,7 +599,7 @@ def outer_names(node: FunctionNode) -> list[str]:
 
 
 def why_unobservable(tapped: Instrumenter, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
-    """Why what is wanted in a function can not be seen (or replaced), to follow the function's name; empty if it can.
+    """Why what is wanted in a function cannot be seen (or replaced), to follow the function's name; empty if it can.
 
     Args:
         tapped: That has put in taps.
@@ -610,11 +610,11 @@ def why_unobservable(tapped: Instrumenter, captured: Iterable[str], foci: Sequen
     """
     for name in captured:
         if name in tapped.unseen:
-            return f"can not be probed for '{name}': {tapped.unseen[name]}"
+            return f"cannot be probed for '{name}': {tapped.unseen[name]}"
         if is_replaced and name in tapped.fixed:
-            return f"can not be probed for '{name}' to replace it: {tapped.fixed[name]}"
+            return f"cannot be probed for '{name}' to replace it: {tapped.fixed[name]}"
     if is_total and "#exit" in tapped.unseen:
-        return f"can not be probed without a focus: that is an event at the end of the call, and {tapped.unseen['#exit']}"
+        return f"cannot be probed without a focus: that is an event at the end of the call, and {tapped.unseen['#exit']}"
     return unobservable_together(tapped, captured, foci)
 
 

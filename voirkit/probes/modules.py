@@ -34,7 +34,7 @@ class ModuleRequest:
         path: Of the function in it.
         listener: Who wants the taps.
         defined: Called when the module has been executed.
-        complain: Told why the taps can not be had.
+        complain: Told why the taps cannot be had.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ def _woven_module(statements: list[ast.stmt], code: CodeType, orders: Sequence[M
         try:
             new = weave.graft_functions(source.compile_like(part, code), code, places, table, where)
         except SyntaxError as exc:
-            raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
+            raise source.NoSource(f"cannot be probed: with its taps it does not compile ({exc.msg}).") from None
         for order in made:
             order.made = True
         return new
@@ -144,7 +144,7 @@ def _woven_top_level(statements: list[ast.stmt], code: CodeType, orders: Sequenc
     try:
         return weave.replace_markers(source.compile_like(part, code), code, table, where) if table else code
     except SyntaxError as exc:
-        raise source.NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
+        raise source.NoSource(f"cannot be probed: with its taps it does not compile ({exc.msg}).") from None
 
 
 def _instrument_functions(

@@ -185,7 +185,7 @@ def _child_closed(dropped_of: Callable[[int], int]) -> None:
 
 
 def opened() -> Exchange | None:
-    """What takes the events of children; None if it can not be had."""
+    """What takes the events of children; None if it cannot be had."""
     global _exchange
     if _exchange is not None and not _exchange.is_open:
         _exchange.close()
@@ -288,7 +288,7 @@ def _first(name: str) -> str:
 
 
 def _nowhere(event: Any) -> None:
-    """Where events go that can not be sent."""
+    """Where events go that cannot be sent."""
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
@@ -319,7 +319,7 @@ def offered() -> list[tuple[Any, ...]] | None:
 
 
 def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
-    """What a spawned process needs to make an equal probe; None, and it is told once, if it can not have it."""
+    """What a spawned process needs to make an equal probe; None, and it is told once, if it cannot have it."""
     engine: Any = probe._engine
     if engine is None or not (engine._is_heard or probe._relayed.emit is not None) or probe._ended:
         return None

@@ -57,7 +57,7 @@ def lines_of(source: bytes) -> list[str]:
     """The lines of a source file's bytes, as the compiler reads them.
 
     Raises:
-        SyntaxError, UnicodeDecodeError: It can not be read.
+        SyntaxError, UnicodeDecodeError: It cannot be read.
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     return io.TextIOWrapper(io.BytesIO(source), encoding).readlines()
@@ -85,7 +85,7 @@ def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
     if lines and lines not in kept:
         yield lines
     if not lines and not kept:
-        raise NoSource("can not be probed: its source is not there to read.")
+        raise NoSource("cannot be probed: its source is not there to read.")
 
 
 def trees_in(
@@ -128,8 +128,8 @@ def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
     return [ast.fix_missing_locations(ast.Import([ast.alias(n, None) for n in foreign]))]
 
 
-TOO_DEEP = "can not be probed: it stands too deep in its source, or the program in its calls, for Python to compile it with taps."
-CHANGED = "can not be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
+TOO_DEEP = "cannot be probed: it stands too deep in its source, or the program in its calls, for Python to compile it with taps."
+CHANGED = "cannot be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
 
 
 def _function_only(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module, FunctionNode] | None:
@@ -447,6 +447,7 @@ def as_function(statements: list[ast.stmt]) -> ast.FunctionDef:
     nothing = ast.arguments(posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
     function = ast.FunctionDef(name=TOP, args=nothing, body=statements, decorator_list=[], returns=None)
     function.lineno, function.col_offset = 1, 0
+    function.end_lineno = max((statement.end_lineno or 1 for statement in statements), default=1)
     return function
 
 

@@ -55,7 +55,7 @@ class Probe(Stream):
 
     Raises:
         TypeError: No selector, or an unknown ``probe_type``.
-        SelectorError: A selector can not be read.
+        SelectorError: A selector cannot be read.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Probe(Stream):
         """Start watching; what is not defined yet, as soon as it is.
 
         Raises:
-            SelectorError: A function can not be watched.
+            SelectorError: A function cannot be watched.
         """
         if self._root is not self:
             self._root.activate()
@@ -223,7 +223,7 @@ class Probe(Stream):
             self._switch_off(self._observers[0], exc)
 
     def _complain(self, exc: Exception) -> None:
-        """A condition raised something, or an event can not be made: said once."""
+        """A condition raised something, or an event cannot be made: said once."""
         if streams.is_meant(exc):
             streams.again(exc)
         text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)
@@ -320,7 +320,7 @@ def refstring(function: Any) -> str:
 
     Raises:
         TypeError: It is no function.
-        SelectorError: It can not be found under its own name again.
+        SelectorError: It cannot be found under its own name again.
     """
     from types import FunctionType
 

@@ -32,7 +32,7 @@ class Site:
         unset: Names that count as not set yet, whatever their variables hold.
         is_expression: The tap is called with the value, and returns it.
         loops: Names of the loops around it.
-        is_deep: It is in a comprehension, before python 3.12 code of its own, where the function's variables can not be named.
+        is_deep: It is in a comprehension, before python 3.12 code of its own, where the function's variables cannot be named.
         inner: Variables of the comprehensions around it.
     """
 
@@ -54,7 +54,7 @@ class Site:
 
 
 class Unobservable(Exception):
-    """A selector asks for what can not be seen in this function; says what, to follow the function's name."""
+    """A selector asks for what cannot be seen in this function; says what, to follow the function's name."""
 
 
 class Tap(Protocol):
@@ -265,7 +265,7 @@ class TapEmitter:
             if seeing is not None:
                 captured = ", ".join(tap.reads)
                 raise Unobservable(
-                    f"can not be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it."
+                    f"cannot be probed for '{site.name}' together with {captured}: before Python 3.13 its {seeing} would show it."
                 )
         return tap.bind_to_frame()
 
@@ -317,7 +317,7 @@ class TapEmitter:
         return found
 
     def at_once(self, site: Site, sure: set[str]) -> list[ast.expr] | None:
-        """The calls of the taps of a variable that has been set, as expressions; None if they can not be such."""
+        """The calls of the taps of a variable that has been set, as expressions; None if they cannot be such."""
         taps = self.taps(site)
         if any(tap.replaces or not self.sure.union(sure).issuperset(tap.reads) for tap in taps):
             return None
@@ -330,7 +330,7 @@ def loads(of: Iterable[str]) -> list[ast.expr]:
 
 
 def presence_test(name: str) -> Callable[[], bool]:
-    """A function that says whether a name from outside means something where it is called: an expression can not try."""
+    """A function that says whether a name from outside means something where it is called: an expression cannot try."""
 
     def is_there() -> bool:
         frame = sys._getframe(1)

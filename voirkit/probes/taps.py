@@ -182,7 +182,7 @@ VALUE = "value"
 
 
 class NeedsMemory(Exception):
-    """The selector asks for what can not be read where the event is made: ``memory.py`` must keep it."""
+    """The selector asks for what cannot be read where the event is made: ``memory.py`` must keep it."""
 
 
 def may_need_memory(node: Node) -> bool:
@@ -425,14 +425,14 @@ def _tap_function(shape: tuple[Any, ...], names: dict[str, Any], outlet: Outlet)
 
 
 def owner_of(frame: Any) -> Any:
-    """The frame of the function around a comprehension's; None if it can not be told which that is."""
+    """The frame of the function around a comprehension's; None if it cannot be told which that is."""
     while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
         frame = _frame_around(frame)
     return frame
 
 
 def _frame_around(frame: Any) -> Any:
-    """The frame around a comprehension's; None if it can not be told.
+    """The frame around a comprehension's; None if it cannot be told.
 
     Who consumes a generator expression may be another function, or another call of the same one.
     """

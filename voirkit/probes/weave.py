@@ -12,6 +12,7 @@ import operator
 import sys
 import threading
 import weakref
+from dataclasses import dataclass
 from itertools import zip_longest
 from types import CodeType, FunctionType
 from typing import Any
@@ -91,14 +92,14 @@ class Patch:
             has = self._made[0] if function is not None and code_of(function) is self._made[1] else []
             if function is not None and any(want[1].is_awake and want not in has for want in self.wants):
                 where = f"{function.__qualname__} ({self.original.co_filename}:{self.original.co_firstlineno})"
-                why = exc if isinstance(exc, NoSource | Unobservable) else f"can not be changed: {streams.describe(exc)}."
+                why = exc if isinstance(exc, NoSource | Unobservable) else f"cannot be changed: {streams.describe(exc)}."
                 streams.report(f"{where} {why}\n  Not all its probes are on.")
 
     def install(self) -> None:
         """As ``apply``.
 
         Raises:
-            NoSource, Unobservable: The taps can not be had.
+            NoSource, Unobservable: The taps cannot be had.
         """
         function = self.function()
         if function is None:
@@ -122,11 +123,20 @@ class Patch:
         return len(awake) >= MANY and 0 < more * MANY < len(awake) * 2 and code_of(function) is code and set(placed) >= set(awake)
 
 
-def prepare(function: FunctionType, path: Path, listener: Listener) -> Patch:
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Taps that a function is to get: whose, and where in it (in itself: an empty path)."""
+
+    patch: Patch
+    path: Path
+    listener: Any
+
+
+def prepare(function: FunctionType, path: Path, listener: Listener) -> Prepared:
     """Make a function's code with the taps of one more listener, without putting it in place.
 
     Raises:
-        NoSource, Unobservable: It can not be made.
+        NoSource, Unobservable: It cannot be made.
     """
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
@@ -135,24 +145,25 @@ def prepare(function: FunctionType, path: Path, listener: Listener) -> Patch:
         patch.code_with(wants)
     else:  # not with those of the others, which is done once, by who puts it in place
         weave_code(patch.original, function.__qualname__, function.__globals__, wants)
-    return patch
+    return Prepared(patch, path, listener)
 
 
 def _joined(wants: list[Want], want: Want) -> list[Want]:
     return wants if want in wants else [*wants, want]  # it may have been compiled with them
 
 
-def attach(patch: Patch, path: Path, listener: Listener) -> weakref.ref[FunctionType]:
-    """Put the taps of a listener that has been tried into the function; returns a reference to the function.
+def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
+    """Put taps into the function that they were made for; returns a reference to it.
 
     Raises:
-        NoSource: They can not be had together with those of others.
+        NoSource: They cannot be had together with those of others.
     """
+    patch = prepared.patch
     function = patch.keep or patch.function()
     assert function is not None  # kept since it was tried
     patch = _patches.setdefault(id(function), patch)
-    patch.wants = _joined(patch.wants, (path, listener))
-    _live.add(id(listener))
+    patch.wants = _joined(patch.wants, (prepared.path, prepared.listener))
+    _live.add(id(prepared.listener))
     patch.install()
     patch.keep = None
     if "torch" in sys.modules:
@@ -211,20 +222,18 @@ def refresh(functions: Iterable[FunctionType | None]) -> None:
                 patch.apply()
 
 
-def functions_made_at(patch: Patch, path: Path, listener: Listener) -> Iterator[FunctionType]:
-    """The live functions that a function has made at a path inside it, and that have no taps of a listener yet.
-
-    Looks through all objects.
-    """
+def functions_made_at(prepared: Prepared) -> Iterator[FunctionType]:
+    """The live functions that a function has made where taps are wanted inside it, and that have none yet. Looks through all objects."""
+    patch = prepared.patch
     host = patch.function()
     if host is None:
         return
     _, node = tree_of(patch.original, host.__qualname__, host.__globals__)
-    nodes = definitions(node, path)
+    nodes = definitions(node, prepared.path)
     own = [code for code in all_codes(patch.original) if any(is_code_of(code, n) for n in nodes)]
     runs = [*own, *(origin.code() for origin in origins() if any(origin.old is code for code in own))]
     for function in functions_running([code for code in runs if code is not None]):
-        if not has_taps(function, listener):
+        if not has_taps(function, prepared.listener):
             yield function
 
 
@@ -351,7 +360,7 @@ def weave_code(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequ
     """New code for a function.
 
     Raises:
-        NoSource: It can not be made.
+        NoSource: It cannot be made.
     """
     tree, function = tree_of(code, qualname, names)
     table: dict[str, Any] = {}
@@ -363,7 +372,7 @@ def weave_code(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequ
     try:
         codes = _codes_in(compile_like(tree, code), code)
     except SyntaxError as exc:  # such as too many blocks in blocks
-        raise NoSource(f"can not be probed: with its taps it does not compile ({exc.msg}).") from None
+        raise NoSource(f"cannot be probed: with its taps it does not compile ({exc.msg}).") from None
     except RecursionError:
         raise NoSource(source.TOO_DEEP) from None
     # Of lambdas in a line the innermost that all the marks are in.

@@ -224,7 +224,7 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
 
 
 def catalogue_of_function(function: FunctionType) -> Function | None:
-    """What can be probed in a live function, from its source; None if that is not there or can not be read."""
+    """What can be probed in a live function, from its source; None if that is not there or cannot be read."""
     import inspect
     import textwrap
 
@@ -337,14 +337,8 @@ def _function(scope: ScopeReading, filename: str) -> Function:
 
 def _top(scope: ScopeReading, tree: ast.Module, filename: str) -> Function:
     """The top level, as a function."""
-    return Function(
-        path=(TOP,), filename=filename, line=1, first_line=1, last_line=max((s.end_lineno or 1 for s in tree.body), default=1),
-        kind="function", is_async=False, is_lambda=False, is_generator=False, is_conditional=False, mangles=False, decorators=(),
-        parameters={}, variables=_variables(scope.bound), comprehension_variables=_variables(scope.comprehension),
-        attributes=_variables(scope.attributes), declared=scope.declared, loops=tuple(Loop(*loop) for loop in scope.loops),
-        returns=(), yields=(), globals_read=tuple(name for name in scope.reads if not scope.local(name)), free_read=(),
-        globals_declared=(), nonlocals_declared=(), node=as_function(tree.body),
-    )  # fmt: skip
+    scope.path, scope.node = (TOP,), as_function(tree.body)
+    return _function(scope, filename)
 
 
 def _class(scope: ScopeReading) -> ClassDefinition:

@@ -51,10 +51,10 @@ def check_all(
         overridable: Whether the probe may replace what the focus is set to.
 
     Returns:
-        ``main.py:12``, the place of the function that makes the events; None if that can not be known yet.
+        ``main.py:12``, the place of the function that makes the events; None if that cannot be known yet.
 
     Raises:
-        SelectorError: A function, variable, loop or name is not there, or can not be observed.
+        SelectorError: A function, variable, loop or name is not there, or cannot be observed.
     """
     site = None
     for named in parsed.functions:
@@ -71,11 +71,6 @@ def check_all(
     if scope is not None:
         _check_scope_names(parsed, scope)
     return site
-
-
-def check(parsed: Parsed, script: Catalogue, script_name: str) -> str | None:
-    """``check_all`` for absolute references alone."""
-    return check_all(parsed, script, script_name)
 
 
 def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_name: str, modules: Modules | None) -> str | None:
@@ -113,7 +108,7 @@ def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, 
         near = [f"//{function.module}/{rest}"] if script and script.find_class((function.module,)) else []
         raise function.wrong(error.what, _lines(error.next, _or(near))) from None
     except SyntaxError as error:
-        raise function.wrong(f"the source of '{function.module}' can not be read: {error}.") from None
+        raise function.wrong(f"the source of '{function.module}' cannot be read: {error}.") from None
     if home is None:
         raise function.wrong(f"'{function.module}' has no Python source, so that nothing in it can be probed.")
     if script is not None and os.path.realpath(home.filename) == os.path.realpath(script.filename):
@@ -207,7 +202,7 @@ def _problem(function: ParsedFunction, definition: Function, site: str, elsewher
 
 
 def _unseen(function: ParsedFunction, definition: Function, label: str) -> SelectorError | None:
-    """What is there, and can not be probed."""
+    """What is there, and cannot be probed."""
     from voirkit.probes.instrumenter import visibility_of, why_unobservable
     from voirkit.probes.source import TOO_DEEP
 
@@ -269,7 +264,7 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     file, line = display_path(bare.__code__.co_filename), bare.__code__.co_firstlineno
     found = catalogue_of_function(bare)
     if found is None:
-        raise function.wrong(f"'{function.reference}' ({file}:{line}) can not be probed: its source is not there to read.")
+        raise function.wrong(f"'{function.reference}' ({file}:{line}) cannot be probed: its source is not there to read.")
     hint = ""
     if bare is thing and found.path[-1] != function.path[-1]:  # decorated, without functools.wraps
         hint = f"'{function.reference}' stands for {found.name}."
@@ -397,7 +392,7 @@ def resolve(path: tuple[str, ...], catalogue: Catalogue, modules: Modules, depth
         depth: How many imports and bases led here.
 
     Returns:
-        None if it can not be known without running.
+        None if it cannot be known without running.
     """
     found: Named | None = Named(catalogue)
     for part in path:

@@ -65,8 +65,8 @@ BEFORE = ("!", "!!", "$", ":")
 EXAMPLE = "'//train_epoch > loss'"
 NO_MEANING = {
     ">>": "'>>' is not part of the language: a plain '>' already means at any depth below.",
-    "[": "an index can not be probed: name the variable alone.",
-    "[[": "an index can not be probed: name the variable alone.",
+    "[": "an index cannot be probed: name the variable alone.",
+    "[[": "an index cannot be probed: name the variable alone.",
     '"': "a string stands in single quotes.",
     "'": "a quote is opened and not closed.",
     "<": f"'<' stands only in '//{TOP}', the top level of the script.",
@@ -343,9 +343,9 @@ def read_tree(selector: str, where: str) -> Any:
     except SyntaxError as error:
         at = (error.offset or 1) - 1 + len(selector) - len(selector.lstrip())
         at += len(selector[at:]) - len(selector[at:].lstrip())  # its operators begin with the white space before them
-        raise wrong(selector, where, "it can not be read.", position=at) from None
+        raise wrong(selector, where, "it cannot be read.", position=at) from None
     except Exception:  # AssertionError, AttributeError ... for a form that ptera does not expect
-        raise wrong(selector, where, "it can not be read.") from None
+        raise wrong(selector, where, "it cannot be read.") from None
     if isinstance(tree, list):
         raise wrong(selector, where, "it is a list: give each selector as an argument of its own.")
     return tree
@@ -541,7 +541,7 @@ def _element(element: Any, lookup: _Lookup, number: str) -> Element:
         value = lookup.value(element.value)
         check = value.fn if isinstance(value, ptera_selector.MatchFunction) else equality_check(value)
         if not callable(check):
-            raise lookup.parsed.focus.wrong(f"what follows '~' is a {type(check).__name__}, and can not be called.")
+            raise lookup.parsed.focus.wrong(f"what follows '~' is a {type(check).__name__}, and cannot be called.")
     return Element(element.name, element.capture or number, max(element.tags, default=0), tag, check, element)
 
 

@@ -231,7 +231,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def argument(call: ast.Call, block: Block, parameter: str) -> ast.expr | None:
-    """What a call gives for a parameter of the function; None if that can not be seen."""
+    """What a call gives for a parameter of the function; None if that cannot be seen."""
     assert block.function is not None  # it has parameters
     for keyword in call.keywords:
         if keyword.arg == parameter:
@@ -297,7 +297,7 @@ class Candidate:
         line: Of the source: where it is set.
         selector: The selector; empty if none can be written now.
         code: The line for an instrument, or what it would be without the obstacle; empty if that is not known.
-        obstacle: Why it can not be probed; empty if it can.
+        obstacle: Why it cannot be probed; empty if it can.
         note: What else one should know.
     """
 
@@ -340,7 +340,7 @@ class Candidates:
         return found.code if found and not found.obstacle else None
 
     def find(self, reading: str) -> Candidate | None:
-        """The best candidate for a reading, also if it can not be probed; None if nothing looks like it."""
+        """The best candidate for a reading, also if it cannot be probed; None if nothing looks like it."""
         found = next(iter(self._all(reading)), None)
         usable = next((c for c in self._all(reading) if not c.obstacle), None)
         return usable or found
@@ -386,7 +386,7 @@ class Candidates:
                 times = [value for other, value in assignments(block.nodes) if other == name]
                 note = f"It is set {len(times)} times in {_label(block)}, and each is an event." if len(times) > 1 else ""
                 yield replace(found, note=note)
-        if self._loop:  # backward in a closure that can not be probed: the loop may get its loss from it
+        if self._loop:  # backward in a closure that cannot be probed: the loop may get its loss from it
             for name, value in assignments(self._loop.block.nodes):
                 if "loss" in name.lower() and isinstance(value, ast.Call):
                     yield self._variable("loss", _Named(self._loop.block, name, value.lineno))
@@ -580,7 +580,7 @@ class Offer:
         kind: What it is.
         names: The variable; all names of a loop's target; nothing for returns and yields.
         lines: Where: the first value of a variable, the ``for``, each ``return`` or ``yield``.
-        selectors: Ready to paste, the most useful first; empty if it can not be probed.
+        selectors: Ready to paste, the most useful first; empty if it cannot be probed.
         refused: Why not; empty if it can.
     """
 
@@ -607,13 +607,13 @@ def reference(function: Function, module: str = "") -> str:
 
 
 def refusal(selector: str, catalogue: Catalogue) -> str:
-    """Why a selector of this file can not be used, without the function's name and place in front; empty if it can."""
+    """Why a selector of this file cannot be used, without the function's name and place in front; empty if it can."""
     script = None if catalogue.module else catalogue
     try:
         check_all(parse(selector, ""), script, catalogue.filename, modules=lambda name: catalogue if name == catalogue.module else None)
     except SelectorError as error:
         what = error.what.removeprefix(f"selector {selector!r}: ").rstrip(".")
-        return re.sub(r"^(?:[\w.]+ \(.*?:\d+\)|the top level of \S+) |can not be probed(?: for '.*?')?: ", "", what)
+        return re.sub(r"^(?:[\w.]+ \(.*?:\d+\)|the top level of \S+) |cannot be probed(?: for '.*?')?: ", "", what)
     return ""
 
 

@@ -73,7 +73,9 @@ class ScopeReading:
 
     def is_conditional(self) -> bool:
         """Whether it stands in an ``if``, ``try``, ``for`` ... of the scope around it, and not directly in it."""
-        body = getattr(self.parent.node if self.parent else None, "body", None)
+        if self.parent is None:
+            return False
+        body = getattr(self.parent.node, "body", None)
         statements = body if isinstance(body, list) else []
         return not any(self.node in (statement, getattr(statement, "value", None)) for statement in statements)
 
