@@ -17,6 +17,7 @@ from voirkit.probes.source import (
     COMPREHENSIONS,
     SCOPES,
     FunctionNode,
+    body_of,
     bound,
     bound_in,
     dotted,
@@ -28,7 +29,7 @@ from voirkit.probes.source import (
     pattern_names,
     used_in,
 )
-from voirkit.probes.tap_emitter import Listener, Site, TapEmitter, Unobservable, at_place, loads, one_of
+from voirkit.probes.tap_emitter import Listener, Site, TapEmitter, Unobservable, at_place, one_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ class Instrumenter(TapEmitter):
         self.each = only_in_comprehensions(node, outside)
         self.unseen: dict[str, str] = {}
         self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}
-        body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body for n in inside(part, also=True))
+        is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body_of(node) for n in inside(part, also=True))
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
 
     def instrument(self) -> None:
@@ -367,7 +367,7 @@ class Instrumenter(TapEmitter):
             self.outer(node, self.inner)
             return node
         if isinstance(node, COMPREHENSIONS):
-            return instrument_comprehension(self, node)
+            return self.comprehension(node)
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.AST):
                 setattr(node, field, self.inner(value))
@@ -384,6 +384,44 @@ class Instrumenter(TapEmitter):
             if wrapped is not value:
                 node.value = wrapped
             return self.wrap(Site("receive", "#receive", is_expression=True), node)
+        return node
+
+    def comprehension(self, node: Any) -> Any:
+        """Put the taps into a comprehension: before the expression that comes next when a ``for`` has set its variables.
+
+        Since python 3.12 a comprehension is compiled into its function, before that it is code of its own, as a generator expression
+        still is: here its variables can be named in either. What a name means in the function itself comes first; a comprehension's
+        variable of that name is then left alone.
+        """
+        first = node.generators[0]
+        first.iter = self.inner(first.iter)  # evaluated outside, and first
+        around, self.around = self.around, self.around.union(*(bound(g.target) for g in node.generators))
+        self.deep += 1
+        sure: set[str] = set()
+        calls: list[ast.expr] = []
+        for generator in node.generators:
+            if generator is not first:
+                generator.iter = one_of([*calls, self.inner(generator.iter)], -1)
+                calls = []
+            generator.target = self.inner(generator.target)
+            for part in ast.walk(generator.target):
+                if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and (attribute := dotted(part)):
+                    self.unseen[attribute] = f"a comprehension sets it (line {part.lineno}), where no tap can see it."
+            set_here = bound(generator.target)
+            sure |= self.each.keys() & set_here
+            for n, name in enumerate(set_here):
+                if name in self.each:
+                    site = Site("each", name, [other for other in set_here[n + 1 :] if other != name])
+                    calls += [self.call_expression(tap, site, sure) for tap in self.taps(site)]
+            for n, test in enumerate(generator.ifs):
+                generator.ifs[n] = one_of([*calls, self.inner(test)], -1)
+                calls = []
+        for field in ("key", "value", "elt"):
+            if hasattr(node, field):
+                setattr(node, field, one_of([*calls, self.inner(getattr(node, field))], -1))
+                calls = []
+        self.deep -= 1
+        self.around = around
         return node
 
     def outer(self, node: ast.AST, change: Callable[[Any], Any]) -> None:
@@ -431,7 +469,7 @@ def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[s
         outside: Names from outside that it reads.
     """
     found: dict[str, int] = {}
-    for part in [node.body] if isinstance(node, ast.Lambda) else node.body:
+    for part in body_of(node):
         for at in inside(part, also=True):
             for generator in at.generators if isinstance(at, COMPREHENSIONS) else ():
                 for name in bound(generator.target):
@@ -442,63 +480,20 @@ def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[s
     return {name: line for name, line in found.items() if name not in own}
 
 
-def instrument_comprehension(tapper: Instrumenter, node: Any) -> Any:
-    """Put the taps into a comprehension: before the expression that comes next when a ``for`` has set its variables."""
-    first = node.generators[0]
-    first.iter = tapper.inner(first.iter)  # evaluated outside, and first
-    around, tapper.around = tapper.around, tapper.around.union(*(bound(g.target) for g in node.generators))
-    tapper.deep += 1
-    sure: set[str] = set()
-    calls: list[ast.expr] = []
-    for generator in node.generators:
-        if generator is not first:
-            generator.iter = one_of([*calls, tapper.inner(generator.iter)], -1)
-            calls = []
-        generator.target = tapper.inner(generator.target)
-        for at in ast.walk(generator.target):
-            if isinstance(at, ast.Attribute) and isinstance(at.ctx, ast.Store) and (attribute := dotted(at)):
-                tapper.unseen[attribute] = f"a comprehension sets it (line {at.lineno}), where no tap can see it."
-        set_here = bound(generator.target)
-        sure |= tapper.each.keys() & set_here
-        for n, name in enumerate(set_here):
-            calls += _comprehension_taps(tapper, name, set_here[n + 1 :], sure) if name in tapper.each else []
-        for n, test in enumerate(generator.ifs):
-            generator.ifs[n] = one_of([*calls, tapper.inner(test)], -1)
-            calls = []
-    for field in ("key", "value", "elt"):
-        if hasattr(node, field):
-            setattr(node, field, one_of([*calls, tapper.inner(getattr(node, field))], -1))
-            calls = []
-    tapper.deep -= 1
-    tapper.around = around
-    return node
-
-
-def _comprehension_taps(tapper: Instrumenter, name: str, later: list[str], sure: set[str]) -> list[ast.expr]:
-    """Calls of the taps of a variable that has been set."""
-    site = Site("each", name, [other for other in later if other != name])
-    found: list[ast.expr] = []
-    for tap in tapper.taps(site):
-        direct = sure.issuperset(tap.reads)
-        function = tap.bind(tap.reads) if direct else tapper.frame_tap(tap, site)
-        found.append(ast.Call(tapper.mark(function), loads([name, *(tap.reads if direct else ())]), []))
-    return found
-
-
-def unobservable_together(tapper: Instrumenter, captured: Iterable[str], foci: Iterable[str]) -> str:
+def unobservable_together(instrumenter: Instrumenter, captured: Iterable[str], foci: Iterable[str]) -> str:
     """Why what is wanted cannot be had together, to follow the function's name; empty if it can.
 
     Args:
-        tapper: That has put in taps.
-        wanted: The names of captures.
+        instrumenter: That has put in taps.
+        captured: The names of captures.
         foci: Those of them that make an event.
     """
     for name in captured:
         for focus in foci if name not in foci else ():
             what = f"cannot be probed for '{focus}' together with '{name}': "
-            if name in tapper.each and name not in tapper.inner_at.get(focus, ()):
-                return f"{what}that is a variable of a comprehension (line {tapper.each[name]}), and has no value there."
-            if name in tapper.hidden_at.get(focus, ()):
+            if name in instrumenter.each and name not in instrumenter.inner_at.get(focus, ()):
+                return f"{what}that is a variable of a comprehension (line {instrumenter.each[name]}), and has no value there."
+            if name in instrumenter.hidden_at.get(focus, ()):
                 return f"{what}in the comprehension there that name means another variable."
     return ""
 
@@ -594,37 +589,37 @@ def visibility_of(node: FunctionNode) -> Visibility:
 def outer_names(node: FunctionNode) -> list[str]:
     """Names from outside that a function uses, or a scope inside it."""
     own = bound_in(node)
-    body = [*outer_expressions(node), *([node.body] if isinstance(node, ast.Lambda) else node.body)]
-    return [name for name in dict.fromkeys(name for part in body for name in used_in(part)) if name not in own]
+    parts = [*outer_expressions(node), *body_of(node)]
+    return [name for name in dict.fromkeys(name for part in parts for name in used_in(part)) if name not in own]
 
 
-def why_unobservable(tapped: Instrumenter, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
+def why_unobservable(instrumenter: Instrumenter, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
     """Why what is wanted in a function cannot be seen (or replaced), to follow the function's name; empty if it can.
 
     Args:
-        tapped: That has put in taps.
-        wanted: The names of captures.
+        instrumenter: That has put in taps.
+        captured: The names of captures.
         foci: Those of them that make an event.
         is_total: Whether the event comes at the end of the call.
         is_replaced: Whether the foci are to be replaced.
     """
     for name in captured:
-        if name in tapped.unseen:
-            return f"cannot be probed for '{name}': {tapped.unseen[name]}"
-        if is_replaced and name in tapped.fixed:
-            return f"cannot be probed for '{name}' to replace it: {tapped.fixed[name]}"
-    if is_total and "#exit" in tapped.unseen:
-        return f"cannot be probed without a focus: that is an event at the end of the call, and {tapped.unseen['#exit']}"
-    return unobservable_together(tapped, captured, foci)
+        if name in instrumenter.unseen:
+            return f"cannot be probed for '{name}': {instrumenter.unseen[name]}"
+        if is_replaced and name in instrumenter.fixed:
+            return f"cannot be probed for '{name}' to replace it: {instrumenter.fixed[name]}"
+    if is_total and "#exit" in instrumenter.unseen:
+        return f"cannot be probed without a focus: that is an event at the end of the call, and {instrumenter.unseen['#exit']}"
+    return unobservable_together(instrumenter, captured, foci)
 
 
-def check_visibility(tapped: Instrumenter) -> None:
+def check_visibility(instrumenter: Instrumenter) -> None:
     """Make sure that taps which have been put in see all that their listeners want.
 
     Raises:
         CanNot: They do not.
     """
-    for listener in tapped.listeners:
-        problem = why_unobservable(tapped, listener.wanted, listener.foci, listener.is_total, listener.overridable)
+    for listener in instrumenter.listeners:
+        problem = why_unobservable(instrumenter, listener.wanted, listener.foci, listener.is_total, listener.overridable)
         if problem:
             raise Unobservable(problem)

@@ -257,10 +257,9 @@ def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
         around = [n for n in ast.walk(node) if isinstance(n, ast.Lambda) and all(_is_within(place, n.body) for place in places)]
         return around[-1:] == [node]  # the innermost
     used = {n.id for n in ast.walk(body) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
-    a = node.args
-    arguments = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None]
+    passed = tuple(argument.arg for argument in variables_passed(node.args))
     others = [name for name in (*code.co_names, *code.co_freevars) if name not in used and "__" not in name]  # private ones are mangled
-    return tuple(arguments) == code.co_varnames[: len(arguments)] and not others
+    return passed == code.co_varnames[: len(passed)] and not others
 
 
 def _is_within(place: tuple[Any, ...], node: ast.expr) -> bool:
@@ -311,13 +310,29 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
+def arguments(args: ast.arguments) -> list[ast.arg]:
+    """All parameters, in the order of the signature."""
+    every = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
+    return [argument for argument in every if argument is not None]
+
+
+def variables_passed(args: ast.arguments) -> list[ast.arg]:
+    """All parameters, in the order in which code has them as variables: those of ``*args`` and ``**kwargs`` last."""
+    rest = [args.vararg, args.kwarg]
+    return [*args.posonlyargs, *args.args, *args.kwonlyargs, *(argument for argument in rest if argument is not None)]
+
+
+def body_of(node: FunctionNode) -> list[Any]:
+    """The statements of a function, or a lambda's expression."""
+    return [node.body] if isinstance(node, ast.Lambda) else node.body
+
+
 def outer_fields(node: ast.AST) -> list[tuple[ast.AST, str]]:
     """Where the expressions of a nested definition stand that the scope around it evaluates: decorators, defaults, bases ..."""
     found: list[tuple[ast.AST, str]] = [(node, field) for field in ("decorator_list", "bases", "keywords")]
     if isinstance(node, FunctionNode):
         a = node.args
-        every = [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg]
-        found += [(a, "defaults"), (a, "kw_defaults"), *((x, "annotation") for x in every if x is not None), (node, "returns")]
+        found += [(a, "defaults"), (a, "kw_defaults"), *((argument, "annotation") for argument in arguments(a)), (node, "returns")]
     return [(at, field) for at, field in found if getattr(at, field, None)]
 
 
@@ -341,9 +356,8 @@ def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
 
 def bound_in(node: FunctionNode) -> set[str]:
     """The names that a function's own statements bind."""
-    a = node.args
-    found = {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x is not None}
-    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in ([node.body] if isinstance(node, ast.Lambda) else node.body)]
+    found = {argument.arg for argument in arguments(node.args)}
+    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in body_of(node)]
     while stack:
         at, deep = stack.pop()
         if isinstance(at, ast.NamedExpr):
@@ -378,7 +392,7 @@ def used_in(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str
             hidden |= bound_in(node)
         else:
             hidden |= {n.id for n in inside(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        rest = [node.body] if isinstance(node, ast.Lambda) else node.body
+        rest = body_of(node) if isinstance(node, FunctionNode) else node.body
     elif isinstance(node, COMPREHENSIONS):
         yield from used_in(node.generators[0].iter, hidden)
         hidden |= {name for generator in node.generators for name in bound(generator.target)}
@@ -410,13 +424,13 @@ def leaves(*targets: ast.expr) -> Iterator[ast.expr]:
             yield target
 
 
-def dotted(node: ast.expr) -> str:
-    """``a.b.c`` of an attribute; nothing for other expressions."""
-    path: list[str] = []
+def dotted(node: ast.AST) -> str:
+    """The text of ``a.b.c``; ``""`` for any other expression."""
+    parts: list[str] = []
     while isinstance(node, ast.Attribute):
-        path.insert(0, node.attr)
+        parts.append(node.attr)
         node = node.value
-    return ".".join([node.id, *path]) if isinstance(node, ast.Name) else ""
+    return ".".join([node.id, *parts[::-1]]) if isinstance(node, ast.Name) else ""
 
 
 def mangled(name: str, code: CodeType) -> str:

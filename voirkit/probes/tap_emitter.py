@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from voirkit import streams
 from voirkit.probes.live_functions import locals_of
-from voirkit.probes.source import PYTEST_PREFIX, FunctionNode, bound, deleted_in, leaves, mangled
+from voirkit.probes.source import PYTEST_PREFIX, FunctionNode, bound, deleted_in, leaves, mangled, variables_passed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,9 +153,7 @@ class TapEmitter:
     def __init__(self, node: FunctionNode, listeners: Iterable[Listener], table: dict[str, Any]) -> None:
         self.node, self.table = node, table
         self.listeners = sorted(listeners, key=lambda listener: not listener.overridable)
-        a = node.args
-        rest = [x for x in (a.vararg, a.kwarg) if x is not None]
-        self.parameters = [*a.posonlyargs, *a.args, *a.kwonlyargs, *rest]
+        self.parameters = variables_passed(node.args)
         self.deleted = deleted_in(node)
         self.sure = frozenset(p.arg for p in self.parameters) - self.deleted
         self.loops: list[str] = []
@@ -310,18 +308,23 @@ class TapEmitter:
             site = Site("set", name, [other for other in set_here[n + 1 :] if other != name])
             sure = {*self.sure, *set_here} - self.deleted | {name}
             for tap in self.taps(site):
-                direct = sure.issuperset(tap.reads)
-                shown = loads([name, *(tap.reads if direct else ())])
-                call = ast.Call(self.mark(tap.bind(tap.reads) if direct else self.frame_tap(tap, site)), shown, [])
+                call = self.call_expression(tap, site, sure)
                 found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
         return found
 
     def at_once(self, site: Site, sure: set[str]) -> list[ast.expr] | None:
         """The calls of the taps of a variable that has been set, as expressions; None if they cannot be such."""
         taps = self.taps(site)
-        if any(tap.replaces or not self.sure.union(sure).issuperset(tap.reads) for tap in taps):
+        sure = {*self.sure, *sure}
+        if any(tap.replaces or not sure.issuperset(tap.reads) for tap in taps):
             return None
-        return [ast.Call(self.mark(tap.bind(tap.reads)), loads([site.name, *tap.reads]), []) for tap in taps]
+        return [self.call_expression(tap, site, sure) for tap in taps]
+
+    def call_expression(self, tap: Tap, site: Site, sure: set[str]) -> ast.expr:
+        """The call of a tap of a variable that has been set, with those that it reads; it looks for them itself if they may be unbound."""
+        direct = sure.issuperset(tap.reads)
+        function = tap.bind(tap.reads) if direct else self.frame_tap(tap, site)
+        return ast.Call(self.mark(function), loads([site.name, *(tap.reads if direct else ())]), [])
 
 
 def loads(of: Iterable[str]) -> list[ast.expr]:

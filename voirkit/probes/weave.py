@@ -426,9 +426,9 @@ def instrument_tree(
     wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside = instrumenter.outer_names(node) if wanted else ()
     own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
-    tapped = instrumenter_of(node, listeners, [name for name in wanted if name in outside], names, table, own)
-    tapped.instrument()
-    instrumenter.check_visibility(tapped)
+    tree_instrumenter = instrumenter_of(node, listeners, [name for name in wanted if name in outside], names, table, own)
+    tree_instrumenter.instrument()
+    instrumenter.check_visibility(tree_instrumenter)
 
 
 def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:

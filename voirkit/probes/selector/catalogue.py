@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.imports import quiet
 from voirkit.probes.selector.grammar import TOP
-from voirkit.probes.selector.syntax import Binding, Reader, ScopeReading, dotted
-from voirkit.probes.source import as_function
+from voirkit.probes.selector.syntax import Binding, Reader, ScopeReading
+from voirkit.probes.source import FunctionNode, as_function, dotted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from types import FunctionType
     from typing import Any, Literal, TypeAlias
 
-    FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     Kind: TypeAlias = Literal["function", "method", "nested function"]
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from voirkit.errors import SelectorError
 from voirkit.probes.selector.check import check_all
 from voirkit.probes.selector.grammar import parse
-from voirkit.probes.selector.syntax import arguments, dotted
+from voirkit.probes.source import arguments, dotted
 from voirkit.probes.source import is_top as is_top_level
 
 TYPE_CHECKING = False

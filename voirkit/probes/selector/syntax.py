@@ -7,27 +7,12 @@ from __future__ import annotations
 
 import ast
 
+from voirkit.probes.source import FunctionNode, arguments, body_of, dotted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, TypeAlias
-
-    FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-
-
-def dotted(node: ast.AST) -> str:
-    """The text of ``a.b.c``; ``""`` for any other expression."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *parts[::-1]]) if isinstance(node, ast.Name) else ""
-
-
-def arguments(args: ast.arguments) -> list[ast.arg]:
-    """All parameters, in the order of the signature."""
-    every = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
-    return [argument for argument in every if argument is not None]
+    from typing import Any
 
 
 class ScopeReading:
@@ -258,7 +243,7 @@ class Reader:
         for argument in inner.parameters:
             inner.bind(argument.arg, argument.lineno, "parameter")
         self.functions.append(inner)
-        self.scan(inner, [node.body] if isinstance(node, ast.Lambda) else node.body)
+        self.scan(inner, body_of(node))
 
     def read_ClassDef(self, scope: ScopeReading, node: ast.ClassDef, stack: list[Any]) -> None:
         scope.bind(node.name, node.lineno, "class")
