@@ -430,6 +430,44 @@ class Instrumenter(TapEmitter):
             value = getattr(at, field)
             setattr(at, field, [v and change(v) for v in value] if isinstance(value, list) else change(value))
 
+    # what the taps cannot see
+
+    def check(self) -> None:
+        """Make sure that the taps which have been put in see all that their listeners want.
+
+        Raises:
+            Unobservable: They do not.
+        """
+        for listener in self.listeners:
+            problem = self.why_unobservable(listener.wanted, listener.foci, listener.is_total, listener.overridable)
+            if problem:
+                raise Unobservable(problem)
+
+    def why_unobservable(self, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
+        """Why what is wanted in the function cannot be seen (or replaced), to follow the function's name; empty if it can.
+
+        Args:
+            captured: The names of captures.
+            foci: Those of them that make an event.
+            is_total: Whether the event comes at the end of the call.
+            is_replaced: Whether the foci are to be replaced.
+        """
+        for name in captured:
+            if name in self.unseen:
+                return f"cannot be probed for '{name}': {self.unseen[name]}"
+            if is_replaced and name in self.fixed:
+                return f"cannot be probed for '{name}' to replace it: {self.fixed[name]}"
+        if is_total and "#exit" in self.unseen:
+            return f"cannot be probed without a focus: that is an event at the end of the call, and {self.unseen['#exit']}"
+        for name in captured:
+            for focus in foci if name not in foci else ():
+                what = f"cannot be probed for '{focus}' together with '{name}': "
+                if name in self.each and name not in self.inner_at.get(focus, ()):
+                    return f"{what}that is a variable of a comprehension (line {self.each[name]}), and has no value there."
+                if name in self.hidden_at.get(focus, ()):
+                    return f"{what}in the comprehension there that name means another variable."
+        return ""
+
 
 def is_text(statement: ast.stmt) -> bool:
     value = statement.value if isinstance(statement, ast.Expr) else None
@@ -478,24 +516,6 @@ def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[s
         return {}
     own = {*bound_in(node), *outside}
     return {name: line for name, line in found.items() if name not in own}
-
-
-def unobservable_together(instrumenter: Instrumenter, captured: Iterable[str], foci: Iterable[str]) -> str:
-    """Why what is wanted cannot be had together, to follow the function's name; empty if it can.
-
-    Args:
-        instrumenter: That has put in taps.
-        captured: The names of captures.
-        foci: Those of them that make an event.
-    """
-    for name in captured:
-        for focus in foci if name not in foci else ():
-            what = f"cannot be probed for '{focus}' together with '{name}': "
-            if name in instrumenter.each and name not in instrumenter.inner_at.get(focus, ()):
-                return f"{what}that is a variable of a comprehension (line {instrumenter.each[name]}), and has no value there."
-            if name in instrumenter.hidden_at.get(focus, ()):
-                return f"{what}in the comprehension there that name means another variable."
-    return ""
 
 
 def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
@@ -557,14 +577,14 @@ class Visibility:
 
     Attributes:
         kinds: The kinds of sites (``tap_emitter.Site``) of each name.
-        sights: What no tap can see, and what none can replace.
+        instrumenter: Knows what no tap can see, and what none can replace.
     """
 
     def __init__(self, node: FunctionNode) -> None:
-        looker = SiteCollector()
-        self.sights = instrumenter_of(node, [looker], outer_names(node), None, {})
-        self.sights.instrument()
-        self.kinds = looker.kinds
+        collector = SiteCollector()
+        self.instrumenter = instrumenter_of(node, [collector], outer_names(node), None, {})
+        self.instrumenter.instrument()
+        self.kinds = collector.kinds
 
     def happens(self, name: str) -> bool:
         """Whether it ever has a value."""
@@ -591,35 +611,3 @@ def outer_names(node: FunctionNode) -> list[str]:
     own = bound_in(node)
     parts = [*outer_expressions(node), *body_of(node)]
     return [name for name in dict.fromkeys(name for part in parts for name in used_in(part)) if name not in own]
-
-
-def why_unobservable(instrumenter: Instrumenter, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
-    """Why what is wanted in a function cannot be seen (or replaced), to follow the function's name; empty if it can.
-
-    Args:
-        instrumenter: That has put in taps.
-        captured: The names of captures.
-        foci: Those of them that make an event.
-        is_total: Whether the event comes at the end of the call.
-        is_replaced: Whether the foci are to be replaced.
-    """
-    for name in captured:
-        if name in instrumenter.unseen:
-            return f"cannot be probed for '{name}': {instrumenter.unseen[name]}"
-        if is_replaced and name in instrumenter.fixed:
-            return f"cannot be probed for '{name}' to replace it: {instrumenter.fixed[name]}"
-    if is_total and "#exit" in instrumenter.unseen:
-        return f"cannot be probed without a focus: that is an event at the end of the call, and {instrumenter.unseen['#exit']}"
-    return unobservable_together(instrumenter, captured, foci)
-
-
-def check_visibility(instrumenter: Instrumenter) -> None:
-    """Make sure that taps which have been put in see all that their listeners want.
-
-    Raises:
-        CanNot: They do not.
-    """
-    for listener in instrumenter.listeners:
-        problem = why_unobservable(instrumenter, listener.wanted, listener.foci, listener.is_total, listener.overridable)
-        if problem:
-            raise Unobservable(problem)

@@ -19,7 +19,6 @@ from typing import Any
 from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.probes import weave
-from voirkit.probes.children import EXACT
 from voirkit.processes import children, inherit
 
 TYPE_CHECKING = False
@@ -345,8 +344,7 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
 
 def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str, tuple[str, ...]]:
     """Module and path by which another process finds a function."""
-    from voirkit.probes import live_functions
-    from voirkit.probes.live_functions import NotDefinedYet
+    from voirkit.probes.live_functions import NotDefinedYet, find_absolute
     from voirkit.probes.selector.grammar import ParsedFunction
 
     if function.module is not None:
@@ -356,7 +354,7 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
         module = "" if live.__module__ in ("__main__", "__mp_main__") else live.__module__
         path = tuple(part for part in live.__qualname__.split(".") if part != "<locals>")
         try:
-            found = live_functions.find_absolute(ParsedFunction("", module, path, (), "", ""))
+            found = find_absolute(ParsedFunction("", module, path, (), "", ""))
             if any(live is other for other in found.functions):
                 return module, path
         except (NotDefinedYet, AttributeError, TypeError):
@@ -369,6 +367,7 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
 
 def _name_for_children(name: str, value: Any) -> tuple[Any, ...]:
     """How another process finds what a name in a condition stands for."""
+    from voirkit.probes.children import EXACT
     from voirkit.probes.selector import grammar
 
     if type(value) in EXACT:

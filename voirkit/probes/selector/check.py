@@ -100,7 +100,7 @@ def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_n
 
 def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, script_name: str) -> Catalogue:
     """The catalogue of the module of an absolute reference."""
-    assert function.module  # the caller has seen to it
+    assert function.module  # the caller has visibility to it
     rest = "/".join(function.path)
     try:
         home = modules(function.module)
@@ -203,26 +203,26 @@ def _problem(function: ParsedFunction, definition: Function, site: str, elsewher
 
 def _unseen(function: ParsedFunction, definition: Function, label: str) -> SelectorError | None:
     """What is there, and cannot be probed."""
-    from voirkit.probes.instrumenter import visibility_of, why_unobservable
+    from voirkit.probes.instrumenter import visibility_of
     from voirkit.probes.source import TOO_DEEP
 
     try:
-        seen = visibility_of(definition.node)
+        visibility = visibility_of(definition.node)
     except RecursionError:  # an expression of a thousand terms, which python compiles from its text, and not from a tree
         return function.wrong(f"{label} {TOO_DEEP}")
     wanted = [capture.name for capture in function.captures if capture.name]
     foci = [] if function.is_total else [capture.name for capture in function.captures if capture.focus]
-    problem = why_unobservable(seen.sights, wanted, foci, function.is_total, function.is_replaced)
+    problem = visibility.instrumenter.why_unobservable(wanted, foci, function.is_total, function.is_replaced)
     if problem:
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
-        if not seen.happens(name):
+        if not visibility.happens(name):
             inner = name in definition.globals_read or name in definition.free_read
             what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"
             return function.wrong(f"{label} {what}.")
     replaced = [c.name for c in function.captures if c.focus and c.name] if function.is_replaced else []
     for name in replaced:
-        if not seen.is_replaceable(name):
+        if not visibility.is_replaceable(name):
             return function.wrong(f"{label} does not set what is to be replaced: {name}.")
     return None
 
