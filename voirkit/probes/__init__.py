@@ -3,7 +3,7 @@
 From the inside out: ``language`` and ``grammar`` read selectors, ``catalogue`` and ``selectors`` say what is wrong with them, ``plan``
 says what they ask for, ``sites`` puts taps into trees, ``source`` and ``weave`` get trees from live functions and put new code into them,
 ``imports`` does so before a module runs, ``taps`` and ``matching`` are what is called, ``compiled`` keeps torch.compile off, ``engine``
-holds it together, ``stream`` is what users have in hand.  ``processes``, ``spawn``, ``children`` and ``exchange`` are for child processes,
+holds it together, ``stream`` is what users have in hand. ``processes``, ``spawn``, ``children`` and ``exchange`` are for child processes,
 which need no stream: the names here are imported when they are first used.
 """
 

@@ -14,7 +14,8 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from voirkit.descriptors import identity
@@ -106,7 +107,6 @@ Item = tuple[Any, ...]  # what a spawned process needs to make a probe: see proc
 PIPE_BYTES = 1 << 20  # some 15 000 small events; what a user without privileges may have (/proc/sys/fs/pipe-max-size)
 LARGEST_BYTES = 1 << 18  # of an event
 AGAIN_S = 1.0  # between two attempts to connect
-PATIENCE_S = 1.0  # for the rest of an event that a pipe took a part of, which does not happen on Linux
 VERSION = 2  # of marshal: the newer ones look for values that occur twice, which takes longer than it saves
 SLOT = 16  # bytes of a probe on the page: how many events were dropped, and whether the parent has ended it
 HELLO = struct.Struct("<16sQQ")  # token, process id, size of the page
@@ -132,7 +132,6 @@ class Uplink:
         self._pipe_id: tuple[int, int] | None = None
         self._kept: list[int] = []
         self._page: Any = None
-        self._rest = b""
         self._room = self._atomic = 0  # how much the pipe holds, and how much it takes whole or not at all
         self._uncounted: dict[int, int] = {}  # what was dropped while there was no page
         self._not_before = 0.0
@@ -154,7 +153,7 @@ class Uplink:
         if page[slot + 1]:  # the probe has ended
             return
         body = marshal.dumps((key, data), VERSION)
-        if len(body) > min(LARGEST_BYTES, self._room // 4 or LARGEST_BYTES):
+        if len(body) > min(LARGEST_BYTES, self._room // 4):
             body = marshal.dumps((key, _smaller(data)), VERSION)
         if not self._write(_length.pack(len(body)) + body):
             page[slot] += 1
@@ -165,9 +164,7 @@ class Uplink:
             self._lose()
             return True
         try:
-            if self._rest and not self._push_rest(0):
-                return False
-            if len(frame) > self._atomic and self._room and not self._fits(len(frame)):
+            if len(frame) > self._atomic and not self._fits(len(frame)):
                 return False
             written = os.write(self._pipe, frame)
         except BlockingIOError:
@@ -175,9 +172,8 @@ class Uplink:
         except OSError:
             self._lose()
             return True
-        if written < len(frame):
-            self._rest = frame[written:]
-            self._push_rest(PATIENCE_S)
+        if written < len(frame):  # never on Linux: the parent could make nothing of what follows
+            self._lose()
         return True
 
     def _fits(self, size: int) -> bool:
@@ -187,22 +183,6 @@ class Uplink:
 
         held = int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
         return 2 * held + size + 4 * mmap.PAGESIZE <= self._room
-
-    def _push_rest(self, patience_s: float) -> bool:
-        import select
-
-        deadline = time.monotonic() + patience_s
-        while self._rest:
-            try:
-                self._rest = self._rest[os.write(self._pipe, self._rest) :]
-            except BlockingIOError:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
-                poll = select.poll()
-                poll.register(self._pipe, select.POLLOUT)
-                poll.poll(left_s * 1000)
-        return True
 
     def _lose(self) -> None:
         """No more from this process."""
@@ -249,7 +229,7 @@ class Uplink:
             except OSError:  # not on this system, or more than the user may have
                 continue
         else:
-            self._room = fcntl.fcntl(writing, 1032) if sys.platform == "linux" else 0  # F_GETPIPE_SZ
+            self._room = fcntl.fcntl(writing, 1032) if sys.platform == "linux" else 65_536 + 4 * mmap.PAGESIZE  # F_GETPIPE_SZ
         self._atomic = os.fpathconf(writing, "PC_PIPE_BUF")
         size = -(-self.slots * SLOT // mmap.PAGESIZE) * mmap.PAGESIZE
         shared = _anonymous_file(size)
@@ -339,26 +319,24 @@ def _smaller(data: Any) -> Any:
     return data[:LONGEST_TEXT]
 
 
-class standard_left_alone:
+@contextmanager
+def standard_left_alone() -> Iterator[None]:
     """While something is opened: standard input, output and error, if they are closed, stay so for what the program opens next."""
-
-    def __enter__(self) -> None:
-        self._held: list[int] = []
-        while True:
-            try:
-                fds = os.pipe()
-            except OSError:  # too many open files
-                break
-            self._held += fds
-            if min(fds) > 2:
-                break
-        for fd in [fd for fd in self._held if fd > 2]:
+    held: list[int] = []
+    try:
+        while not held or min(held[-2:]) <= 2:
+            held += os.pipe()
+    except OSError:  # too many open files
+        pass
+    for fd in held:
+        if fd > 2:
             _close(fd)
-        self._held = [fd for fd in self._held if fd <= 2]
-
-    def __exit__(self, *exc: object) -> None:
-        for fd in self._held:
-            _close(fd)
+    try:
+        yield
+    finally:
+        for fd in held:
+            if fd <= 2:
+                _close(fd)
 
 
 def _close(fd: int) -> None:

@@ -1,6 +1,6 @@
 """The engine behind a probe: finds the functions, has taps put into them, and hands on what the taps tell.
 
-What comes in: selectors, as parsed, a scope, and somebody who listens.  Nothing is left behind by an engine that could
+What comes in: selectors, as parsed, a scope, and somebody who listens. Nothing is left behind by an engine that could
 not be switched on, nor by one that was switched off.
 """
 
@@ -88,7 +88,7 @@ class Engine:
     # on and off
 
     def on(self) -> None:
-        """Start watching.  What is not defined yet is watched as soon as it is.
+        """Start watching. What is not defined yet is watched as soon as it is.
 
         Raises:
             SelectorError: A function cannot be watched, or has no such variable.
@@ -264,7 +264,7 @@ class Engine:
             self._hosts.clear()
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
-        """Send events to a function; None: nobody listens.  ``pair`` is as in ``streams.Direct``."""
+        """Send events to a function; None: nobody listens. ``pair`` is as in ``streams.Direct``."""
         self.outlet.open(emit if emit is not None else off, pair)
         heard = emit is not None
         if heard != self._is_heard:

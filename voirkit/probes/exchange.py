@@ -1,6 +1,6 @@
 """In the parent: takes what child processes send, and hands it on, in a thread that exists only while there may be children.
 
-No event is being handed on when the process forks; where python would warn of a fork with threads, the thread is stopped for it.  When
+No event is being handed on when the process forks; where python would warn of a fork with threads, the thread is stopped for it. When
 a probe ends, the thread is stopped too, so that who ends it reads on alone.
 """
 

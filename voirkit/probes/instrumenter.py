@@ -12,7 +12,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from voirkit.probes.compatibility import AUGMENTED
-from voirkit.probes.selector.grammar import tag_names
 from voirkit.probes.source import (
     COMPREHENSIONS,
     SCOPES,
@@ -547,6 +546,8 @@ def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
         return frozenset()
     for part in rest:
         found = getattr(found, part, None)
+    from voirkit.probes.selector.grammar import tag_names  # loads ptera: only a function with tags pays
+
     return tag_names(found)
 
 
@@ -586,7 +587,7 @@ class Visibility:
         self.instrumenter.instrument()
         self.kinds = collector.kinds
 
-    def happens(self, name: str) -> bool:
+    def is_assigned(self, name: str) -> bool:
         """Whether it ever has a value."""
         return bool(self.kinds.get(name, set()) - NEVER_ASSIGNED)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from voirkit import imports
 from voirkit.probes import source, weave
-from voirkit.probes.selector.grammar import TOP
-from voirkit.probes.source import as_function
+from voirkit.probes.source import TOP, as_function
 from voirkit.probes.tap_emitter import Listener, Unobservable
 from voirkit.probes.taps import NeedsMemory
 from voirkit.streams import is_from_handler

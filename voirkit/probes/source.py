@@ -16,7 +16,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from voirkit.imports import quiet
-from voirkit.probes.selector.grammar import TOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
 
+TOP = "<module>"  # the top level of the script ('//<module>', or '//' alone) or of a module ('/package.module/<module>')
 _FUTURE = 0
 for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag

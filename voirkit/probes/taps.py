@@ -233,7 +233,7 @@ class LocalListener:
         taps: list[Tap] = [LocalTap(self, site, e, self._sources(site, e)) for e in found if e.focus]
         if self.node.rule.wrap is None or self.always_ends:
             return taps
-        # A pair that has not ended with the call is none: another call may get a frame at the same place.  (A lambda that raises does
+        # A pair that has not ended with the call is none: another call may get a frame at the same place. (A lambda that raises does
         # not tell that it ends, but the next one does that it begins.)
         if site.kind not in ("enter", "exit"):
             return taps

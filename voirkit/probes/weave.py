@@ -501,7 +501,7 @@ def functions_made_at(prepared: Prepared) -> Iterator[FunctionType]:
 
 
 def restore_functions(listeners: Iterable[Listener]) -> None:
-    """Give their own code to functions made with the taps of listeners that are gone.  Looks through all objects."""
+    """Give their own code to functions made with the taps of listeners that are gone. Looks through all objects."""
     gone = set(map(id, listeners))
     with lock:
         _live.difference_update(gone)

@@ -100,7 +100,7 @@ def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_n
 
 def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, script_name: str) -> Catalogue:
     """The catalogue of the module of an absolute reference."""
-    assert function.module  # the caller has visibility to it
+    assert function.module  # the caller has seen to it
     rest = "/".join(function.path)
     try:
         home = modules(function.module)
@@ -161,7 +161,7 @@ def _elsewhere(variable: str, catalogue: Catalogue) -> str:
 
 
 def _check_captures(function: ParsedFunction, definitions: Iterable[Function], name: str, elsewhere: Callable[[str], str]) -> str:
-    """One of the definitions has all that is captured, or the last one's first fault is raised.  Returns its place."""
+    """One of the definitions has all that is captured, or the last one's first fault is raised. Returns its place."""
     problem = None
     for definition in definitions:
         site = f"{name}:{definition.line}"
@@ -216,7 +216,7 @@ def _unseen(function: ParsedFunction, definition: Function, label: str) -> Selec
     if problem:
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
-        if not visibility.happens(name):
+        if not visibility.is_assigned(name):
             inner = name in definition.globals_read or name in definition.free_read
             what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"
             return function.wrong(f"{label} {what}.")

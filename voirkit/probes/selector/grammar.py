@@ -18,6 +18,7 @@ from typing import Any
 from weakref import ref
 
 from voirkit.errors import SelectorError, did_you_mean
+from voirkit.probes.source import TOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def is_tag(value: Any) -> bool:
     return type(value).__name__ == "Tag" and type(value).__module__ in (tags.__name__, "ptera.tags")
 
 
-TOP = "<module>"  # the top level of the script ('//<module>', or '//' alone) or of a module ('/package.module/<module>')
 _TOP_WORD = "*module*"  # what stands for it where ptera reads: a word to its lexer, and as long
 
 BETWEEN = (">", "as", ",", "=", "~", ":")

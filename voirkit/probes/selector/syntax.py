@@ -285,7 +285,7 @@ class Reader:
                 outer.attributes.setdefault(name, found)
 
 
-# Fields without an expression or statement in them.  A table of fields, and not ast.iter_child_nodes, halves the time.
+# Fields without an expression or statement in them. A table of fields, and not ast.iter_child_nodes, halves the time.
 _NO_CHILDREN = {"ctx", "op", "ops", "kind", "attr", "arg", "is_async", "type_params"}
 _NO_CHILDREN |= {"type_comment", "conversion", "kwd_attrs"}
 _CHILDREN: dict[type, tuple[str, ...]] = {}
