@@ -73,7 +73,7 @@ class Engine:
         self._followers: list[tuple[RedefinitionWatch, AnyListener]] = []
         self._listeners: list[AnyListener] = []
         self._memories: list[Memory] = []
-        self._orders: list[tuple[modules.ModuleRequest, AnyListener]] = []
+        self._requests: list[modules.ModuleRequest] = []
         self._is_heard = False
 
     @property
@@ -103,17 +103,17 @@ class Engine:
             except NoSource as exc:
                 self.off()
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
-            for order, _ in self._orders:
-                modules.add(order)
+            for request in self._requests:
+                modules.add(request)
         self._scope = {}  # the objects in it are the program's, to live and die
 
     def _ready(self, rule: Rule) -> list[weave.Prepared]:
         """All that is to be attached for a rule, tried."""
-        before = len(self._listeners), len(self._memories), len(self._orders)
+        before = len(self._listeners), len(self._memories), len(self._requests)
         try:
             return [t for node in rule.nodes for t in self._ready_node(node, LocalListener(node, self.outlet))]
         except NeedsMemory:
-            del self._listeners[before[0] :], self._memories[before[1] :], self._orders[before[2] :]
+            del self._listeners[before[0] :], self._memories[before[1] :], self._requests[before[2] :]
         memory = Memory(rule, self.outlet)
         self._memories.append(memory)
         return [t for node in rule.nodes for t in self._ready_node(node, MemoryListener(memory, node))]
@@ -123,10 +123,10 @@ class Engine:
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
         if function.module is not None:
-            order = modules.ModuleRequest(
+            request = modules.ModuleRequest(
                 function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complainer(function)
             )
-            self._orders.append((order, listener))
+            self._requests.append(request)
             if function.is_top:
                 self._ready_top(node)
                 return []
@@ -251,16 +251,16 @@ class Engine:
             self.outlet.close()
             for memory in self._memories:
                 memory.end()
-            for order, _ in self._orders:
-                modules.remove(order)
+            for request in self._requests:
+                modules.remove(request)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
             for host in self._hosts:
                 self._report_frozen(host.listener)
-            if self._hosts or any(order.made for order, _ in self._orders):
+            if self._hosts or any(request.made for request in self._requests):
                 weave.restore_functions(self._listeners)
             self._attached.clear()
-            self._orders.clear()
+            self._requests.clear()
             self._hosts.clear()
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
@@ -304,7 +304,7 @@ class Engine:
         """A module with a function in it has been imported, perhaps again."""
         if node.function.is_top:
             self.missing.discard(node.function.reference)
-            if not any(order.made for order, other in self._orders if other is listener):
+            if not any(request.made for request in self._requests if request.listener is listener):
                 self._complain(node.function.wrong(f"the top level of {node.function.module} {CHANGED}"))
             return
         with weave.lock:
@@ -366,14 +366,14 @@ class Engine:
 
     def _look_again(self) -> None:
         """The last time to see that what was watched is not what ran."""
-        for order, listener in self._orders:
-            if order.module in sys.modules and not order.made and listener.node.function.reference in self.missing:
-                self._complain(listener.node.function.wrong(f"{order.module} {UNSEEN}"))
+        for request in self._requests:
+            function = request.listener.node.function
+            if request.module in sys.modules and not request.made and function.reference in self.missing:
+                self._complain(function.wrong(f"{request.module} {UNSEEN}"))
         found = [(follower.redefined(), listener) for follower, listener in self._followers]
         followed = {id(listener) for _, listener in self._followers}
-        found += [
-            (live_functions.function_at(order.module, order.path), x) for order, x in self._orders if order.made and id(x) not in followed
-        ]
+        late = [request for request in self._requests if request.made and id(request.listener) not in followed]
+        found += [(live_functions.function_at(request.module, request.path), request.listener) for request in late]
         for function, listener in found:
             if function is not None and not weave.has_taps(function, listener):
                 self._complain(self._not_watched(function, listener))

@@ -40,8 +40,7 @@ class Probe(Stream):
     Args:
         selectors: One or more, such as ``"f > x"`` or ``"//train_epoch > loss"``.
         raw: Whether events hold ptera's ``Capture`` objects, which know the variable's name, instead of values.
-        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one at the end of the
-        outer call), or
+        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one at the end of the outer call), or
             None: immediate if the selector has a focus.
         env: What plain names in the selectors stand for; by default what is in scope where the probe is made.
         overridable: Whether ``override`` and ``koverride`` may replace what the focus variable is set to.
@@ -315,8 +314,7 @@ def _end_global_probes() -> None:
 
 
 def refstring(function: Any) -> str:
-    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f`` for one of the
-    script.
+    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f`` for one of the script.
 
     Raises:
         TypeError: It is no function.

@@ -39,13 +39,12 @@ class Site:
     __slots__ = ("inner", "is_deep", "is_expression", "kind", "loops", "name", "tags", "unset")
 
     def __init__(
-        self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool
-        = False,
-        loops: Iterable[str] = (), is_deep: bool = False,
-    ) -> None:  # fmt: skip
-        self.kind, self.name, self.tags, self.is_expression, self.is_deep = kind, name, tags, is_expression, is_deep
-        self.unset, self.loops = frozenset(unset), frozenset(loops)
-        self.inner: frozenset[str] = frozenset()
+        self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool = False
+    ) -> None:
+        self.kind, self.name, self.tags, self.is_expression = kind, name, tags, is_expression
+        self.unset = frozenset(unset)
+        self.is_deep = False
+        self.loops = self.inner = frozenset[str]()
 
     @property
     def has_value(self) -> bool:
@@ -167,9 +166,8 @@ class TapEmitter:
         """All that the listeners want at a site."""
         if site.name.startswith(PYTEST_PREFIX):
             return []
-        site.loops = frozenset(self.loops) | site.loops
         inner = self.around & self.each.keys()
-        site.is_deep, site.inner = site.is_deep or bool(self.deep), inner
+        site.loops, site.is_deep, site.inner = frozenset(self.loops), bool(self.deep), inner
         self.inner_at[site.name] = self.inner_at.get(site.name, inner) & inner
         self.hidden_at[site.name] = self.hidden_at.get(site.name, frozenset()) | self.around - inner
         return [tap for listener in self.listeners for tap in listener.taps(site)]

@@ -136,15 +136,24 @@ def weave_code(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequ
         listeners = [listener for at, listener in wants if at == path]
         for inner in definitions(function, path):
             instrument_tree(inner, listeners, names, table, code)
+    codes = _codes_in(compile_with_taps(tree, code), code)
+    # Of lambdas in a line the innermost that all the marks are in.
+    new = max(codes, key=lambda c: (_marks(c), codes.index(c)))
+    return replace_markers(new, code, table, where)
+
+
+def compile_with_taps(tree: ast.Module, code: CodeType) -> CodeType:
+    """Compile a tree that has taps under the name and ``__future__`` imports of some code.
+
+    Raises:
+        NoSource: It cannot be compiled.
+    """
     try:
-        codes = _codes_in(compile_like(tree, code), code)
+        return compile_like(tree, code)
     except SyntaxError as exc:  # such as too many blocks in blocks
         raise NoSource(f"cannot be probed: with its taps it does not compile ({exc.msg}).") from None
     except RecursionError:
         raise NoSource(source.TOO_DEEP) from None
-    # Of lambdas in a line the innermost that all the marks are in.
-    new = max(codes, key=lambda c: (_marks(c), codes.index(c)))
-    return replace_markers(new, code, table, where)
 
 
 def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.Module, FunctionNode]:

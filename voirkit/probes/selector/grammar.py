@@ -491,8 +491,7 @@ class Rule:
 
     Attributes:
         root: The outermost call.
-        total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the
-        focus is set.
+        total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the focus is set.
         raw: Whether events hold ``Capture`` objects.
         overridable: Whether the focus may be replaced.
         wrap: Name of the begin in a pair ``!a ... !!b``; None without a pair.
@@ -508,8 +507,7 @@ class Rule:
         pair = {e.focus for e in foci} == {1, 2}
         self.wrap = next(e.alias for e in foci if e.focus == 1) if pair else None
         if overridable and self.total:
-            raise parsed.focus.wrong("a probe that can override needs a variable to replace.",
-                                     "Write FUNCTION > VARIABLE.")  # fmt: skip
+            raise parsed.focus.wrong("a probe that can override needs a variable to replace.", "Write FUNCTION > VARIABLE.")
 
     def _node(self, call: Any, parent: Node | None, functions: Iterator[ParsedFunction], numbers: Iterator[int], lookup: _Lookup) -> Node:
         # No function within a function: a cycle would keep the scope, and with it the program's objects, alive.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.probes.entering import Told, told
+from tests.probes.hooked import Told, told
 
 pytest.importorskip("voirkit.probes._entry", reason="voirkit was installed without a C compiler")
 

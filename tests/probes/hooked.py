@@ -1,4 +1,4 @@
-"""What the tests of ways into functions share."""
+"""What the tests of call hooks share."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.probes.entering import Told, run, told
+from tests.probes.hooked import Told, run, told
 from voirkit.probes import probing
 from voirkit.probes.around import Around
 
@@ -114,7 +114,7 @@ def test_pickles_by_name_are_the_same():
 def test_pickles_by_value_run_in_another_process_as_without(pickler: str):
     program = f"""
         import subprocess, sys, {pickler}
-        from tests.probes.entering import told
+        from tests.probes.hooked import told
         def scale(x, by=2): return x * by
         with told(scale) as found:
             data = {pickler}.dumps(scale, **({{"recurse": True}} if {pickler!r} == "dill" else {{}}))
@@ -208,7 +208,7 @@ def test_recursion_ends_where_it_did():
 def test_recursion_as_deep_as_the_program_asks_for_works():
     program = """
         import sys
-        from tests.probes.entering import told
+        from tests.probes.hooked import told
         def down(n): return 0 if n == 0 else 1 + down(n - 1)
         sys.setrecursionlimit(50000)
         with told(down) as found:
@@ -339,7 +339,7 @@ def test_a_thread_that_ends_within_calls_harms_nobody():
 def test_processes_that_are_spawned_get_functions_by_name():
     program = """
         import concurrent.futures, multiprocessing, shutil
-        from tests.probes.entering import told
+        from tests.probes.hooked import told
         if __name__ == "__main__":
             with told(shutil.which) as found, concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 print(pool.submit(shutil.which, "no such program").result(), found.began())
