@@ -1,10 +1,12 @@
 """Probes: a selector becomes a stream of what variables of named functions are set to.
 
-From the inside out: ``language`` and ``grammar`` read selectors, ``catalogue`` and ``selectors`` say what is wrong with them, ``plan``
-says what they ask for, ``sites`` puts taps into trees, ``source`` and ``weave`` get trees from live functions and put new code into them,
-``imports`` does so before a module runs, ``taps`` and ``matching`` are what is called, ``compiled`` keeps torch.compile off, ``engine``
-holds it together, ``stream`` is what users have in hand. ``processes``, ``spawn``, ``children`` and ``exchange`` are for child processes,
-which need no stream: the names here are imported when they are first used.
+``stream`` is what users have in hand, ``engine`` holds the rest together. ``selector/`` reads and checks selectors and runs nothing.
+``live_functions`` finds the functions, ``source`` their syntax trees, ``instrumenter`` and ``tap_emitter`` put calls into those, ``weave``
+compiles them into live functions, ``modules`` into such as are being imported; ``compatibility`` keeps compilers and picklers off.
+``taps`` and ``memory`` are what is called. ``processes``, ``children`` and ``exchange`` are for child processes. ``around`` and
+``call_hooks`` see calls for instruments, without selectors.
+
+The names here are imported when they are first used: a child process needs no stream.
 """
 
 from __future__ import annotations

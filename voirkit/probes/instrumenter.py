@@ -70,7 +70,6 @@ class Instrumenter(TapEmitter):
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
 
     def instrument(self) -> None:
-        """Do it."""
         entry = self.entry()
         declarations = self.declarations() if entry else []
         if isinstance(self.node, ast.Lambda):
@@ -487,7 +486,6 @@ class TopLevelInstrumenter(Instrumenter):
     """Puts taps between the statements of a module: nothing before its first, so that its ``__doc__`` and ``__future__`` imports stay."""
 
     def instrument(self) -> None:
-        """Do it."""
         body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # no lambda
         first = 0
         while first < len(body) and (is_text(body[first]) or is_future(body[first])):

@@ -229,7 +229,6 @@ class MemoryListener:
         self.is_total = memory.rule.total and node.parent is None
 
     def taps(self, site: Site) -> Sequence[FixedTap]:
-        """See ``tap_emitter.Listener``."""
         memory, node = self.memory, self.node
         found = tuple(e for e in node.elements if e.matches(site.name, site.tags, site.kind))
         for element in found:

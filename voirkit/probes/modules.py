@@ -56,7 +56,6 @@ def add(request: ModuleRequest) -> None:
 
 
 def remove(request: ModuleRequest) -> None:
-    """No more."""
     if request.untold is not None:
         request.complain(request.untold)
         request.untold = None
@@ -88,7 +87,7 @@ def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes 
             raise
         for request in requests:
             if statements is None or request.path == (TOP,) or weave.definitions(ast.Module(statements, []), request.path):
-                _report(request, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+                _report(request, exc)
         return code
 
 
@@ -178,13 +177,14 @@ def _is_possible(node: FunctionNode, request: ModuleRequest, reports: bool) -> b
         weave.instrument_tree(source.copy_tree(node), [request.listener], None, {}, None)
     except (Unobservable, NeedsMemory, RecursionError) as exc:
         if reports:
-            _report(request, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+            _report(request, exc)
         return False
     return True
 
 
 def _report(request: ModuleRequest, exc: Exception) -> None:
-    """Say what is wrong; later, if the program is too deep in its calls for that."""
+    """Report what is wrong; later, if the program is too deep in its calls for that."""
+    exc = source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc
     try:
         request.complain(exc)
     except RecursionError:
@@ -223,7 +223,7 @@ class _Weaver(imports.Watcher):
             except Exception as exc:
                 if is_from_handler(exc):
                     raise
-                _report(request, source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc)
+                _report(request, exc)
 
 
 _weaver = _Weaver()

@@ -89,13 +89,11 @@ class FixedTap:
         self.function, self.replaces = function, replaces
 
     def bind(self, reads: Sequence[str] = ()) -> Callable[..., Any]:
-        """See ``Tap``."""
         return self.function
 
     bind_to_frame = bind
 
     def one_by_one(self) -> Any:
-        """See ``Tap``; never asked for, since it reads nothing."""
         raise NotImplementedError
 
 

@@ -289,7 +289,6 @@ class LocalTap:
         self.step = None if rule.wrap is None else "begin" if focus.focus == 1 else "end"
 
     def bind(self, reads: Sequence[str], depth: int = 1) -> Callable[..., Any]:
-        """See ``tap_emitter.Tap``; ``depth``: how many calls the function is below that of the site."""
         listener, site = self.listener, self.site
         sources = [(e, s) for e, s in self.sources if s in (TRUE, VALUE) or s in reads]
         checks = [e.check for e, _ in sources if e.check is not None]
@@ -314,7 +313,6 @@ class LocalTap:
         return _tap_function(shape, names, listener.outlet)
 
     def bind_to_frame(self) -> Callable[..., Any]:
-        """See ``tap_emitter.Tap``."""
         reads, deep, inner = self.reads, self.site.is_deep, self.site.inner
         made: dict[tuple[str, ...], Callable[..., Any]] = {}
 
@@ -329,7 +327,6 @@ class LocalTap:
         return tap
 
     def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
-        """See ``tap_emitter.Tap``."""
         held: dict[int, dict[str, Any]] = {}  # by the identity of the frame
         made: dict[tuple[str, ...], Callable[..., Any]] = {}
         _getframe = sys._getframe

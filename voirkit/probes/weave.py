@@ -536,7 +536,6 @@ def register_around(who: object) -> None:
 
 
 def unregister_around(who: object) -> None:
-    """No more."""
     _live.discard(id(who))
     _around.discard(id(who))
 

@@ -231,7 +231,6 @@ def _unseen(function: ParsedFunction, definition: Function, label: str) -> Selec
 
 
 def check_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None = None, script_name: str = "") -> str:
-    """The same for a name in scope."""
     first, *rest = function.path
     if first not in scope:
         raise _not_in_scope(function, scope, script, script_name)
