@@ -53,7 +53,7 @@ ALL_HOOKS = "the ways into functions"  # who stands over code, for weave.py
 
 
 class CallHooks:
-    """Calls of functions, told to hooks; off at first.
+    """Calls of functions, reported to hooks; off at first.
 
     Args:
         hooks: A capsule of C functions (``_entry.h``); or three functions: ``begin(number, callable, args, kwargs)``, which says whether
@@ -85,12 +85,12 @@ class CallHooks:
 
     @property
     def skipped(self) -> dict[int, str]:
-        """By number, why a function is not told (or no more): the end of a sentence."""
+        """By number, why a function is not reported (or no more): the end of a sentence."""
         deep: list[int] = self._ways.deep()
         return self._skipped | dict.fromkeys([number for number in deep if number >= 0], _TOO_DEEP)
 
     def mute(self, functions: Iterable[object]) -> None:
-        """Tell nothing of what a thread does inside of calls of these. They may be told themselves."""
+        """Report nothing of what a thread does inside of calls of these. They may be reported themselves."""
         for function in functions:
             self._add(-1, function, True)
 
@@ -106,7 +106,7 @@ class CallHooks:
             layer.on(self)
 
     def off(self, numbers: Iterable[int] | None = None) -> None:
-        """Put the functions back as they were, all or some; a call that is open is told to its end."""
+        """Put the functions back as they were, all or some; a call that is open is reported to its end."""
         numbers = None if numbers is None else list(numbers)
         if numbers is None:
             self._is_on = False

@@ -290,7 +290,7 @@ class Relay:
         return emit_raw if raw else emit
 
     def complain(self, text: str) -> None:
-        """Have the parent say something about the probe."""
+        """Have the parent report something about the probe."""
         self.uplink.send(self.key, text)
 
 

@@ -179,7 +179,7 @@ _reported_functions: WeakSet[FunctionType] = WeakSet()
 
 
 def _watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
-    """From now on tell when a function with taps is scripted."""
+    """From now on report when a function with taps is scripted."""
 
     def patch(frontend: ModuleType) -> None:
         parse_def = getattr(frontend, "parse_def", None)
@@ -216,7 +216,7 @@ CLOUDPICKLES = (
 
 @functools.cache
 def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
-    """From now on code is pickled as the program's own, which a function tells."""
+    """From now on code is pickled as the program's own, which ``own_code`` finds."""
 
     def patch_cloudpickle(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)

@@ -1,4 +1,4 @@
-"""The engine behind a probe: finds the functions, has taps put into them, and hands on what the taps tell.
+"""The engine behind a probe: finds the functions, has taps put into them, and sends the events on.
 
 What comes in: selectors, as parsed, a scope, and somebody who listens. Nothing is left behind by an engine that could
 not be switched on, nor by one that was switched off.

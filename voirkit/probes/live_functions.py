@@ -250,8 +250,8 @@ def innermost(thing: Any) -> Any:
     return thing
 
 
-# redefined functions: nothing of python tells that a name gets another value, but the function that it had goes at that moment, unless
-# something else holds it; IPython (checked with 8) tells when a cell has been run; and the end of the probe is the last time to look
+# Redefined functions: python has no event for a name that gets another value. But the function that it had is freed at that moment,
+# unless something else holds it; IPython (checked with 8) has an event when a cell has been run; and the end of a probe checks once more.
 
 _watches: WeakSet[RedefinitionWatch] = WeakSet()
 _hooked_shells: set[int] = set()
@@ -280,7 +280,7 @@ class RedefinitionWatch:
             self.check()
 
     def redefined(self) -> FunctionType | None:
-        """Another function than the last one that was told of, if the name stands for one."""
+        """Another function than the last one that was reported, if the name stands for one."""
         now = function_at(self.module, self.path) if self.is_on else None
         return now if now is not self._function() else None
 

@@ -86,7 +86,7 @@ class Memory:
         self.rule, self.outlet = rule, outlet
         self.is_on = True
         self.running: dict[Node, dict[int, list[Record]]] = {node: {} for node in rule.nodes}
-        # A lambda that raises does not tell that it ends, and another call's frame may get the identity of its frame.
+        # The end of a lambda that raises is not seen, and another call's frame may get the identity of its frame.
         self.lambdas: dict[tuple[Node, int], CodeType] = {}
         self.checked = [e for node in rule.nodes for e in node.elements if e.check is not None]
 

@@ -318,7 +318,7 @@ def offered() -> list[tuple[Any, ...]] | None:
 
 
 def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
-    """What a spawned process needs to make an equal probe; None, and it is told once, if it cannot have it."""
+    """What a spawned process needs to make an equal probe; None, and that is reported once, if it cannot have it."""
     engine: Any = probe._engine
     if engine is None or not (engine._is_heard or probe._relayed.emit is not None) or probe._ended:
         return None

@@ -274,7 +274,7 @@ def first_line(node: ast.AST) -> int:
 
 
 def last_line(code: CodeType) -> int:
-    """The last line that the code or code in it tells of."""
+    """The last line that the code, or code in it, has."""
     if hasattr(code, "co_positions"):
         last = max((end for _, end, _, _ in code.co_positions() if end is not None), default=0)
     else:

@@ -222,7 +222,7 @@ class Probe(Stream):
             self._switch_off(self._observers[0], exc)
 
     def _complain(self, exc: Exception) -> None:
-        """A condition raised something, or an event cannot be made: said once."""
+        """A condition raised something, or an event cannot be made: reported once."""
         if streams.is_meant(exc):
             streams.again(exc)
         text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)

@@ -56,7 +56,7 @@ class Outlet:
         self._slot = threading.local()
 
     def _failed(self, exc: BaseException) -> bool:
-        # At the recursion limit it is the program that is at fault, and will be told so itself.
+        # At the recursion limit it is the program that is at fault, and will see so itself.
         if isinstance(exc, Off | RecursionError):
             return False
         if is_from_handler(exc):
@@ -118,7 +118,7 @@ class Outlet:
         self._slot.value = value
 
     def passes(self, checks: Any, values: Any) -> bool:
-        """Whether values pass their checks; one that raises is told, and counts as not passed, as when nobody wants to know."""
+        """Whether values pass their checks; one that raises is reported, and counts as not passed, as when nobody wants to know."""
         if self.emit.cell_contents is off:
             return False
         try:

@@ -176,7 +176,7 @@ def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.M
 def _compiles_to(tree: ast.Module, function: FunctionNode, code: CodeType) -> bool:
     if not isinstance(function, ast.Lambda) or hasattr(code, "co_positions"):
         return any(is_same_code(found, code) for found in _codes_in(compile_like(tree, code), code))
-    # Nothing in python 3.10 tells the code of two lambdas in a line apart; so this one gets a line of its own.
+    # In python 3.10 nothing distinguishes the code of two lambdas in a line; so this one gets a line of its own.
     line, function.lineno = function.lineno, FAR
     try:
         return any(is_same_code(c, code, same_start=False) for c in all_codes(compile_like(tree, code)) if c.co_firstlineno == FAR)

@@ -118,7 +118,7 @@ def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, 
 
 
 def _no_function(function: ParsedFunction, named: Named, name: str) -> SelectorError:
-    """What a reference leads to is no function: say what it is instead, and what is near."""
+    """What a reference leads to is no function: the error with what it is instead, and what is near."""
     catalogue, path, prefix = named.catalogue, named.path, f"/{named.catalogue.module}/"
     label = ".".join(path)
     if named.sourceless:
