@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass, field, replace
 
 from voirkit.errors import SelectorError, did_you_mean
+from voirkit.imports import quiet
 from voirkit.probes.selector.syntax import Binding, Reader, ScopeReading
 from voirkit.probes.source import TOP, FunctionNode, as_function, dotted
-from voirkit.imports import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
