@@ -97,6 +97,7 @@ class Instrument:
         options: On the command line. Without any it always records.
         record: ``(ov, options) -> generator``, an instrument like a voirfile's; ``options`` maps names of options (``loader_ops``) to
             values. It runs if an option is given, or if there are none.
+        always: Whether it runs whatever options are given, which then switch parts of it off.
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
@@ -125,10 +126,11 @@ class Instrument:
         sections: str = "", table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "",
         evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
-        priority: int = 0,
+        priority: int = 0, always: bool = False,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self.options, self.record, self.group, self.priority = options, record, group, priority
+        self.always = always or not options
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.table, self.page, self.compare, self.leads = table, page, compare, leads
         self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})
@@ -144,7 +146,7 @@ class Instrument:
         yield ov.phases.parse_args(priority=self.priority)
         values = {option.name: ov.argparser.value(ov.options, option.flag) for option in self.options}
         is_on = any(not (value is None or value is False or value == []) for value in values.values())  # 0 is a value
-        if self.record and (is_on or not self.options):
+        if self.record and (is_on or self.always):
             record = resolve(self.record)
 
             def recording(ov: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The instruments that run only when they are asked for, in the order of reports: what the package's entry point names.
+"""The instruments that come with voirkit, in the order of reports: what the package's entry point names.
 
 Every run loads this module and the declarations that it imports, and nothing of what they record, analyse or show.
 """
@@ -19,7 +19,9 @@ from voirkit_instruments import (
     options,
     parameters,
     rates,
+    resources,
     stacks,
+    steps,
     syscalls,
     torch_profile,
     traincheck,
@@ -48,4 +50,7 @@ INSTRUMENTS = [
     options.INSTRUMENT,
     rates.INSTRUMENT,
     verify.INSTRUMENT,
+    steps.LOSS,
+    resources.INSTRUMENT,
+    steps.STEPS,  # after those that it tells of its events
 ]

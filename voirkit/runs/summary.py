@@ -26,8 +26,8 @@ def empty(version: str) -> dict[str, Any]:
     """A summary with the keys of every run, null for what nothing has measured; instruments add theirs."""
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1, "rates": {},
-        "steps": None, "loss": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
-        "wall": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [], "processors": None,
+        "steps": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
+        "wall": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
         "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 

@@ -9,9 +9,11 @@ import os
 import sys
 import time
 
+from voirkit_instruments.resources import INSTRUMENT as instrument_resources  # noqa: F401  # for installs from before it was declared
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from voirkit.phases import Phase
@@ -118,7 +120,7 @@ def _waited_s() -> float | None:
         return None
 
 
-def instrument_resources(ov: Overseer) -> Iterator[Phase]:
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Put ``memory`` and ``processors`` into the summary."""
     yield ov.phases.load_script
     processors = Processors()

@@ -1,1 +1,14 @@
 """Always on (``--no-steps`` switches it off): what each step of a training spends its time on, and its loss."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option
+
+STEPS = Instrument(
+    "steps",
+    group="output",
+    options=(Option("--no-steps", "do not record training steps: no phases, rates and verdict"),),
+    record="voirkit_instruments.steps.record:record",
+    always=True,
+)
+LOSS = Instrument("loss", record="voirkit_instruments.steps.record_loss:record", parts={"loss": dict})

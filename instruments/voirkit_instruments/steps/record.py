@@ -12,10 +12,11 @@ from _thread import get_ident  # threading is imported where the program imports
 
 from voirkit.imports import when_imported
 from voirkit.processes import inherit
+from voirkit_instruments.steps import STEPS as instrument_steps  # noqa: F401  # for installs from before it was declared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -136,15 +137,10 @@ class Steps:
             self._ov.summary["dropped"]["device times"] = lost
 
 
-def instrument_steps(ov: Overseer) -> Iterator[Phase]:
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Record the phases of the training's steps."""
-    yield ov.phases.init
-    ov.argparser.group("output").add_argument(
-        "--no-steps", action="store_true", dest="--no-steps", help="do not record training steps: no phases, rates and verdict"
-    )
-    yield ov.phases.parse_args
     recorder: Any = None
-    if ov.argparser.value(ov.options, "--no-steps"):
+    if options["no_steps"]:
         from voirkit_instruments.steps.events import NoRecorder, StepEvents
 
         if not ov.shared(StepEvents):

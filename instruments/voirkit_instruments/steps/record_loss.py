@@ -8,12 +8,15 @@ Keeps no graph alive and never waits for a device while the script runs: what li
 from __future__ import annotations
 
 from voirkit.imports import when_imported
+from voirkit_instruments.steps import LOSS as instrument_loss  # noqa: F401  # for installs from before it was declared
 from voirkit_instruments.values import may_be_read, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
 MOST_POINTS = 256
@@ -143,11 +146,10 @@ class LossOfRun:
         return self._given.summary() or self.seen.summary()
 
 
-def instrument_loss(ov: Overseer) -> Any:
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Put the losses into the summary, and give what the recorder sees of the training to those who listen."""
     losses = LossOfRun()
     ov.when_given(lambda given: given.subscribe(losses.on_event))
-    yield ov.phases.parse_args
     no_steps = ov.argparser.value(ov.options, "--no-steps")
 
     def begin(torch: Any) -> None:
