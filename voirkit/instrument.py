@@ -335,6 +335,48 @@ def instrument_definition(fn: Recording) -> Callable[..., Recording]:
     return define
 
 
+class _Started(dict[str, str]):
+    """The instruments that a run has started: the flag, and how it was asked for."""
+
+
+def once(flag: str) -> Decorator:
+    """Have an instrument run once in a run: whoever starts it again is told which one runs, and nothing else happens.
+
+    Two that record the same would record it twice, or each the other, or into one file. It stands below ``instrument_definition``.
+
+    Args:
+        flag: What the instrument is known by to the user.
+    """
+
+    def decorate(instrument: Recording) -> Recording:
+        @wraps(instrument)
+        def start(ov: Any, *args: Any, **kwargs: Any) -> Any:
+            taken, asked = ov.shared(_Started), _as_called(instrument.__name__, args, kwargs)
+            if flag in taken:
+                ov.warn(
+                    f"{flag}: it is started twice, by the flag and a voirfile, or by voirfiles.\n"
+                    f"  {taken[flag]} is what runs; {asked} does nothing."
+                )
+                return None
+            taken[flag] = asked
+            return instrument(ov, *args, **kwargs)
+
+        return start
+
+    return decorate
+
+
+def started(ov: Any, flag: str) -> bool:
+    """Whether an instrument has been started in a run, by its flag or a voirfile."""
+    return flag in ov.shared(_Started)
+
+
+def _as_called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    from reprlib import repr as short
+
+    return f"{name}({', '.join([*map(short, args), *(f'{key}={short(value)}' for key, value in kwargs.items())])})"
+
+
 _class = type  # `parametrized` has an argument of that name
 
 

@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader, Dataset
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.phases import ranks
-from voirkit_instruments.steps import record_compute as steps_compute
 from voirkit_instruments.steps import record_loaders as steps_loaders
+from voirkit_instruments.steps import record_phases as steps_compute
+from voirkit_instruments.steps import record_phases as steps_transfer
 from voirkit_instruments.steps import record_plain as steps_plain
-from voirkit_instruments.steps import record_transfer as steps_transfer
 
 MS = 1_000_000
 # What a step of ``Loop`` costs, in milliseconds, with a batch of 4.

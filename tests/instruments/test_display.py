@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_overseer import SmallOverseer
 
-from voirkit_instruments.display.record import display, line
+from voirkit_instruments.display import display, line
 from voirkit_instruments.values import brief, number
 
 

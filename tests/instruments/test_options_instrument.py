@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_overseer import SmallOverseer
 
-from voirkit_instruments.options.record import PARTIAL, WHOLE, options, plain
+from voirkit_instruments.options import PARTIAL, WHOLE, options, plain
 
 
 def parser(**kwargs: Any) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import Place
 
-from voirkit_instruments.resources.record import Processors, memory
+from voirkit_instruments.resources import Processors, memory
 
 SCRIPT = """
 import subprocess, sys, voirkit

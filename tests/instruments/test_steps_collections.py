@@ -17,7 +17,7 @@ from tests.instruments.unchanged import environment, run
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import GC
-from voirkit_instruments.steps.record_pauses import LEAST_NS
+from voirkit_instruments.steps.record_phases import LEAST_NS
 from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 
 MS = 1_000_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.steps import record_pauses as steps_pauses
-from voirkit_instruments.steps.record_pauses import CompilationRecording
+from voirkit_instruments.steps import record_phases as steps_pauses
+from voirkit_instruments.steps.record_phases import CompilationRecording
 
 
 class Handler:

@@ -18,7 +18,7 @@ from voirkit_instruments.rates.record import compute_rate, loading_rate, train_r
 from voirkit_instruments.steps.record import Steps
 from voirkit_instruments.steps.record_loss import Losses
 from voirkit_instruments.steps.record_values import values_of
-from voirkit_instruments.steps.tensor_memory import ScalarReader
+from voirkit_instruments.values import ScalarReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,10 @@ from importlib import import_module
 from types import BuiltinFunctionType, MethodDescriptorType
 
 from voirkit.errors import CommandLineError, say_as_it_is
-from voirkit.instrument import instrument_definition
+from voirkit.instrument import instrument_definition, once
 from voirkit.processes import inherit
 from voirkit_instruments.calls.record_functions import DEFAULT, check, functions_named, names
 from voirkit_instruments.calls.record_tracing import NOT_BUILT, Tracing, engine
-from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from functools import partial
 from types import FunctionType
 
 from voirkit.imports import when_imported
+from voirkit.instrument import once
 from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
@@ -18,7 +19,6 @@ from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
 from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, never_raises
 from voirkit_instruments.checks.record_models import LossFacts, ModelFacts
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
-from voirkit_instruments.once import once
 from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False

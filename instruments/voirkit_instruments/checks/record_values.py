@@ -12,7 +12,7 @@ from zlib import crc32
 
 from voirkit_instruments.calls.record_quiet import quiet
 from voirkit_instruments.steps.batch_sizes import only_looks
-from voirkit_instruments.steps.tensor_memory import is_readable
+from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,15 +1,62 @@
-"""``--display``: everything that is given, on stderr."""
+"""``--display``: everything that is given, one event a line, on stderr (the script's stdout stays its own).
+
+Tensors and other large things are shown by type, shape and dtype. Reads no value from a device, since that would wait
+for it.
+"""
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
+import sys
+
+from voirkit.instrument import Instrument, Option
+from voirkit_instruments.values import brief
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 INSTRUMENT = Instrument(
     "display",
     group="see a run",
     options=(Option("--display", "print all given values on stderr, one event a line"),),
-    record="voirkit_instruments.display.record:record",
+    record="voirkit_instruments.display:record",
 )
 instrument_display = INSTRUMENT
 
-__getattr__ = lazy_names(__name__, display="record")
+
+def line(event: dict[str, Any]) -> str:
+    """An event as one line: ``loss: 0.693; task: train``.
+
+    A wrapper's begin and end are named; other keys that begin with ``$`` are left out.
+    """
+    parts = [f"{key}: {brief(value)}" for key, value in event.items() if not key.startswith("$")]
+    wrap = event.get("$wrap")
+    if wrap is not None:
+        parts.insert(0, f"{wrap['name']} {wrap['step']}s")
+    return "; ".join(parts)
+
+
+def display(ov: Overseer) -> Iterator[Phase]:
+    """Prints what is given, from now on."""
+    is_empty = True
+
+    def show(event: dict[str, Any]) -> None:
+        nonlocal is_empty
+        text = line(event)
+        if text:
+            is_empty = False
+            print(text, file=sys.stderr)
+
+    ov.given.subscribe(show)
+    yield ov.phases.finalize
+    if is_empty:
+        ov.warn("--display: nothing was given.")
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+    """As the option asks."""
+    return display(ov)

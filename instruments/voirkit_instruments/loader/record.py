@@ -8,9 +8,8 @@ the operations that the user named and the episode whose worker they are.
 from __future__ import annotations
 
 from voirkit.imports import when_imported
-from voirkit.instrument import instrument_definition
+from voirkit.instrument import instrument_definition, once
 from voirkit.processes import inherit
-from voirkit_instruments.once import once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

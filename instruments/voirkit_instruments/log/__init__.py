@@ -1,8 +1,21 @@
-"""``--log``: given values that go to the log stream."""
+"""``--log PATTERN``: given values that go to the log stream, and so into the run directory and to ``$DATA_FD``.
+
+A value that is a one-element tensor is logged as the number it holds. If it lies on a device, reading it waits for the
+device: log a loss of every step from a GPU only where that is acceptable.
+"""
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
+from voirkit.instrument import Instrument, Option, instrument_definition
+from voirkit_instruments.values import brief, may_be_read, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
 
 INSTRUMENT = Instrument(
     "log",
@@ -13,8 +26,83 @@ INSTRUMENT = Instrument(
             metavar="PATTERN", repeatable=True,
         ),
     ),
-    record="voirkit_instruments.log.record:record",
+    record="voirkit_instruments.log:record",
 )  # fmt: skip
 instrument_log = INSTRUMENT
 
-__getattr__ = lazy_names(__name__, log="record")
+
+class _Selection:
+    """Which keys of an event are logged; remembers each key, since the same few come at every step."""
+
+    def __init__(self, patterns: Sequence[str], context: Sequence[str]) -> None:
+        self._patterns = [p for p in patterns if not p.startswith("+")]
+        self._context = [p[1:] for p in patterns if p.startswith("+")] + list(context)
+        self._known: dict[str, tuple[bool, bool]] = {}  # key -> (is logged, goes along with what is logged)
+
+    def unmatched(self) -> list[str]:
+        """The patterns that no key has matched."""
+        return [pattern for pattern in self._patterns if not any(_matches(key, [pattern]) for key in self._known)]
+
+    def __call__(self, event: dict[str, Any]) -> dict[str, Any]:
+        chosen: dict[str, Any] = {}
+        wanted = False
+        for key, value in event.items():
+            if key == "$recorder" or key == "$began_ns":
+                continue  # for instruments
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = (_matches(key, self._patterns), _matches(key, self._context))
+            if known[0] or known[1]:
+                chosen[key] = value
+                wanted = wanted or known[0]
+        return chosen if wanted else {}
+
+
+def _matches(key: str, patterns: Sequence[str]) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(key == pattern or fnmatchcase(key, pattern) for pattern in patterns)
+
+
+@instrument_definition
+def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iterator[Phase]:
+    """Log the given values whose keys match.
+
+    Args:
+        ov: The overseer.
+        patterns: Keys, or patterns as of file names (``"*_rate"``). ``"+task"`` is the same as ``context="task"``.
+        context: Keys or patterns that are logged along, only with events of which something else is logged.
+
+    A rate that an instrument has logged itself is not logged twice.
+    """
+    yield ov.phases.init
+    selection = _Selection(patterns, [context] if isinstance(context, str) else list(context))
+    logged: dict[str, Any] = {}
+
+    def remember(record: Any) -> None:
+        nonlocal logged
+        logged = record if isinstance(record, dict) and "units" in record else {}
+
+    def forward(event: dict[str, Any]) -> None:
+        chosen = selection(event)
+        if not chosen or all(key in logged and logged[key] is value for key, value in chosen.items()):
+            return
+        for key, value in chosen.items():
+            plain = number(value)
+            if plain is not None:
+                chosen[key] = plain
+            elif not may_be_read(value):  # its own text would be made of what is not there
+                chosen[key] = brief(value)
+        ov.log(chosen)
+
+    ov.log.subscribe(remember)
+    ov.given.subscribe(forward)
+    yield ov.phases.finalize
+    for pattern in selection.unmatched():
+        ov.warn(f"log: nothing was given as {pattern!r}.")
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
+    """Record what the options ask for."""
+    patterns = options["log"]
+    return log(*([patterns] if isinstance(patterns, str) else patterns))(ov)

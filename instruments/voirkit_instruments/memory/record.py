@@ -15,9 +15,8 @@ from collections import Counter
 from time import perf_counter_ns
 
 from voirkit.imports import when_imported
-from voirkit.instrument import instrument_definition
+from voirkit.instrument import instrument_definition, once
 from voirkit.report.figure import size
-from voirkit_instruments.once import once
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
 
 TYPE_CHECKING = False

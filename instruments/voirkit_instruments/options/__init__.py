@@ -1,15 +1,137 @@
-"""``--options``: the arguments that the script parses with argparse."""
+"""``--options``: the arguments that the script has parsed, as ``options`` given, in the log and in the summary.
+
+Wraps the four parsing methods of ``argparse.ArgumentParser`` from before the script is loaded until the first result,
+and puts them back. The script gets the very object that argparse made; what argparse raises (SystemExit too) goes
+through.
+"""
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
+import argparse
+import math
+import os
+from _thread import get_ident  # threading is imported where the program imports it
+
+from voirkit.instrument import Instrument, Option
+from voirkit.intercept import Patches, without_this_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.runner.overseer import Overseer
 
 INSTRUMENT = Instrument(
     "options",
     group="see a run",
     options=(Option("--options", "give the arguments that the script parses with argparse, as options"),),
-    record="voirkit_instruments.options.record:record",
+    record="voirkit_instruments.options:record",
 )
 instrument_argparse = INSTRUMENT
 
-__getattr__ = lazy_names(__name__, options="record")
+
+WHOLE = ("parse_args", "parse_intermixed_args")
+PARTIAL = ("parse_known_args", "parse_known_intermixed_args")
+
+
+class ParsedArguments:
+    """Waits for the first arguments that the program parses.
+
+    Args:
+        found: Called once, with the Namespace, in the thread that parsed.
+        failed: Takes what ``found`` raised.
+
+    ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers (one for a
+    configuration file, say), so its result is kept until :meth:`settle`, and dropped if ``parse_args`` follows.
+    """
+
+    def __init__(self, found: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
+        self._found = found
+        self._failed = failed
+        self._inside: set[int] = set()  # threads within a parsing method: the outermost one has the result
+        self._kept: list[Any] = []
+        self._done = False
+        self._patches = Patches()
+        for name in WHOLE + PARTIAL:
+            self._patches.wrap(argparse.ArgumentParser, name, self._parse)
+
+    def _parse(self, wrapped: Callable[..., Any], parser: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        thread = get_ident()
+        outermost = thread not in self._inside
+        self._inside.add(thread)
+        try:
+            result = wrapped(*args, **kwargs)
+        except BaseException as exc:
+            without_this_frame(exc)
+            raise
+        finally:
+            if outermost:
+                self._inside.discard(thread)
+        if outermost and not self._done:
+            if wrapped.__name__ in WHOLE:
+                self._finish(result)
+            elif not self._kept:
+                self._kept.append(result[0])
+        return result
+
+    def settle(self) -> None:
+        """No other parser is to be waited for: what is kept counts."""
+        if self._kept and not self._done:
+            self._finish(self._kept[0])
+
+    def remove(self) -> None:
+        """Put argparse back as it was."""
+        self._patches.remove()
+
+    def _finish(self, namespace: Any) -> None:
+        self._done = True
+        self.remove()
+        try:
+            self._found(namespace)
+        except Exception as exc:  # of an odd Namespace; never the program's
+            self._failed(exc)
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """The value as JSON can hold it; what can not be held is left out of a dictionary, else ``NotImplemented``."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if depth < 4 and type(value) in (list, tuple):
+        elements = [plain(element, depth + 1) for element in value]
+        return elements if NotImplemented not in elements else NotImplemented
+    if depth < 4 and type(value) is dict:
+        pairs = {str(key): plain(held, depth + 1) for key, held in value.items() if type(key) in (str, int)}
+        return {key: held for key, held in pairs.items() if held is not NotImplemented}
+    return NotImplemented
+
+
+def options(ov: Overseer) -> Iterator[Phase]:
+    """Gives the script's arguments once, as ``options``."""
+
+    def found(namespace: Any) -> None:
+        subscription.dispose()
+        held = plain(dict(getattr(namespace, "__dict__", {})))
+        ov.summary["options"] = held
+        ov.log({"options": held})
+        ov.offer({"options": namespace})
+
+    arguments = ParsedArguments(found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}"))
+    subscription = ov.given.subscribe(lambda event: arguments.settle())
+    try:
+        yield ov.phases.run_script
+    finally:
+        arguments.remove()
+        arguments.settle()
+    if "options" not in ov.summary:
+        ov.warn("--options: the script has parsed no arguments with argparse.")
+
+
+def record(ov: Overseer, values: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+    """As the option asks."""
+    return options(ov)

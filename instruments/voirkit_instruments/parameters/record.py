@@ -6,8 +6,7 @@ It only reads: no hook, no wrapper, no tensor of the program is changed. Steps a
 from __future__ import annotations
 
 from voirkit.imports import when_imported
-from voirkit.instrument import instrument_definition
-from voirkit_instruments.once import once
+from voirkit.instrument import instrument_definition, once
 from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import operator
 import weakref
 
 from voirkit_instruments.loader_numbers import forgetting
-from voirkit_instruments.steps.tensor_memory import is_readable
+from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,7 +1,131 @@
-"""Always on: processor time and memory of the run."""
+"""Always on: the most memory that the program held, and how long it waited for a processor because others had them.
+
+Reads some small files when the script begins and when the run has ended, and nothing in between. Linux tells all of it, other systems less.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+
 from voirkit.instrument import Instrument
 
-INSTRUMENT = Instrument("resources", record="voirkit_instruments.resources.record:record", parts={"processors": dict})
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
+
+INSTRUMENT = Instrument("resources", record="voirkit_instruments.resources:record", parts={"processors": dict})
+
+
+def memory() -> dict[str, Any]:
+    """``peak`` (of the process of the run that held most), ``process_peak`` (of this one), bytes; ``devices`` if CUDA was used.
+
+    Of the children those count that have ended. With getrusage a program that is started anew seems to have held what its parent did
+    then, so that of a child only what is more than the parent's tells anything.
+    """
+    found: dict[str, Any] = {"peak": 0, "process_peak": _high_water() or _max_rss("RUSAGE_SELF"), "units": "bytes"}
+    # Loading resource takes half a millisecond, which a script without children need not pay. (These times are in hundredths of a second.)
+    children = _max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
+    found["peak"] = max(found["process_peak"], children)
+    devices = _devices()
+    if devices:
+        found["devices"] = devices
+    return found
+
+
+def _max_rss(whose: str) -> int:
+    try:
+        import resource
+    except ImportError:  # Windows has none; and a script may have emptied sys.path
+        return 0
+    return int(resource.getrusage(getattr(resource, whose)).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+
+
+def _high_water() -> int | None:
+    """What this process has held; getrusage may tell what its launcher did."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"VmHWM"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def _devices() -> dict[str, dict[str, int]]:
+    """By device, ``peak`` (of what tensors held) and ``reserved_peak``, bytes; asks only a CUDA that the program has begun to use."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return {}
+        peaks = {f"cuda:{i}": (cuda.max_memory_allocated(i), cuda.max_memory_reserved(i)) for i in range(cuda.device_count())}
+    except Exception:  # the device has failed, or this is a forked child
+        return {}
+    return {name: {"peak": peak, "reserved_peak": reserved} for name, (peak, reserved) in peaks.items() if reserved}
+
+
+class Processors:
+    """Who had the processors that this process may use, from when this is made."""
+
+    def __init__(self) -> None:
+        self._usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+        self._began = self._now()
+
+    def _now(self) -> tuple[float, float, float, float | None]:
+        """(clock, own processor time with the children's, busy time of all, time that the main thread waited), seconds."""
+        own = os.times()
+        return time.perf_counter(), sum(own[:4]), _busy_s(self._usable), _waited_s()
+
+    def figures(self) -> dict[str, float] | None:
+        """``usable``, ``own_s``, ``others_share`` (of them), ``waited_s`` and ``waited_share`` (of the time).
+
+        None where the system does not tell.
+        """
+        began, now = self._began, self._now()
+        elapsed, own, busy = now[0] - began[0], now[1] - began[1], now[2] - began[2]
+        if not self._usable or now[3] is None or began[3] is None or elapsed <= 0 or not now[2]:
+            return None
+        waited = now[3] - began[3]
+        others = max(busy - own, 0.0) / (elapsed * len(self._usable))
+        return {
+            "usable": len(self._usable), "own_s": own, "others_share": min(others, 1.0), "waited_s": waited,
+            "waited_share": min(waited / elapsed, 1.0),
+        }  # fmt: skip
+
+
+def _busy_s(usable: set[int]) -> float:
+    """Seconds that some processors have worked for anybody, guests of the same host included; 0 where the system does not tell."""
+    ticks = 0
+    try:
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                if not line.startswith(b"cpu"):
+                    break
+                name, *fields = line.split()
+                if name != b"cpu" and int(name[3:]) in usable:
+                    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+                    ticks += user + nice + system + irq + softirq + steal
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _waited_s() -> float | None:
+    """How long the main thread was ready to run and had no processor, seconds."""
+    try:
+        with open("/proc/self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
+    """Put ``memory`` and ``processors`` into the summary."""
+    yield ov.phases.load_script
+    processors = Processors()
+    yield ov.phases.finalize
+    ov.summary["memory"] = {**(ov.summary.get("memory") or {}), **memory()} if sys.platform != "win32" else None
+    ov.summary["processors"] = processors.figures()

@@ -11,14 +11,13 @@ import sys
 import time
 
 from voirkit.errors import CommandLineError
-from voirkit.instrument import instrument_definition
+from voirkit.instrument import instrument_definition, once, started
 from voirkit.intercept import Patches, ThreadState
 from voirkit.probes.around import Around
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import CannotAttach, DetachedProcess, refusal
-from voirkit_instruments.once import once, started
 from voirkit_instruments.stacks import FLAME_FOLDER, FLAME_HZ
 
 TYPE_CHECKING = False

@@ -9,12 +9,11 @@ import os
 import sys
 import time
 
-from voirkit.instrument import instrument_definition
+from voirkit.instrument import instrument_definition, once
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import Attached, CannotAttach, refusal
-from voirkit_instruments.once import once
 from voirkit_instruments.stacks import NATIVE_FOLDER, NATIVE_HZ, record_perf, record_py_spy
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ import weakref
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.steps.batch_sizes import batches
-from voirkit_instruments.steps.record_compute import now
+from voirkit_instruments.steps.record_phases import now
 from voirkit_instruments.steps.record_spans import UNKNOWN
 
 TYPE_CHECKING = False

@@ -15,7 +15,12 @@ from voirkit.probes.around import Around
 from voirkit.runner import import_times
 from voirkit.runner.recording import join_group
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, LOADER_ITERATED, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
-from voirkit_instruments.steps.record_compute import (
+from voirkit_instruments.steps.record_loaders import LoaderRecording
+from voirkit_instruments.steps.record_phases import (
+    TENSOR_METHODS,
+    CollectionRecording,
+    CompilationRecording,
+    TransferRecording,
     after_autocast,
     after_broadcast,
     after_checkpoint,
@@ -26,11 +31,8 @@ from voirkit_instruments.steps.record_compute import (
     around_step,
     around_zero_grad,
 )  # fmt: skip
-from voirkit_instruments.steps.record_loaders import LoaderRecording
-from voirkit_instruments.steps.record_pauses import CollectionRecording, CompilationRecording
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import Recording
-from voirkit_instruments.steps.record_transfer import TENSOR_METHODS, TransferRecording
 from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
 
 TYPE_CHECKING = False

@@ -28,7 +28,7 @@ from voirkit.probes.around import ABSENT
 from voirkit.streams import is_from_handler
 from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.steps.record_plain import SUPPRESSED
-from voirkit_instruments.steps.tensor_memory import ScalarReader
+from voirkit_instruments.values import ScalarReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable
 
 from voirkit.imports import when_imported
-from voirkit.instrument import instrument_definition
+from voirkit.instrument import instrument_definition, once
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import Attached, CannotAttach, TracedAlready, has_proc, refusal
-from voirkit_instruments.once import once
 from voirkit_instruments.syscalls import FOLDER, record_counters, record_kernel, record_phase_edges, record_strace
 from voirkit_instruments.syscalls.record_fetch import FetchWatch
 from voirkit_instruments.syscalls.record_markers import OTHER, OWN

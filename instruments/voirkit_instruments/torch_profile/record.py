@@ -7,8 +7,7 @@ another process. It is torch's profiler of the thread that trains, with autograd
 from __future__ import annotations
 
 from voirkit.imports import when_imported
-from voirkit.instrument import instrument_definition
-from voirkit_instruments.once import once
+from voirkit.instrument import instrument_definition, once
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.torch_profile.record_steps import DEFAULT, Turns, Window
 

@@ -18,7 +18,7 @@ from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit.intercept import ThreadState
-from voirkit_instruments.steps.tensor_memory import is_readable
+from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

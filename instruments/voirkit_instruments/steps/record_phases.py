@@ -1,0 +1,407 @@
+"""What the steps instrument records around functions of torch, each as a phase: module calls, backward, optimizer steps, checkpoints,
+collectives, copies between devices, and pauses of python and torch (garbage collection, compilation).
+
+What is called often is made by ``record_spans.engine``; what is seldom, closures here. They must never raise. Checked with torch 2.1 and
+2.15.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+import threading
+import time
+
+from voirkit.imports import when_imported
+from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
+from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+now = time.perf_counter_ns
+
+
+def around_forward(recording: Recording) -> tuple[Any, Any]:
+    """Before and after the outermost module call; a loss that is called by itself is told apart."""
+    intern, torch = recording.recorder.arguments, recording.torch
+    graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+    loss = torch.nn.modules.loss._Loss
+    forward, lossy = recording.phase("compute", "forward"), recording.phase("compute", "loss")
+    known: dict[tuple[str, str, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
+
+    def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
+        kind = type(module)
+        key = (kind.__name__, kind.__module__, training, grad)
+        found = known.get(key)
+        if found is None:
+            if isinstance(module, loss):
+                found = lossy, intern({"module": key[0]})
+            else:
+                found = forward, intern({"module": key[0], "training": training, "grad": grad, **_compiled(module)})
+            known[key] = found
+        return found
+
+    return recording.hot.enter(IN_FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
+
+
+def after_mode(recording: Recording) -> Any:
+    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are evaluated."""
+    here, span = recording.hot.here, recording.recorder.span
+    switched = recording.phase("compute", "mode", "training")
+
+    def leave(began: int, was: int, mode: object) -> None:
+        here.inside = was
+        if began:
+            span(switched, began, now(), 0, mode is True)
+
+    return leave
+
+
+def _compiled(module: Any) -> dict[str, bool]:
+    """That a module is compiled: ``torch.compile(module)`` (torch 2.1 to 2.15), or ``module.compile()``; nothing is said of others."""
+    own = vars(module)
+    return {"compiled": True} if "_orig_mod" in own.get("_modules", ()) or own.get("_compiled_call_impl") is not None else {}
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    """How an optimizer was made, as far as advice looks at it: ``fused``, ``foreach``, and the type of its parameters' device."""
+    try:
+        group = optimizer.param_groups[0]
+        settings = {key: bool(group[key]) for key in ("fused", "foreach") if key in group}
+        device = str(group["params"][0].device.type)
+        return {**settings, "device": device, **(_bfloat16() if device == "cpu" else {})}
+    except Exception:  # an optimizer of somebody else's: then nothing is known of it
+        return {}
+
+
+def _bfloat16() -> dict[str, bool]:
+    """Whether the processors have instructions for bfloat16, without which it is no faster; nothing where that cannot be told."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "").split()
+    except OSError:
+        return {}
+    return {"bf16": not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)} if flags else {}
+
+
+def after_autocast(recording: Recording) -> Any:
+    """After a block of ``torch.autocast`` was entered: a record of the first one for each type of device and precision."""
+    here, span, intern = recording.hot.here, recording.recorder.span, recording.recorder.arguments
+    name = recording.phase("script", "autocast")
+    known: set[tuple[str, str]] = set()
+
+    def leave(began: int, was: int, block: Any) -> None:
+        here.inside = was
+        try:
+            kind = str(block.device), str(block.fast_dtype).rpartition(".")[2]
+            if block._enabled and kind not in known:
+                known.add(kind)
+                span(name, began or now(), now(), intern({"device": kind[0], "dtype": kind[1]}))
+        except Exception as exc:
+            recording.failed("a block of autocast", exc)
+
+    return leave
+
+
+def around_backward(recording: Recording) -> tuple[Any, Any]:
+    """Before and after the outermost walk through a graph."""
+    return recording.hot.enter(IN_BACKWARD), recording.hot.leave(recording.phase("compute", "backward"), IN_BACKWARD)
+
+
+def around_step(recording: Recording) -> tuple[Any, Any]:
+    """Before and after an optimizer's step; the step of the class above, inside of it, is no other."""
+    intern = recording.recorder.arguments
+    step = recording.phase("compute", "step")
+    ordinals = Ordinals()
+    known: dict[int, int] = {}
+
+    def describe(optimizer: Any) -> tuple[int, int]:
+        which = ordinals.of(optimizer)
+        args = known.get(which)
+        if args is None:
+            args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which, **_settings(optimizer)})
+        return step, args
+
+    def look() -> None:
+        recording.look_for_device()
+
+    cuda = recording.torch.cuda
+    known_as = cuda if isinstance(getattr(cuda, "_initialized", None), bool) else None
+    return recording.hot.enter(IN_STEP), recording.hot.leave_step(describe, look, known_as)
+
+
+def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
+    """Before and after gradients are dropped or set to zero."""
+    return recording.hot.enter(SUPPRESSED), recording.hot.leave(recording.phase("compute", "zero_grad"), SUPPRESSED)
+
+
+def after_checkpoint(recording: Recording, name: str) -> Any:
+    """After a checkpoint was written (``capture``) or read (``restart``)."""
+    here, span = recording.hot.here, recording.recorder.span
+    checkpoint = recording.phase("checkpoint", name, "bytes")
+
+    def leave(began: int, was: int, file: Any) -> None:
+        end = now()
+        here.inside = was
+        if not began:
+            return
+        size = UNKNOWN
+        if isinstance(file, (str, os.PathLike)):
+            try:
+                about = os.stat(file)
+                size = about.st_size if stat.S_ISREG(about.st_mode) else UNKNOWN  # torch.distributed.checkpoint writes a folder
+            except (OSError, ValueError):  # it is not there: the program is about to hear of it
+                pass
+        span(checkpoint, began, end, 0, size)
+
+    return leave
+
+
+def after_collective(recording: Recording) -> Any:
+    """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous."""
+    here, span = recording.hot.here, recording.recorder.span
+    known: dict[str, int] = {}
+
+    def leave(began: int, was: int, function: Any, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
+        end = now()
+        here.inside = was
+        if not began:
+            return
+        try:
+            name = function.__name__
+            found = known.get(name)
+            if found is None:
+                found = known[name] = recording.phase("comm", name, "bytes")
+            span(found, began, end, 0, recording.bytes_of((*arguments, *more.values())))
+        except Exception as exc:
+            recording.failed("a collective", exc)
+
+    return leave
+
+
+def after_broadcast(recording: Recording) -> Any:
+    """After DDP has given the buffers of the first rank to the others, as a forward pass begins: they wait there for that rank."""
+    here, span = recording.hot.here, recording.recorder.span
+    broadcast = recording.phase("comm", "broadcast_buffers", "bytes")
+
+    def leave(began: int, was: int, tensors: Any) -> None:
+        end = now()
+        here.inside = was
+        if began:
+            span(broadcast, began, end, 0, recording.bytes_of((tensors,)))
+
+    return leave
+
+
+TENSOR_METHODS = ("to", "cuda", "cpu")
+
+
+class TransferRecording:
+    """Writes copies into the trace plane.
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._torch = recording.torch
+        self._name = recording.phase("device", "transfer", "bytes")
+        self._ways: dict[tuple[Any, Any], int] = {}
+
+    def method(self, name: str) -> Any:
+        """What is to stand in ``torch.Tensor`` in place of an inherited method written in C."""
+        return self._recording.hot.watched(getattr(self._torch.Tensor, name), self.leave)
+
+    def leave(self, began: int, source: Any, result: Any, device: Any) -> None:
+        """After a method that returned another tensor; ``device`` has been told of its beginning, if there is one."""
+        recording = self._recording
+        try:
+            way = self._copied(source, result)
+            if way is None:
+                if device is not None:
+                    device.drop()
+                return
+            # With the time that it takes to look at it: where there are thousands of small copies this is a part of what they take.
+            recording.recorder.span(self._name, began, now(), *way)
+            recording.hot.spans += 1
+            if device is not None:
+                device.end(self._name, *way)
+        except Exception as exc:
+            recording.failed("a copy of a tensor", exc)
+
+    def _copied(self, source: Any, result: Any) -> tuple[int, int] | None:
+        """From where to where and how many bytes, if something was copied that is to be recorded."""
+        with self._torch._C.DisableTorchFunction():
+            before, after = source.device, result.device
+            if before == after:
+                if self._recording.hot.here.inside != IDLE or _share(source, result):
+                    return None
+            elif before.type == "meta" or after.type == "meta" or _is_fake(source):
+                return None
+            return self._way(before, after), result.nbytes
+
+    def _way(self, before: Any, after: Any) -> int:
+        found = self._ways.get((before, after))
+        if found is None:
+            found = self._ways[before, after] = self._recording.recorder.arguments({"from": str(before), "to": str(after)})
+        return found
+
+    # modules
+
+    def enter_module(self, module: Any) -> int:
+        self._recording.hot.here.inside = SUPPRESSED
+        self._recording.local.home = self._home(module)
+        return now()
+
+    def leave_module(self, began: int, was: int, module: Any) -> None:
+        end = now()
+        self._recording.hot.here.inside = was
+        if not began:
+            return
+        try:
+            before, after = self._recording.local.home, self._home(module)
+            if before is None or after is None or before == after or "meta" in (before, after):
+                return
+            with self._torch._C.DisableTorchFunction():
+                size = _size(module)
+            self._recording.recorder.span(self._name, began, end, self._way(before, after), size)
+        except Exception as exc:
+            self._recording.failed("a copy of a module", exc)
+
+    def _home(self, module: Any) -> str | None:
+        """The device of a module's first tensor."""
+        try:
+            with self._torch._C.DisableTorchFunction():
+                tensor = next(_tensors(module), None)
+                return None if tensor is None else str(tensor.device)
+        except Exception:  # a module that is half made
+            return None
+
+
+def _share(one: Any, other: Any) -> bool:
+    """Whether two tensors lie in the same memory: nothing was copied. Tensors that have none are taken to."""
+    try:
+        return bool(one.data_ptr() == other.data_ptr())
+    except Exception:  # vmap's and other tensors without storage
+        return True
+
+
+def _is_fake(tensor: Any) -> bool:
+    """Whether this is a tensor without data, as compilers use them."""
+    return type(tensor).__module__.startswith("torch._subclasses")
+
+
+def _tensors(module: Any) -> Any:
+    """The parameters and buffers of a module and those in it, each once, by the tables themselves (methods may be the program's)."""
+    seen: set[int] = set()
+    stack = [module]
+    while stack:
+        at = stack.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        for table in (at._parameters, at._buffers):
+            for tensor in table.values():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield tensor
+        stack += [inner for inner in at._modules.values() if inner is not None]
+
+
+def _size(module: Any) -> int:
+    try:
+        return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(module))
+    except Exception:
+        return UNKNOWN
+
+
+# Collections of young objects take 5 to 50 us each and are many; of what a training step waits for they are nothing.
+LEAST_NS = 100_000
+
+
+class CollectionRecording:
+    """Writes pauses of python's garbage collector into the trace plane.
+
+    The callback stands in ``gc.callbacks``, where the program can see it, the first of them: there is no other way to be told of a
+    collection. It is written in C where that was built, so that no profiler or tracer of the program's has a frame of it.
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._arguments = recording.recorder.arguments
+        self._by_generation: dict[int, int] = {}
+        self._callback: Any = recording.hot.collection(recording.phase("gc", "collect", "collected"), self._describe, LEAST_NS)
+
+    def _describe(self, generation: int) -> int:
+        args = self._by_generation.get(generation)
+        if args is None:
+            args = self._by_generation[generation] = self._arguments({"generation": generation})
+        return args
+
+    def put(self) -> None:
+        """Be told of collections from now on."""
+        gc.callbacks.insert(0, self._callback)
+
+    def remove(self) -> None:
+        """Be told no more."""
+        if self._callback in gc.callbacks:  # the program may have emptied the list
+            gc.callbacks.remove(self._callback)
+
+
+class CompilationRecording:
+    """Writes compilations of ``torch.compile`` into the trace plane.
+
+    torch._dynamo calls back at the beginning and end of each. Checked with torch 2.15; before 2.4 there are no callbacks, and a
+    compilation counts for the phase that it happens in.
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._name = recording.phase("compute", "compile")
+        self._handler: Any = None
+        self._begun: tuple[int, int] | None = None  # the thread, and when; they are one after the other
+        self._over = False
+
+    def put(self) -> None:
+        """Be told of compilations from now on; the module is imported when something is first compiled."""
+        when_imported("torch._dynamo.callback", self._register)
+
+    def _register(self, module: ModuleType) -> None:
+        handler: Any = getattr(module, "callback_handler", None)
+        if self._over or not hasattr(handler, "remove_end_callback"):
+            return
+        try:
+            handler.register_start_callback(self._on_start)
+            handler.register_end_callback(self._on_end)
+            self._handler = handler
+        except Exception as exc:  # a torch that is not like any known one
+            self._recording.failed("compilations", exc)
+
+    def remove(self) -> None:
+        """Be told no more."""
+        self._over = True
+        handler, self._handler = self._handler, None
+        for name, callback in (("start", self._on_start), ("end", self._on_end)):
+            if handler is not None and callback in getattr(handler, f"{name}_callbacks", ()):  # the program may have cleared them
+                getattr(handler, f"remove_{name}_callback")(callback)
+
+    # torch 2.7 and later pass what is compiled and why
+
+    def _on_start(self, *_: object) -> None:
+        self._begun = threading.get_ident(), now()
+
+    def _on_end(self, *_: object) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[0] == threading.get_ident():
+            self._recording.recorder.span(self._name, begun[1], now())
