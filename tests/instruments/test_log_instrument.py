@@ -64,6 +64,9 @@ def test_a_rate_that_is_logged_anyway_is_logged_once() -> None:
 
 def test_the_option_is_repeatable() -> None:
     class Parser:
+        def group(self, title: str) -> Parser:
+            return self
+
         def add_argument(self, flag: str, **options: Any) -> None:
             assert (flag, options["action"]) == ("--log", "append")
 

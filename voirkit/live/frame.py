@@ -30,7 +30,9 @@ from voirkit.report.cells import (
     styled,
     width,
 )
+from voirkit.report.figure import duration
 from voirkit.report.overview import wall_line
+from voirkit.report.sections import written
 from voirkit.runs.step_phases import PHASES, shown_phases
 
 COLOURS = dict(zip(PHASES, (RED, MAGENTA, GREEN, CYAN, BLUE, BRIGHT_RED, YELLOW), strict=True))
@@ -98,7 +100,7 @@ def _sections(picture: Picture, columns: int, terminal: Look) -> Iterator[_Secti
     if picture.workers is not None:
         yield 8, [_workers(picture, columns)]
     if picture.devices:
-        yield 8, _packed([f"{one.name} {amount(one.value, one.units)}" for one in picture.devices], columns)
+        yield 8, _packed([f"{one.name} {written(one.value, one.units)}" for one in picture.devices], columns)
     for number, line in enumerate(_ranks(picture.ranks, columns, terminal)):
         yield 7 if number < 5 else 14, [line]
     if picture.verdict is not None:
@@ -150,7 +152,7 @@ def _parts(steps: Mapping[str, Any]) -> str:
 def _numbers(numbers: Sequence[Number], columns: int, terminal: Look) -> list[str]:
     """``train_rate  512 items/s  ▃▄▅``, in columns."""
     names = min(max((width(one.name) for one in numbers), default=0), max(columns // 2, 8))
-    texts = [amount(one.value, one.units) for one in numbers]
+    texts = [written(one.value, one.units) for one in numbers]
     values = min(max(map(len, texts), default=0), max(columns - names - 2, 4))
     lines = []
     for one, text in zip(numbers, texts, strict=True):
@@ -217,27 +219,12 @@ def plain_words(picture: Picture) -> str:
         return ""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in _shares(picture.steps) if share is not None and share >= 0.005)
     texts = [f"step {seconds(picture.steps['time_s']['median'], Look(blocks=False))}: {shares}"]
-    texts += [f"{one.name} {amount(one.value, one.units)}" for one in picture.rates[:1]]
+    texts += [f"{one.name} {written(one.value, one.units)}" for one in picture.rates[:1]]
     texts += [f"{one.label} {one.done:g}/{one.total:g}" for one in picture.progress[:1]]
     return " | ".join(texts)
 
 
-def amount(value: float, units: str) -> str:
-    """A number with its units as people read it."""
-    if units == "bytes":
-        for unit in ("B", "kB", "MB", "GB", "TB"):
-            if abs(value) < 1000 or unit == "TB":
-                return f"{value:.3g} {unit}"
-            value /= 1000
-    if units == "share":
-        return f"{value:.0%}"
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{text} {units}".rstrip()
-
-
 def seconds(value: float, terminal: Look) -> str:
-    """Seconds as people read them, from microseconds to hours."""
-    for limit, factor, unit in ((1e-3, 1e6, "µs" if terminal.blocks else "us"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min")):
-        if value < limit:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value / 3600:.3g} h"
+    """Seconds as people read them."""
+    text = duration(value)
+    return text if terminal.blocks else text.replace("µ", "u")

@@ -50,34 +50,34 @@ class StepEvents:
             if told is not None:
                 table.setdefault(event, []).append(told)
 
-    def around(self, event: str, here: Any, enter: Any, leave: Any) -> tuple[Any, Any]:
+    def around(self, event: str, thread: Any, enter: Any, leave: Any) -> tuple[Any, Any]:
         """What the steps instrument does before and after a function, with what is told of it."""
         before, after = tuple(self._before.get(event, ())), tuple(self._after.get(event, ()))
         if not before and not after:
             return enter, leave
         whole = event == OPTIMIZER_STEP
-        self.here = here
+        self.here = thread
 
         def entering(*passed: Any) -> Any:
-            if not (whole and here.inside == IN_STEP):  # the step of the class above is no other
+            if not (whole and thread.inside == IN_STEP):  # the step of the class above is no other
                 for told in before:
-                    told(*_thing(passed))
+                    told(*_first(passed))
             return enter(*passed)
 
         def leaving(began: int, was: int, *passed: Any) -> None:
             leave(began, was, *passed)
             if began:
                 for told in after:
-                    told(*_thing(passed))
+                    told(*_first(passed))
 
         return entering, leaving
 
-    def before_backward(self, here: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
+    def before_backward(self, thread: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
         """What is called before ``torch.autograd.backward``, and which of its variables that takes."""
         before = tuple(self._before.get(LOSS, ()))
         if not before:
             return enter, ()
-        self.here = here
+        self.here = thread
 
         def entering(tensors: Any) -> Any:
             for told in before:
@@ -86,7 +86,7 @@ class StepEvents:
 
         return entering, ("tensors",)
 
-    def after_scale(self, here: Any) -> tuple[Any, Any] | None:
+    def after_scale(self, thread: Any) -> tuple[Any, Any] | None:
         """What is called before and after ``GradScaler.scale``; None if nobody is told."""
         after = tuple(self._after.get(LOSS_SCALED, ()))
         if not after:
@@ -96,14 +96,14 @@ class StepEvents:
             return 1
 
         def leaving(began: int, was: int, outputs: Any, scaled: Any) -> None:
-            here.inside = was
+            thread.inside = was
             for told in after:
                 told(outputs, scaled)
 
         return entering, leaving
 
 
-def _thing(passed: tuple[Any, ...]) -> tuple[Any, ...]:
+def _first(passed: tuple[Any, ...]) -> tuple[Any, ...]:
     """The first argument, where a decorator's function has all of them in a tuple."""
     return passed[0][:1] if passed and type(passed[0]) is tuple else passed
 

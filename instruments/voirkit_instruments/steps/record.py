@@ -97,7 +97,7 @@ class Steps:
                 self._recorder = recorder
             recording = Recording(self._recorder, torch, self.warn, self._ov.shared(LoaderNumbers))
             self._torch = TorchPatches(recording, self.warn, self._ov.shared(StepEvents))
-            self._torch.put()
+            self._torch.install()
             self._recorder.timed(0, time.perf_counter_ns() - began, "start")
         except Exception as exc:  # a torch that is not like any known one
             self.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")

@@ -20,6 +20,7 @@ from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -49,17 +50,37 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
     return recording.hot.enter(IN_FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
 
 
-def after_mode(recording: Recording) -> Any:
-    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are evaluated."""
-    here, span = recording.hot.here, recording.recorder.span
-    switched = recording.phase("compute", "mode", "training")
+def _after(recording: Recording, what: str, describe: Callable[..., tuple[int, int, int] | None]) -> Callable[..., None]:
+    """What is called after a function that is called seldom.
 
-    def leave(began: int, was: int, mode: object) -> None:
-        here.inside = was
-        if began:
-            span(switched, began, now(), 0, mode is True)
+    Args:
+        recording: Where the phase is written.
+        what: What it is, for a warning.
+        describe: Called with the variables that are passed; returns name, arguments and value, or None where there is nothing to record.
+    """
+    thread, span = recording.hot.here, recording.recorder.span
+
+    def leave(began: int, was: int, *passed: Any) -> None:
+        end = now()
+        thread.inside = was
+        if not began:
+            return
+        try:
+            described = describe(*passed)
+        except Exception as exc:
+            recording.failed(what, exc)
+            return
+        if described is not None:
+            name, args, value = described
+            span(name, began, end, args, value)
 
     return leave
+
+
+def after_mode(recording: Recording) -> Any:
+    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are evaluated."""
+    switched = recording.phase("compute", "mode", "training")
+    return _after(recording, "a model's mode", lambda mode: (switched, 0, mode is True))
 
 
 def _compiled(module: Any) -> dict[str, bool]:
@@ -91,21 +112,17 @@ def _bfloat16() -> dict[str, bool]:
 
 def after_autocast(recording: Recording) -> Any:
     """After a block of ``torch.autocast`` was entered: a record of the first one for each type of device and precision."""
-    here, span, intern = recording.hot.here, recording.recorder.span, recording.recorder.arguments
     name = recording.phase("script", "autocast")
     known: set[tuple[str, str]] = set()
 
-    def leave(began: int, was: int, block: Any) -> None:
-        here.inside = was
-        try:
-            kind = str(block.device), str(block.fast_dtype).rpartition(".")[2]
-            if block._enabled and kind not in known:
-                known.add(kind)
-                span(name, began or now(), now(), intern({"device": kind[0], "dtype": kind[1]}))
-        except Exception as exc:
-            recording.failed("a block of autocast", exc)
+    def describe(block: Any) -> tuple[int, int, int] | None:
+        kind = str(block.device), str(block.fast_dtype).rpartition(".")[2]
+        if not block._enabled or kind in known:
+            return None
+        known.add(kind)
+        return name, recording.recorder.arguments({"device": kind[0], "dtype": kind[1]}), 0
 
-    return leave
+    return _after(recording, "a block of autocast", describe)
 
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
@@ -142,14 +159,9 @@ def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
 
 def after_checkpoint(recording: Recording, name: str) -> Any:
     """After a checkpoint was written (``capture``) or read (``restart``)."""
-    here, span = recording.hot.here, recording.recorder.span
     checkpoint = recording.phase("checkpoint", name, "bytes")
 
-    def leave(began: int, was: int, file: Any) -> None:
-        end = now()
-        here.inside = was
-        if not began:
-            return
+    def describe(file: Any) -> tuple[int, int, int]:
         size = UNKNOWN
         if isinstance(file, (str, os.PathLike)):
             try:
@@ -157,45 +169,28 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
                 size = about.st_size if stat.S_ISREG(about.st_mode) else UNKNOWN  # torch.distributed.checkpoint writes a folder
             except (OSError, ValueError):  # it is not there: the program is about to hear of it
                 pass
-        span(checkpoint, began, end, 0, size)
+        return checkpoint, 0, size
 
-    return leave
+    return _after(recording, "a checkpoint", describe)
 
 
 def after_collective(recording: Recording) -> Any:
     """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous."""
-    here, span = recording.hot.here, recording.recorder.span
-    known: dict[str, int] = {}
+    phases: dict[str, int] = {}
 
-    def leave(began: int, was: int, function: Any, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
-        end = now()
-        here.inside = was
-        if not began:
-            return
-        try:
-            name = function.__name__
-            found = known.get(name)
-            if found is None:
-                found = known[name] = recording.phase("comm", name, "bytes")
-            span(found, began, end, 0, recording.bytes_of((*arguments, *more.values())))
-        except Exception as exc:
-            recording.failed("a collective", exc)
+    def describe(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, int, int]:
+        name = function.__name__
+        if name not in phases:
+            phases[name] = recording.phase("comm", name, "bytes")
+        return phases[name], 0, recording.bytes_of((*arguments, *keywords.values()))
 
-    return leave
+    return _after(recording, "a collective", describe)
 
 
 def after_broadcast(recording: Recording) -> Any:
     """After DDP has given the buffers of the first rank to the others, as a forward pass begins: they wait there for that rank."""
-    here, span = recording.hot.here, recording.recorder.span
     broadcast = recording.phase("comm", "broadcast_buffers", "bytes")
-
-    def leave(began: int, was: int, tensors: Any) -> None:
-        end = now()
-        here.inside = was
-        if began:
-            span(broadcast, began, end, 0, recording.bytes_of((tensors,)))
-
-    return leave
+    return _after(recording, "a broadcast", lambda tensors: (broadcast, 0, recording.bytes_of((tensors,))))
 
 
 TENSOR_METHODS = ("to", "cuda", "cpu")
@@ -222,7 +217,7 @@ class TransferRecording:
         """After a method that returned another tensor; ``device`` has been told of its beginning, if there is one."""
         recording = self._recording
         try:
-            way = self._copied(source, result)
+            way = self._tensor_copied(source, result)
             if way is None:
                 if device is not None:
                     device.drop()
@@ -235,7 +230,7 @@ class TransferRecording:
         except Exception as exc:
             recording.failed("a copy of a tensor", exc)
 
-    def _copied(self, source: Any, result: Any) -> tuple[int, int] | None:
+    def _tensor_copied(self, source: Any, result: Any) -> tuple[int, int] | None:
         """From where to where and how many bytes, if something was copied that is to be recorded."""
         with self._torch._C.DisableTorchFunction():
             before, after = source.device, result.device
@@ -259,20 +254,15 @@ class TransferRecording:
         self._recording.local.home = self._home(module)
         return now()
 
-    def leave_module(self, began: int, was: int, module: Any) -> None:
-        end = now()
-        self._recording.hot.here.inside = was
-        if not began:
-            return
-        try:
-            before, after = self._recording.local.home, self._home(module)
-            if before is None or after is None or before == after or "meta" in (before, after):
-                return
-            with self._torch._C.DisableTorchFunction():
-                size = _size(module)
-            self._recording.recorder.span(self._name, began, end, self._way(before, after), size)
-        except Exception as exc:
-            self._recording.failed("a copy of a module", exc)
+    def after_module(self) -> Any:
+        return _after(self._recording, "a copy of a module", self._module_copied)
+
+    def _module_copied(self, module: Any) -> tuple[int, int, int] | None:
+        before, after = self._recording.local.home, self._home(module)
+        if before is None or after is None or before == after or "meta" in (before, after):
+            return None
+        with self._torch._C.DisableTorchFunction():
+            return self._name, self._way(before, after), _size(module)
 
     def _home(self, module: Any) -> str | None:
         """The device of a module's first tensor."""
@@ -346,7 +336,7 @@ class CollectionRecording:
             args = self._by_generation[generation] = self._arguments({"generation": generation})
         return args
 
-    def put(self) -> None:
+    def install(self) -> None:
         """Be told of collections from now on."""
         gc.callbacks.insert(0, self._callback)
 
@@ -373,7 +363,7 @@ class CompilationRecording:
         self._begun: tuple[int, int] | None = None  # the thread, and when; they are one after the other
         self._over = False
 
-    def put(self) -> None:
+    def install(self) -> None:
         """Be told of compilations from now on; the module is imported when something is first compiled."""
         when_imported("torch._dynamo.callback", self._register)
 

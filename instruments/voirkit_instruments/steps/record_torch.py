@@ -37,11 +37,12 @@ from voirkit_instruments.steps.torch_functions import COMPILING, as_function, in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
     from typing import Any
 
 
+MODULE = "torch.nn.modules.module"
 # What writes a checkpoint (True) or reads one, and its parameter for the file. Checked with safetensors 0.7.
 CHECKPOINTS = (
     ("torch.serialization", "save", True, "f"),
@@ -69,97 +70,102 @@ class TorchPatches:
 
     def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents | None = None) -> None:
         self.patches = Patches()
-        events = events if events is not None else StepEvents()
         self.recording = recording
-        self._warn = warn
-        deaf, made = recording.hot.enter(SUPPRESSED), as_function(self._made_optimizer)
-        loaders, transfers = LoaderRecording(recording), TransferRecording(recording)
-        self._collections, self._compilations = CollectionRecording(recording), CompilationRecording(recording)
-        self._loaders, self._transfers = loaders, transfers
-        told = partial(events.around, here=recording.hot.here)
-        self._forward = self._around(IN_STEP, *_pair(told, FORWARD, around_forward(recording)), ("self",), phase="forward")
-        walked = _pair(told, BACKWARD, around_backward(recording))
-        self._grad = self._around(IN_FORWARD, *walked, phase="backward")
-        loss, passed = events.before_backward(recording.hot.here, walked[0])
-        self._backward = self._around(IN_FORWARD, loss, walked[1], passed, phase="backward", left=()) if passed else self._grad
-        stepping = around_step(recording)
-        self._foreign_step = self._around(IN_BACKWARD, *stepping, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
-        step = _pair(told, OPTIMIZER_STEP, stepping)
-        self._step = self._around(IN_BACKWARD, *step, ("self",), phase="optimizer")
-        self._decorated_step = self._around(IN_BACKWARD, *step, ("args",), phase="optimizer")
-        self._mode = self._around(IN_FORWARD, deaf, after_mode(recording), ("mode",))
-        zero_grad = around_zero_grad(recording)
-        self._zero_grad = self._around(IN_BACKWARD, *zero_grad, phase="zero_grad")
-        self._zero_grads = self._around(IN_BACKWARD, *_pair(told, ZERO_GRAD, zero_grad), ("self",), phase="zero_grad")
-        self._made = self._around(SUPPRESSED, made, made, ("self",))
-        scaled = events.after_scale(recording.hot.here)
-        self._scale = scaled and self._around(IN_BACKWARD, *scaled, ("outputs",), value=True)
-        iterated = _pair(told, LOADER_ITERATED, (deaf, loaders.after_iter()))
-        self._iter = self._around(IN_BACKWARD, *iterated, ("self",), value=True, phase="wait")
-        made_iterator = _pair(told, LOADER_ITERATED, (deaf, loaders.after_init()))
-        self._iterator = self._around(IN_BACKWARD, *made_iterator, ("self", "loader"), phase="wait")
-        asked = _pair(told, BATCH_REQUESTED, (deaf, loaders.after_next()))
-        self._next = self._around(IN_BACKWARD, *asked, ("self",), value=True, phase="wait")
-        # Of everybody's queues, in no graph of torch.compile.
-        self._get = Around(recording.hot.here, IDLE, deaf, loaders.after_get(), (), True)
-        written, read = after_checkpoint(recording, "capture"), after_checkpoint(recording, "restart")
-        self._checkpoints = [
-            (module, path, self._around(IN_BACKWARD, deaf, written if writes else read, (file,), phase="checkpoint"))
-            for module, path, writes, file in CHECKPOINTS
-        ]
-        move = as_function(transfers.enter_module), as_function(transfers.leave_module)
-        self._move = self._around(IN_BACKWARD, *move, ("self",), phase="transfer")
-        self._group = self._around(SUPPRESSED, as_function(self._before_group), as_function(self._after_group))
-        self._collective = self._around(IN_BACKWARD, deaf, after_collective(recording), ("func", "args", "kwargs"), phase="communication")
-        self._autocast = self._around(IN_FORWARD, deaf, after_autocast(recording), ("self",))
-        self._broadcast = self._around(IN_BACKWARD, deaf, after_broadcast(recording), ("tensors",), phase="communication")
+        self._warn, self._events = warn, events if events is not None else StepEvents()
+        self._loaders, self._transfers = LoaderRecording(recording), TransferRecording(recording)
+        self._pauses = CollectionRecording(recording), CompilationRecording(recording)
+        suppress, step = recording.hot.enter(SUPPRESSED), around_step(recording)
+        self._suppress = suppress
+        self._foreign_step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
+        self._step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer", event=OPTIMIZER_STEP)
+        self._decorated_step = self._around(IN_BACKWARD, step, ("args",), phase="optimizer", event=OPTIMIZER_STEP)
+        collective = suppress, after_collective(recording)
+        self._collective = self._around(IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication")
 
     def _around(
-        self, most: int, enter: Any, leave: Any, passed: tuple[str, ...] = (), value: bool = False, phase: str = "",
-        left: tuple[str, ...] | None = None,
+        self, most: int, calls: tuple[Any, Any], passed: tuple[str, ...] = (), value: bool = False, phase: str = "", event: str = "",
+        leave_with: tuple[str, ...] | None = None,
     ) -> Around:  # fmt: skip
+        """What stands around a function.
+
+        Args:
+            most: As for ``Around``.
+            calls: What is called before and after the function.
+            passed: As for ``Around``.
+            value: As for ``Around``.
+            phase: Which phase it is.
+            event: Which of ``StepEvents`` it is.
+            leave_with: As for ``Around``.
+        """
+        if event:
+            calls = self._events.around(event, self.recording.hot.here, *calls)
         edges = sys.modules.get("voirkit_instruments.syscalls.record_phase_edges")  # loaded by --syscalls: else nothing is done for it
         if phase and edges is not None:
-            enter, leave = edges.around(phase, enter, leave)
-        return Around(self.recording.hot.here, most, enter, leave, passed, value, COMPILING, left)
+            calls = edges.around(phase, *calls)
+        return Around(self.recording.hot.here, most, *calls, passed, value, COMPILING, leave_with)
 
-    def put(self) -> None:
-        """Put the patches in place, each as soon as its module is there. torch has been imported."""
-        for module, path, around in (
-            ("torch.utils.data.dataloader", "DataLoader.__iter__", self._iter),
-            ("torch.utils.data.dataloader", "_SingleProcessDataLoaderIter.__init__", self._iterator),
-            ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter.__init__", self._iterator),
-            ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", self._next),
-            ("queue", "Queue.get", self._get),
-            ("torch.nn.modules.module", "Module._wrapped_call_impl", self._forward),
-            ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
-            ("torch.nn.modules.module", "Module.train", self._mode),
-            *(("torch.nn.modules.module", f"Module.{name}", self._move) for name in TENSOR_METHODS),
-            ("torch.autograd", "backward", self._backward),
-            ("torch.autograd", "grad", self._grad),
-            ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grads),
-            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
-            ("torch.amp.autocast_mode", "autocast.__enter__", self._autocast),
-            *self._checkpoints,
-            ("torch.nn.parallel.distributed", "DistributedDataParallel._distributed_broadcast_coalesced", self._broadcast),
-            ("torch.distributed.distributed_c10d", "init_process_group", self._group),
-            ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader.__iter__", self._iter),
-            ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulSingleProcessDataLoaderIter.__init__", self._iterator),
-            ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulMultiProcessingDataLoaderIter.__init__", self._iterator),
-            ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulBaseDataLoaderIter.__next__", self._next),
-        ):
-            self.patches.when(module, partial(self._put_around, path, around), self._off)
-        if self._scale is not None:
+    def _functions(self) -> Iterator[tuple[str, str, Around]]:
+        """(module, function, what stands around it) of the functions that are there once their module is."""
+        recording, suppress, around = self.recording, self._suppress, self._around
+        thread = recording.hot.here
+        iterate = around(IN_BACKWARD, (suppress, self._loaders.after_iter()), ("self",), value=True, phase="wait", event=LOADER_ITERATED)
+        make = around(IN_BACKWARD, (suppress, self._loaders.after_init()), ("self", "loader"), phase="wait", event=LOADER_ITERATED)
+        request = around(IN_BACKWARD, (suppress, self._loaders.after_next()), ("self",), value=True, phase="wait", event=BATCH_REQUESTED)
+        for module, kind in (("torch.utils.data.dataloader", ""), ("torchdata.stateful_dataloader.stateful_dataloader", "Stateful")):
+            yield module, f"{kind}DataLoader.__iter__", iterate
+            yield module, f"_{kind}SingleProcessDataLoaderIter.__init__", make
+            yield module, f"_{kind}MultiProcessingDataLoaderIter.__init__", make
+            yield module, f"_{kind}BaseDataLoaderIter.__next__", request
+        # Of everybody's queues, in no graph of torch.compile.
+        yield "queue", "Queue.get", Around(thread, IDLE, suppress, self._loaders.after_get(), (), True)
+
+        yield MODULE, "Module._wrapped_call_impl", around(IN_STEP, around_forward(recording), ("self",), phase="forward", event=FORWARD)
+        yield MODULE, "Module.train", around(IN_FORWARD, (suppress, after_mode(recording)), ("mode",))
+        zero_grad = around_zero_grad(recording)
+        yield MODULE, "Module.zero_grad", around(IN_BACKWARD, zero_grad, phase="zero_grad")
+        yield "torch.optim.optimizer", "Optimizer.zero_grad", around(IN_BACKWARD, zero_grad, ("self",), phase="zero_grad", event=ZERO_GRAD)
+        made = as_function(self._made_optimizer)
+        yield "torch.optim.optimizer", "Optimizer._patch_step_function", around(SUPPRESSED, (made, made), ("self",))
+
+        backward = self._events.around(BACKWARD, thread, *around_backward(recording))
+        walk = around(IN_FORWARD, backward, phase="backward")
+        enter, passed = self._events.before_backward(thread, backward[0])
+        is_told = bool(passed)
+        yield "torch.autograd", "grad", walk
+        yield (
+            "torch.autograd", "backward",
+            around(IN_FORWARD, (enter, backward[1]), passed, phase="backward", leave_with=()) if is_told else walk,
+        )  # fmt: skip
+        scaled = self._events.after_scale(thread)
+        if scaled is not None:
             scalers = "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"  # the latter up to torch 2.2
             module = next((name for name in scalers if hasattr(sys.modules.get(name), "GradScaler")), scalers[0])
-            self.patches.when(module, partial(self._put_around, "GradScaler.scale", self._scale), self._off)
+            yield module, "GradScaler.scale", around(IN_BACKWARD, scaled, ("outputs",), value=True)
+        yield "torch.amp.autocast_mode", "autocast.__enter__", around(IN_FORWARD, (suppress, after_autocast(recording)), ("self",))
+
+        move = as_function(self._transfers.enter_module), self._transfers.after_module()
+        moves = around(IN_BACKWARD, move, ("self",), phase="transfer")
+        for name in TENSOR_METHODS:
+            yield MODULE, f"Module.{name}", moves
+        written, read = after_checkpoint(recording, "capture"), after_checkpoint(recording, "restart")
+        for module, name, writes, file in CHECKPOINTS:
+            yield module, name, around(IN_BACKWARD, (suppress, written if writes else read), (file,), phase="checkpoint")
+        broadcast = around(IN_BACKWARD, (suppress, after_broadcast(recording)), ("tensors",), phase="communication")
+        yield "torch.nn.parallel.distributed", "DistributedDataParallel._distributed_broadcast_coalesced", broadcast
+        group = as_function(self._before_group), as_function(self._after_group)
+        yield "torch.distributed.distributed_c10d", "init_process_group", around(SUPPRESSED, group)
+
+    def install(self) -> None:
+        """Put the patches in place, each as soon as its module is there. torch has been imported."""
+        for module, path, around in self._functions():
+            self.patches.when(module, partial(self._put_around, path, around), self._off)
         for module, path in FOREIGN_OPTIMIZERS:
             self.patches.when(module, partial(self._put_foreign, path), self._off)
         self._put_methods(self.recording.torch)
         self.patches.when("torch.distributed.distributed_c10d", self._put_collectives, self._off)
         self.patches.when("torch.optim.optimizer", self._put_steps, self._off)
-        self._collections.put()
-        self._compilations.put()
+        for pauses in self._pauses:
+            pauses.install()
 
     def remove(self, completed: bool = True) -> None:
         """Put all back as it was.
@@ -167,8 +173,8 @@ class TorchPatches:
         Args:
             completed: Whether the program came to its own end: no exception, no exit.
         """
-        self._collections.remove()
-        self._compilations.remove()
+        for pauses in self._pauses:
+            pauses.remove()
         self._loaders.finish(completed)
         self.recording.local.__dict__.clear()
         self.patches.remove()
@@ -248,7 +254,3 @@ class TorchPatches:
     def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
         if not self.patches.around(name, function, around, qualname):
             self._off(name, self.patches.table[name])
-
-
-def _pair(told: Any, event: str, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-    return told(event, enter=pair[0], leave=pair[1])  # type: ignore[no-any-return]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from voirkit.probes.selector.suggestions import Candidates
+from voirkit.report.cells import GREEN, PLAIN, RED, YELLOW, Look, styled
+from voirkit.report.sections import written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,11 +17,12 @@ def report(result: dict[str, Any], script: str, terminal: bool) -> str:
     Args:
         result: What the summary holds under ``verify``.
         script: Path of the script, whose source suggests what to add; empty or unreadable if there is none.
-        terminal: Whether to draw with rich.
+        terminal: Whether to draw with colours.
     """
     rows = [*_readings(result), *_checks(result)]
-    table = _with_rich(rows) if terminal else _plain(rows)
-    return "\n".join(["--verify", table, *_without_probes(result["without_probes"]), *_missing(result, script)])
+    return "\n".join(
+        ["--verify", _table(rows, Look(color=terminal)), *_without_probes(result["without_probes"]), *_missing(result, script)]
+    )
 
 
 def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -53,26 +56,12 @@ def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _plain(rows: list[tuple[str, str, str]]) -> str:
+def _table(rows: list[tuple[str, str, str]], terminal: Look) -> str:
     heads = [("reading", "events", "from"), *rows]
-    widths = [max(len(row[n]) for row in heads) for n in (0, 1)]
-    return "\n".join(f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c}".rstrip() for a, b, c in heads)
-
-
-def _with_rich(rows: list[tuple[str, str, str]]) -> str:
-    import io
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    colours = {"missing": "red", "no": "red", "unknown": "yellow"}
-    table = Table("reading", "events", "from", box=None, pad_edge=True)
-    for name, count, origin in rows:
-        table.add_row(name, Text(count, style=colours.get(count, "green"), justify="right"), Text(origin))
-    text = io.StringIO()
-    Console(file=text, force_terminal=True).print(table)
-    return text.getvalue().rstrip("\n")
+    first, second = (max(len(row[n]) for row in heads) for n in (0, 1))
+    colours = {"missing": RED, "no": RED, "unknown": YELLOW, "events": PLAIN}
+    lines = (f"  {name:<{first}}  {styled(f'{n:>{second}}', colours.get(n, GREEN), terminal)}  {origin}" for name, n, origin in heads)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _without_probes(found: dict[str, Any]) -> list[str]:
@@ -88,9 +77,7 @@ def _known(name: str, value: Any) -> str:
     if name in ("model", "use_cuda"):
         return f"{name} {value}"
     if name.endswith("_rate"):
-        from voirkit.live.frame import amount
-
-        return f"{name} {amount(value, 'items/s')}"
+        return f"{name} {written(value, 'items/s')}"
     return f"{name} {value:,}x"
 
 
