@@ -6,7 +6,6 @@ A probe that cannot be made in a spawned process is reported once, and seen in t
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -18,6 +17,7 @@ from typing import Any
 
 from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
+from voirkit.fork import at_fork
 from voirkit.probes import weave
 from voirkit.processes import children, inherit
 
@@ -290,7 +290,7 @@ def _nowhere(event: Any) -> None:
     """Where events go that cannot be sent."""
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork("probes", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)
 
 
 _MAKE_PROBES = "voirkit.probes.processes:make_probes"

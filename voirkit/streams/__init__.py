@@ -7,13 +7,13 @@ for here: a child process that only sends events to its parent has none.
 from __future__ import annotations
 
 import _thread
-import os
 import signal
 import threading
 from bdb import BdbQuit
 from itertools import pairwise
 
 from voirkit.errors import tell
+from voirkit.fork import at_fork
 from voirkit.phases import OverseerAbort, StopProgram
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def _begin_in_child() -> None:
     _due.clear()  # it is the parent's
 
 
-os.register_at_fork(after_in_child=_begin_in_child)
+at_fork("streams", in_child=_begin_in_child)
 
 # How many threads python has started, beside the first one: with none there is nobody to wait for.  (A thread of a library in C is not
 # among them; the ones that call python, autograd's, do so while the thread that called them waits.  In a forked child those of the

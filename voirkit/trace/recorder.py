@@ -21,6 +21,7 @@ from struct import Struct
 from time import perf_counter_ns as now
 
 from voirkit.errors import tell as _tell
+from voirkit.fork import at_fork
 from voirkit.trace import layout
 from voirkit.trace.names import MOST_NAMES, Names
 from voirkit.trace.recording import Recording, Settings, Totals
@@ -300,5 +301,4 @@ def _host() -> str:
 
 
 _names = Names(_write, _too_many)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork("trace", in_child=_after_fork)

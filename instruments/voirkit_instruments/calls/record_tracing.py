@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 
+from voirkit.fork import at_fork
 from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit_instruments.calls import record_quiet as calls_quiet
@@ -90,7 +91,7 @@ class Tracing(Watcher):
             if module is not None:
                 self.ran(module)
         self._switch(True)
-        os.register_at_fork(after_in_child=self._forked)
+        at_fork("instruments", in_child=self._forked)
 
     def ran(self, module: ModuleType) -> None:
         """A module of a package of the targets has been imported."""

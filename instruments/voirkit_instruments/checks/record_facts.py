@@ -13,6 +13,7 @@ import sysconfig
 import time
 import weakref
 
+from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
 from voirkit_instruments.probe_cost import ProbeCost
 
@@ -229,5 +230,4 @@ def _after_fork() -> None:
         facts.forked()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork("instruments", in_child=_after_fork)

@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from time import perf_counter_ns
 
+from voirkit.fork import at_fork
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.report.figure import size
@@ -339,7 +340,7 @@ class MemoryPhases:
         self.own_ns = self.n = 0
         for event, phase in PHASES.items():
             events.subscribe(event, self._begins(phase), self._ends(phase))
-        os.register_at_fork(after_in_child=self.stop)
+        at_fork("instruments", in_child=self.stop)
 
     def add(self, source: Source) -> None:
         """Read this too: its name, and what gives bytes held, and its highest mark if it keeps one that only rises."""

@@ -5,12 +5,12 @@ Never raises into the program. A fork of the program does not happen while a sam
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 
+from voirkit.fork import at_fork
 from voirkit_instruments.monitor import COUNTS
 from voirkit_instruments.monitor.record_processes import Tree, cpu_monitor, io_monitor, network_monitor
 
@@ -48,8 +48,7 @@ def _in_child() -> None:
     _samplers.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+at_fork("instruments", before=_before_fork, in_parent=_after_fork, in_child=_in_child)
 
 
 def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 
+from voirkit.fork import at_fork
 from voirkit_instruments.loader_numbers import LoaderNumbers, is_starting_worker
 from voirkit_instruments.steps import record_plain as steps_plain
 from voirkit_instruments.steps.batch_sizes import count_items
@@ -43,7 +44,7 @@ def _after_fork() -> None:
         recording.forked()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork("instruments", in_child=_after_fork)
 
 
 class Recording:

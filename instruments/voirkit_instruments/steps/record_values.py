@@ -19,11 +19,11 @@ Nothing but the loss is looked at where nobody can listen. In forked children no
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
 
+from voirkit.fork import at_fork
 from voirkit.probes.around import ABSENT
 from voirkit.streams import is_from_handler
 from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
@@ -63,7 +63,7 @@ def _off_in_child() -> None:
         values.switch_off()
 
 
-os.register_at_fork(after_in_child=_off_in_child)
+at_fork("instruments", in_child=_off_in_child)
 
 
 class TrainingValues:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from voirkit.fork import at_fork
 from voirkit_instruments.syscalls import record_phase_edges
 from voirkit_instruments.syscalls.record_markers import OTHER, OWN, PHASES
 
@@ -92,7 +93,7 @@ class Counters:
         self._last: list[int] = []
         self._last_ns = self._edges = 0
         self._last_length = 0  # of what was read last, which the kernel counts too
-        os.register_at_fork(after_in_child=self._after_fork)
+        at_fork("instruments", in_child=self._after_fork)
 
     def start(self) -> None:
         """Count from now on."""

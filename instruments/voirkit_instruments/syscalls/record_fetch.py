@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from voirkit.fork import at_fork
 from voirkit.intercept import Patches, ThreadState, when_there
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
@@ -84,7 +85,7 @@ def _after_fork() -> None:
         _watch._has_reported = False
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork("instruments", in_child=_after_fork)
 
 
 def mark_worker(number: int) -> None:

@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 
+from voirkit.fork import at_fork
 from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
@@ -42,7 +43,7 @@ def _after_fork() -> None:
         recorded.forget()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+at_fork("instruments", before=_before_fork, in_child=_after_fork)
 
 
 class Recorded:

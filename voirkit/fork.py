@@ -1,0 +1,54 @@
+"""What voirkit does where the process forks, in one declared order, whoever is imported first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Hook: TypeAlias = Callable[[], object] | None
+
+# In the child and in the parent afterwards; before the fork it is the reverse. Events of streams may be recorded, probes give into streams.
+ORDER = ("trace", "streams", "probes", "instruments")
+
+_hooks: dict[str, list[tuple[Hook, Hook, Hook]]] = {part: [] for part in ORDER}
+
+
+def at_fork(part: str, *, before: Hook = None, in_parent: Hook = None, in_child: Hook = None) -> None:
+    """Call functions at each fork from now on.
+
+    Args:
+        part: Who calls them: one of ``ORDER``.
+        before: In the parent, before the fork.
+        in_parent: In the parent, after it.
+        in_child: In the child.
+    """
+    _hooks[part].append((before, in_parent, in_child))
+
+
+def _call(hooks: Iterable[Hook]) -> None:
+    """Call all, and raise what the first of those that failed has raised: python reports it, and goes on."""
+    failures = []
+    for hook in hooks:
+        if hook is not None:
+            try:
+                hook()
+            except BaseException as exc:
+                failures.append(exc)
+    if failures:
+        raise failures[0]
+
+
+def _ordered(moment: int) -> list[Hook]:
+    return [hooks[moment] for part in ORDER for hooks in _hooks[part]]
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=lambda: _call(reversed(_ordered(0))),
+        after_in_parent=lambda: _call(_ordered(1)),
+        after_in_child=lambda: _call(_ordered(2)),
+    )
