@@ -27,12 +27,7 @@ _ON_OBJECTS = (".__call__", ".step", ".zero_grad")  # methods of what lives as l
 
 
 class Codes:
-    """Numbers for functions, sets of arguments and results; the same for both runs.
-
-    Attributes:
-        functions: (module, name) by number.
-        sets: By number.
-    """
+    """Numbers for functions, sets of arguments and results; the same for both runs."""
 
     def __init__(self) -> None:
         self.functions: list[tuple[str, str]] = []

@@ -58,11 +58,6 @@ class Recorded:
         rank: Which.
         when: The rank's steps and phases.
         thread: Only what this thread, (host, pid, tid), has recorded.
-
-    Attributes:
-        functions: (module, name) by index.
-        arguments: By index, as recorded.
-        threads: (host, pid, tid) by index.
     """
 
     def __init__(self, run: Run, rank: int, when: When, thread: tuple[str, int, int] | None = None) -> None:

@@ -259,10 +259,6 @@ def names(text: str | bool | None) -> list[str]:
 def check(targets: Sequence[str], folder: str) -> None:
     """See whether the modules are there, before the script starts.
 
-    Args:
-        targets: Full names.
-        folder: Where the script looks for modules first.
-
     Raises:
         CommandLineError: One is not.
     """

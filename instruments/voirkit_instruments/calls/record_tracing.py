@@ -258,10 +258,6 @@ class Steps:
         every: Record each so many steps, after the first ``warmup``.
         warmup: So many are all recorded.
         switch: Called when what is recorded changes.
-
-    Attributes:
-        step: How many there were before the one that runs.
-        is_on: Whether the calls of this one are recorded.
     """
 
     def __init__(self, every: int, warmup: int, switch: Callable[[bool], None]) -> None:

@@ -179,15 +179,6 @@ class CallRecords:
 
     The engine (``_calls.c``) asks here when it meets a function, a type, a word or a set of arguments for the first time. Whatever fails is
     warned of once, and leaves a record without arguments.
-
-    Args:
-        recorder: ``voirkit.trace.recorder``.
-        warn: Gets, once, what failed.
-
-    Attributes:
-        functions: By number: what each is called.
-        vocabulary: What stands for what in the engine's bytes.
-        tensors: How tensors are read; None until torch is there.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
@@ -289,11 +280,6 @@ class Tensors:
 
     They look at no attribute, so that no ``__torch_function__`` and no mode of the program sees them. Where they are not there, or say
     anything but what is known, attributes are read instead. Checked with torch 2.1 to 2.15.
-
-    Attributes:
-        dtypes: Names of dtypes by the number that the engine has for them.
-        devices: Names of kinds of devices by number.
-        way: How tensors are read: ``"c"`` or ``"attributes"``.
     """
 
     def __init__(self, engine: Any, torch: Any) -> None:

@@ -46,12 +46,7 @@ DETECTORS: tuple[Detector, ...] = (
 
 
 def checks_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> list[dict[str, Any]] | None:
-    """What each detector says: ``name, found, step, where, because, next, evidence``; None if the run was without ``--checks``.
-
-    Args:
-        runs: The run's directory, or those of its ranks.
-        ranks: What its ranks did.
-    """
+    """What each detector says: ``name, found, step, where, because, next, evidence``; None if the run was without ``--checks``."""
     facts = facts_of(runs, ranks)
     return None if facts is None else [detector.examine(facts) for detector in DETECTORS]
 

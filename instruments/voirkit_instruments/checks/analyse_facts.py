@@ -29,25 +29,16 @@ AFTER_STEP = ("look", "cleared", "uncleared", "without", "unheld", "trained", "n
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that happened.
-
-    Attributes:
-        name: What.
-        at_ns: When it ended, on the host's clock.
-        value: Its own number.
-        args: What else is known of it.
-        rank, pid, tid: Where it was recorded.
-        start_ns: When it began.
-    """
+    """Something that happened."""
 
     name: str
-    at_ns: int
-    value: int
-    args: Mapping[str, Any]
+    at_ns: int  # when it ended, on the host's clock
+    value: int  # its own number
+    args: Mapping[str, Any]  # what else is known of it
     rank: int = 0
     pid: int = 0
     tid: int = 0
-    start_ns: int = 0
+    start_ns: int = 0  # when it began
 
     @property
     def where(self) -> str | None:
@@ -161,12 +152,7 @@ def _stretches(steps: Table) -> list[tuple[int, int]]:
 
 
 def facts_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> Facts | None:
-    """The facts of a run; None if nothing was looked for: it ran without ``--checks``.
-
-    Args:
-        runs: Its directory, or those of its ranks.
-        ranks: What each rank did.
-    """
+    """The facts of a run; None if nothing was looked for: it ran without ``--checks``."""
     found: list[Fact] = []
     counts: dict[str, int] = {}
     for run in runs:
@@ -202,38 +188,23 @@ LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a detector says.
+    """What a detector reports."""
 
-    Attributes:
-        found: Whether the bug is there; None: it can not be told.
-        because: Why, in a sentence.
-        at: The fact at which it was first seen: tells step and line.
-        next: What to do about it; empty if nothing was found.
-        evidence: The figures that it rests on.
-        looks: At how many steps, batches or epochs it was looked for; None: at each step of the optimizers.
-    """
-
-    found: bool | None
-    because: str
-    at: Fact | None = None
-    next: str = ""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    looks: int | None = None
+    found: bool | None  # whether the bug is there; None: it cannot be told
+    because: str  # why, in a sentence
+    at: Fact | None = None  # the fact at which it was first seen: it has step and line
+    next: str = ""  # what to do about it; empty if nothing was found
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that it rests on
+    looks: int | None = None  # at how many steps, batches or epochs it was looked for; None: at each step of the optimizers
 
 
 @dataclass(frozen=True)
 class Detector:
-    """Something that is looked for.
+    """Something that is looked for."""
 
-    Attributes:
-        name: As it stands in the summary, the table and docs/checks.md: ``missing-zero-grad``.
-        decide: Tells from the facts of all ranks.
-        needs: Names of facts of which there must be at least one; without, it can not be told.
-    """
-
-    name: str
-    decide: Callable[[Facts], Finding]
-    needs: tuple[str, ...] = ()
+    name: str  # as it stands in the summary, the table and docs/checks.md: "missing-zero-grad"
+    decide: Callable[[Facts], Finding]  # from the facts of all ranks
+    needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it cannot be told
 
     def examine(self, facts: Facts) -> dict[str, Any]:
         """Its entry in ``summary["checks"]``."""
@@ -282,17 +253,11 @@ _SHUFFLING = ("RandomSampler", "SubsetRandomSampler", "DistributedSampler")
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass of training over a loader.
+    """One pass of training over a loader."""
 
-    Attributes:
-        fact: What was recorded of it.
-        optimizers: Those that stepped in it.
-        steps: How many steps they did.
-    """
-
-    fact: Fact
-    optimizers: frozenset[int]
-    steps: int
+    fact: Fact  # what was recorded of it
+    optimizers: frozenset[int]  # those that stepped in it
+    steps: int  # how many steps they did
 
     def __getitem__(self, key: str) -> Any:
         """What is known of it; None if it is not."""

@@ -16,17 +16,11 @@ _FEW = 3  # steps
 
 @dataclass
 class _Trained:
-    """How a model was called in the steps of the training.
+    """How a model was called in the steps of the training."""
 
-    Attributes:
-        train: In how many steps in train mode.
-        eval: The first call of each step in eval mode since it was last in train mode.
-        by: The optimizers that stepped in train mode, and those that did in these steps in eval mode.
-    """
-
-    train: int
-    eval: list[Fact]
-    by: tuple[set[int], set[int]]
+    train: int  # in how many steps in train mode
+    eval: list[Fact]  # the first call of each step in eval mode since it was last in train mode
+    by: tuple[set[int], set[int]]  # the optimizers that stepped in train mode, and those that did in these steps in eval mode
 
 
 @detector("eval-while-training", "step", "backward", "call")

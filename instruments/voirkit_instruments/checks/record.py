@@ -39,11 +39,7 @@ _patches: DataPatches | None = None  # those of this process
 
 
 class Checks:
-    """What records facts in one run, once torch is there.
-
-    Args:
-        ov: The overseer.
-    """
+    """What records facts in one run, once torch is there."""
 
     def __init__(self, ov: Overseer) -> None:
         from voirkit.trace import recorder

@@ -84,12 +84,7 @@ class Unheld:
 
 
 class Graphs(Watcher):
-    """Around backward passes.
-
-    Args:
-        facts, torch: As for ``Watcher``.
-        models: Knows the names of parameters.
-    """
+    """Around backward passes."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
         super().__init__(facts, torch)

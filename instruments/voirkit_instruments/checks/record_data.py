@@ -64,12 +64,7 @@ class Epoch:
 
 
 class Epochs(Watcher):
-    """Around functions of loaders and their iterators.
-
-    Args:
-        facts, torch: As for ``Watcher``.
-        drawing: What workers draw; it is given the number of the iterator whose workers are made.
-    """
+    """Around functions of loaders and their iterators."""
 
     def __init__(self, facts: Facts, torch: ModuleType, drawing: Drawing) -> None:
         super().__init__(facts, torch)

@@ -58,13 +58,7 @@ class OptimizerState:
 
 
 class OptimizerFacts(Watcher):
-    """Around steps of optimizers, schedulers and scalers, and around ``zero_grad``.
-
-    Args:
-        facts, torch: As for ``Watcher``.
-        models: Knows the names of parameters.
-        graphs: Knows of parameters that no optimizer holds.
-    """
+    """Around steps of optimizers, schedulers and scalers, and around ``zero_grad``."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts, graphs: Graphs) -> None:
         super().__init__(facts, torch)

@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 
 
 class MemorySnapshot:
-    """The memory of one run.
-
-    Args:
-        ov: The overseer.
-        python: Whether to trace what python's own objects hold.
-    """
+    """The memory of one run."""
 
     def __init__(self, ov: Overseer, python: bool) -> None:
         from voirkit.trace import recorder
@@ -169,11 +164,6 @@ class History:
     Nothing here initializes CUDA: torch itself calls what waits for that. Written against torch's functions (2.1 to 2.15) and tested with a
     fake of them only: it has never run on a GPU.
 
-    Args:
-        torch: The module.
-        on_start: Called when it has begun.
-        warn: Gets why there can be none.
-
     Attributes:
         is_kept: Whether the program has used a device, and it is kept.
         held_by: When memory ran out last, how many bytes were held by tensors of each line, the most first; None: it has not.
@@ -232,11 +222,7 @@ class History:
 
 
 def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the most first.
-
-    Args:
-        snapshot: As ``torch.cuda.memory._snapshot()`` gives it.
-    """
+    """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the most first."""
     sums: Counter[str] = Counter()
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:

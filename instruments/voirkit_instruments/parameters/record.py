@@ -23,13 +23,7 @@ EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step
 
 
 class Parameters:
-    """The watch of one run, once torch is there.
-
-    Args:
-        ov: The overseer.
-        every: Steps between two looks at a parameter.
-        of: What else is looked at.
-    """
+    """The watch of one run, once torch is there."""
 
     def __init__(self, ov: Overseer, every: int, of: Sequence[str]) -> None:
         self._ov, self._every, self._of = ov, every, of

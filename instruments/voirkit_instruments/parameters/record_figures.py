@@ -28,15 +28,7 @@ _SHIFTED = 29
 
 
 class Figures:
-    """Figures of tensors.
-
-    Args:
-        torch: The module.
-
-    Attributes:
-        tensor: torch's own type of them.
-        count: How many elements a sample has at most.
-    """
+    """Figures of tensors."""
 
     count = SAMPLE
 

@@ -45,10 +45,6 @@ class Inspection:
         parameters: The parameters themselves, in the order of the plan. Kept until the step is over.
         scale: What the step itself divides its gradients by (AMP with fused optimizers); None: nothing.
         figures, later, records: What it works with.
-
-    Attributes:
-        start_ns: When the step began.
-        due: Those whose turn it is, with their places in the plan.
     """
 
     def __init__(self, plan: Plan, parameters: list[Any], scale: Any, figures: Figures, later: Later, records: Records) -> None:

@@ -47,13 +47,7 @@ class Group:
 
 
 class Plan:
-    """What is watched in the steps of one optimizer.
-
-    Args:
-        ordinal: The optimizer's number.
-        kind: Its class's name.
-        every: How many steps a round has.
-    """
+    """What is watched in the steps of one optimizer."""
 
     def __init__(self, ordinal: int, kind: str, every: int) -> None:
         self.ordinal, self.kind, self.every = ordinal, kind, every
@@ -146,9 +140,6 @@ class Models:
     """The outermost modules that were called, which name parameters: as ``named_parameters`` of the module that holds them has it.
 
     Modules are kept weakly; their tables are read, no method of theirs is called.
-
-    Attributes:
-        changes: How many have come so far.
     """
 
     def __init__(self) -> None:

@@ -26,14 +26,7 @@ _KEYS = {"seen": "id", "state": "flags", "zeroed": "flags", "digest": "digest"}
 
 
 class Records:
-    """Writes them.
-
-    Args:
-        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
-
-    Attributes:
-        made: How many.
-    """
+    """Writes them."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder

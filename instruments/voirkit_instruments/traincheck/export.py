@@ -144,10 +144,6 @@ _TRAIN, _EVALUATION = TASKS.index("train"), TASKS.index("evaluation")
 class Stages:
     """Steps, from 1 as TrainCheck counts them, and stages of one rank. Before the first step is ``init``, step 0; what lies behind a step,
     and in none, belongs to it.
-
-    Args:
-        when: To which step a moment belongs.
-        steps: The rank's steps; None: not known.
     """
 
     def __init__(self, when: When, steps: Steps | None) -> None:
@@ -211,13 +207,7 @@ WHERE m.end_ns > c.start_ns GROUP BY number, value ORDER BY number, is_named DES
 
 
 def parameters_by_optimizer(run: Run, calls: str, parameters: str) -> dict[int, Sequence[str]]:
-    """Names of parameters by the id of the optimizer that holds them.
-
-    Args:
-        run: The opened run.
-        calls: A query for the calls of one process.
-        parameters: One for what it recorded of parameters.
-    """
+    """Names of parameters by the id of the optimizer that holds them."""
     names: dict[int, list[str]] = {}
     seen = f"SELECT DISTINCT {_NUMBER.format('args')}, name FROM ({parameters}) WHERE category = 'seen' ORDER BY ALL"
     for batch in run.fetch(seen):

@@ -31,25 +31,15 @@ _NOT_LOOKED_AT = (
 
 
 class Spelled(NamedTuple):
-    """What the lines of calls with the same function, arguments and result have in common.
+    """What the lines of calls with the same function, arguments and result have in common."""
 
-    Attributes:
-        head: Fields that name the function.
-        leaf: The last part of its name.
-        is_bound: Whether it is called on an object: so all its calls are marked, or none.
-        type: Of the first argument.
-        begins: Fields of the line at the entry, from ``args`` on, without braces.
-        ends: Fields of the line at the exit.
-        is_error: Whether that line says that it raised.
-    """
-
-    head: str
-    leaf: str
-    is_bound: bool
-    type: str
-    begins: str
-    ends: str
-    is_error: bool
+    head: str  # fields that name the function
+    leaf: str  # the last part of its name
+    is_bound: bool  # whether it is called on an object: so all its calls are marked, or none
+    type: str  # of the first argument
+    begins: str  # fields of the line at the entry, from ``args`` on, without braces
+    ends: str  # fields of the line at the exit
+    is_error: bool  # whether that line says that it raised
 
 
 class Spelling:

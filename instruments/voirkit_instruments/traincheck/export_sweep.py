@@ -50,11 +50,7 @@ class Moment:
 
 
 def moments(batches: Iterator[list[Row]]) -> Iterator[Moment]:
-    """Rows of the same start as one moment.
-
-    Args:
-        batches: Of rows by start, those of optimizers first.
-    """
+    """Rows of the same start as one moment."""
     now: Moment | None = None
     for batch in batches:
         for start, end, tid, category, name, value, number, arguments in batch:
