@@ -116,7 +116,7 @@ def call(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         recorder.begin(place, limit=1 << 40)
         tracing = Tracing(engine(), recorder, sys.exit, ["torch"])
-        tracing.begin()
+        tracing.start()
         figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in kinds()}
         for _ in range(rounds):
             for name, what in kinds().items():

@@ -89,11 +89,6 @@ class Facts:
         return max(self._counts.get(name, 0), len(self._by_name.get(name, ())))
 
     @property
-    def is_whole(self) -> bool:
-        """Whether these are all facts, none between left out."""
-        return all(n <= len(self._by_name.get(name, ())) for name, n in self._counts.items())
-
-    @property
     def ranks(self) -> list[int]:
         """The ranks that recorded facts."""
         return sorted({fact.rank for fact in self._all})

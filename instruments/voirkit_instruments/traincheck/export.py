@@ -70,7 +70,6 @@ class _Export:
         events = run.events(Selection(ranks=selection.ranks))
         if self._stretches is not None:
             events = f"SELECT * FROM ({events}) WHERE rank IN ({', '.join(map(str, self._stretches))})"
-        self._events = events
         self._chosen = f"SELECT * FROM ({events}) WHERE {_PARAMETER} OR ({_CALL} AND {self._within()})"
 
     def _within(self) -> str:
