@@ -27,7 +27,7 @@ from voirkit.runs.ranks import rank_and_world_size
 from voirkit_instruments.calls.record_quiet import quiet
 from voirkit_instruments.checks.record_facts import Watcher, never_raises
 from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
-from voirkit_instruments.loader.record_samples import whole
+from voirkit_instruments.loader.record_workers import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
 
 TYPE_CHECKING = False

@@ -29,9 +29,8 @@ from voirkit_instruments.loader.record_operations import (
     innermost,
     parameter,
 )
-from voirkit_instruments.loader.record_samples import Samples
 from voirkit_instruments.loader.record_spans import FETCH, OUTSIDE, PIN, PUTTING, Recording
-from voirkit_instruments.loader.record_workers import Workers
+from voirkit_instruments.loader.record_workers import Samples, Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,13 +81,13 @@ class LoaderTorch:
     def install(self) -> None:
         """Put the patches in place, each as soon as its module is there."""
         for module, install in (
-            ("torch.utils.data._utils.fetch", self._put_fetch),
-            ("torch.utils.data._utils.worker", self._put_worker),
-            ("torch.utils.data._utils.pin_memory", self._put_pin),
-            (_DATALOADER, self._put_loader),
-            ("torchdata.stateful_dataloader.worker", self._put_worker),
-            (_STATEFUL, self._put_stateful),
-            ("multiprocessing.queues", self._put_queues),
+            ("torch.utils.data._utils.fetch", self._patch_fetch),
+            ("torch.utils.data._utils.worker", self._patch_worker),
+            ("torch.utils.data._utils.pin_memory", self._patch_pin),
+            (_DATALOADER, self._patch_loader),
+            ("torchdata.stateful_dataloader.worker", self._patch_worker),
+            (_STATEFUL, self._patch_stateful),
+            ("multiprocessing.queues", self._patch_queues),
         ):
             when_there(module, install, self._off)
         self.named.watch()
@@ -112,13 +111,13 @@ class LoaderTorch:
         self._libraries.update()
         self.named.update()
         for one in datasets(dataset):
-            self._put_reading(one)
+            self._record_reading(one)
         self._find.dataset(dataset)
-        self._put_collate(collate)
+        self._record_collate(collate)
         own = _name_of_own(collate)
         return {"source": source_name(dataset), **({"whole": True} if whole else {}), **({"collate": own} if own else {})}
 
-    def _put_reading(self, dataset: Any) -> None:
+    def _record_reading(self, dataset: Any) -> None:
         for name, around, passed in ((SAMPLE, self._item, 2), (BATCH, self._many, 1)):
             found = own_method(dataset, name)
             if found is None:
@@ -133,7 +132,7 @@ class LoaderTorch:
             else:
                 self.patches.record_around(where, function, *around, FETCH, tuple(one[0] for one in parameters if one is not None), ())
 
-    def _put_collate(self, collate: Any) -> None:
+    def _record_collate(self, collate: Any) -> None:
         while hasattr(type(collate), "func") and type(collate).__module__ == "functools":
             collate = collate.func
         if type(collate) not in (FunctionType, MethodType):
@@ -160,7 +159,7 @@ class LoaderTorch:
         if not self.patches.record_around(name, found, enter, leave, most, before, after, value):
             self._off(name, self.patches.patches.table[name])
 
-    def _put_fetch(self, module: ModuleType) -> None:
+    def _patch_fetch(self, module: ModuleType) -> None:
         workers, samples = self._workers, self._samples
 
         def preparing(dataset: Any, collate: Any, collates: Any) -> int:
@@ -183,7 +182,7 @@ class LoaderTorch:
         self._record_around(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
         self._record_around(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
 
-    def _put_worker(self, module: ModuleType) -> None:
+    def _patch_worker(self, module: ModuleType) -> None:
         loop: Any = getattr(module, "_worker_loop", None)
         names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
         # By position: the names of the others have changed, these are called alike since 2.1.
@@ -192,15 +191,15 @@ class LoaderTorch:
         if message is not None and message.__module__ == module.__name__:
             self.patches.patches.put(message, "__init__", self._workers.resume(vars(message)["__init__"]))
 
-    def _put_queues(self, module: ModuleType) -> None:
+    def _patch_queues(self, module: ModuleType) -> None:
         self._record_around(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)
         self._record_around(module, "Queue.put", *self._workers.around_put(), PUTTING, (), ("self", "obj"))
 
-    def _put_pin(self, module: ModuleType) -> None:
+    def _patch_pin(self, module: ModuleType) -> None:
         self._record_around(module, "_pin_memory_loop", *self._batches.around_pin_loop(), OUTSIDE, ("in_queue", "out_queue"), ())
         self._record_around(module, "pin_memory", *self._batches.around_pin(), PIN)
 
-    def _put_loader(self, module: ModuleType) -> None:
+    def _patch_loader(self, module: ModuleType) -> None:
         batches = self._batches
 
         def making(iterator: Any, loader: Any) -> int:
@@ -211,12 +210,12 @@ class LoaderTorch:
 
         self._record_around(module, "_BaseDataLoaderIter.__init__", making, _nothing, OUTSIDE, ("self", "loader"), ())
         self._record_around(module, "_BaseDataLoaderIter._reset", again, _nothing, OUTSIDE, ("self", "loader", "first_iter"), ())
-        self._put_iterators(module, "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+        self._patch_iterators(module, "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
-    def _put_stateful(self, module: ModuleType) -> None:
-        self._put_iterators(module, "_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
+    def _patch_stateful(self, module: ModuleType) -> None:
+        self._patch_iterators(module, "_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
 
-    def _put_iterators(self, module: ModuleType, single: str, several: str) -> None:
+    def _patch_iterators(self, module: ModuleType, single: str, several: str) -> None:
         batches, self_ = self._batches, ("self",)
         self._record_around(module, f"{single}._next_data", *batches.around_next_here(), OUTSIDE, self_, (), value=True)
         self._record_around(module, f"{several}._next_data", *batches.around_next(), OUTSIDE, self_, self_, value=True)

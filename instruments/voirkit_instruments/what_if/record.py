@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 
 from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
@@ -122,46 +123,48 @@ class RunObserver:
     def watch(self, patches: Patches) -> None:
         """Begin as soon as torch is there."""
         from voirkit.intercept import when_there
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+
+        saving, facts = ThreadState(), self.facts
+
+        def begin_work() -> int:
+            self.works_ns = self.works_ns or time.perf_counter_ns()
+            return 1
+
+        def enter_backward(tensors: Any) -> int:
+            begin_work()
+            with suppress(Exception):  # not what torch takes either: it says what is wrong
+                self._note_losses(tensors)
+            return 1
+
+        def enter_save(f: Any) -> int:
+            saving.inside = 1
+            return time.perf_counter_ns()
+
+        def leave_save(begin_ns: int, was: int, f: Any) -> None:
+            saving.inside = was
+            if begin_ns:
+                facts["saves"] += 1
+                facts["saving_s"] += (time.perf_counter_ns() - begin_ns) / 1e9
+                self._note_file(f)
+
+        def leave(*_: object) -> None:
+            pass
 
         def on_torch(torch: ModuleType) -> None:
             self._torch = torch
-            self._watch_losses(patches, torch.autograd)
-            self._watch_saves(patches, torch.serialization)
-            when_there("torch.utils.data.dataloader", on_dataloader, lambda _, why: self.facts.update(why_not=why))
+            around = Around(ThreadState(), 0, enter_backward, leave, ("tensors",), plain=COMPILING)
+            patches.around("torch.autograd.backward", innermost(torch.autograd.backward), around)
+            around = Around(saving, 0, enter_save, leave_save, ("f",), plain=COMPILING)
+            patches.around("torch.serialization.save", innermost(torch.serialization.save), around)
+            when_there("torch.utils.data.dataloader", on_dataloader, lambda _, why: facts.update(why_not=why))
 
         def on_dataloader(module: ModuleType) -> None:
-            self._watch_loaders(patches, module)
+            around = Around(ThreadState(), 0, begin_work, leave, plain=COMPILING)
+            patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
 
-        when_there("torch", on_torch, lambda _, why: self.facts.update(why_not=why))
-
-    def _note_begin(self) -> None:
-        self.works_ns = self.works_ns or time.perf_counter_ns()
-
-    def _watch_loaders(self, patches: Patches, module: ModuleType) -> None:
-        from voirkit.probes.around import Around
-        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
-
-        def enter() -> int:
-            self._note_begin()
-            return 1
-
-        around = Around(ThreadState(), 0, enter, lambda *_: None, plain=COMPILING)
-        patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
-
-    def _watch_losses(self, patches: Patches, module: ModuleType) -> None:
-        from voirkit.probes.around import Around
-        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
-
-        def enter(tensors: Any) -> int:
-            self._note_begin()
-            try:
-                self._note_losses(tensors)
-            except Exception:  # not what torch takes either: it says what is wrong
-                pass
-            return 1
-
-        around = Around(ThreadState(), 0, enter, lambda *_: None, ("tensors",), plain=COMPILING)
-        patches.around("torch.autograd.backward", innermost(module.backward), around)
+        when_there("torch", on_torch, lambda _, why: facts.update(why_not=why))
 
     def _note_losses(self, tensors: Any) -> None:
         for tensor in (tensors,) if hasattr(tensors, "detach") else tensors:
@@ -174,41 +177,18 @@ class RunObserver:
                 # Reading it from a device would wait for it; the copy is made there.
                 self._losses.append(value.item() if value.device.type == "cpu" else value.clone())
 
-    def _watch_saves(self, patches: Patches, module: ModuleType) -> None:
-        from voirkit.probes.around import Around
-        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
-
-        here, facts = ThreadState(), self.facts
-
-        def enter(f: Any) -> int:
-            here.inside = 1
-            return time.perf_counter_ns()
-
-        def leave(begin_ns: int, was: int, f: Any) -> None:
-            here.inside = was
-            if begin_ns:
-                facts["saves"] += 1
-                facts["saving_s"] += (time.perf_counter_ns() - begin_ns) / 1e9
-                self._note_file(f)
-
-        patches.around("torch.serialization.save", innermost(module.save), Around(here, 0, enter, leave, ("f",), plain=COMPILING))
-
     def _note_file(self, file: Any) -> None:
-        try:
-            named = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
-            if isinstance(named, str | os.PathLike):
-                path = os.path.abspath(os.fspath(named))
+        with suppress(OSError, ValueError, TypeError):  # an object of the program's own
+            name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+            if isinstance(name, str | os.PathLike):
+                path = os.path.abspath(os.fspath(name))
                 self._files[path] = _identity(path)
-        except (OSError, ValueError, TypeError):  # an object of the program's own
-            pass
 
     def wait_for_devices(self) -> None:
         """What has been started on GPUs is a part of the run's work."""
         if self._torch is not None and self._torch.cuda.is_initialized():
-            try:
+            with suppress(Exception):  # the program's own failure, which it has met
                 self._torch.cuda.synchronize()
-            except Exception:  # the program's own failure, which it has heard of
-                pass
 
     def end(self) -> None:
         """Put losses and files into ``facts``."""
