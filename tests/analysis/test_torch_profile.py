@@ -13,10 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voirkit.analysis.phase_records import Records
-from voirkit_instruments.torch_profile.analyse_attribute import NAMES, Attributed, Phases
-from voirkit_instruments.torch_profile.analyse_clock import clock
-from voirkit_instruments.torch_profile.analyse_events import KERNEL, OPERATOR, RUNTIME, Events
-from voirkit_instruments.torch_profile.analyse_figures import MOST, OTHERS, figures, merged, shortened
+from voirkit_instruments.torch_profile.analyse_operators import (
+    MOST,
+    NAMES,
+    OTHERS,
+    AttributedEvents,
+    PhasesOfThread,
+    figures,
+    merge_figures,
+    shorten,
+)
+from voirkit_instruments.torch_profile.analyse_trace import KERNEL, OPERATOR, RUNTIME, Events, find_clock
 
 US, MAIN, AUTOGRAD = 1000, 100, 101
 
@@ -59,11 +66,11 @@ def _events(folder: Path, events: list[dict[str, Any]], base: int | None = None,
     return Events(str(folder / name))
 
 
-def _phases() -> Phases:
+def _phases() -> PhasesOfThread:
     n = np.arange(2)
     names = [("compute", "forward"), ("compute", "backward")]
     whole = np.array([0, 100]) * US, np.full(2, 100 * US)
-    return Phases(Records(*whole, n, n * 0, n * 0 - 1, n * 0, n * 0 + MAIN, names, [{}], [(0, "node", 1)]), n)
+    return PhasesOfThread(Records(*whole, n, n * 0, n * 0 - 1, n * 0, n * 0 + MAIN, names, [{}], [(0, "node", 1)]), n)
 
 
 def test_a_file_is_read_whole_in_pieces_of_any_form(tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ def test_a_file_that_is_torn_or_none_is_told(tmp_path: Path, text: str) -> None:
 
 def test_a_kernel_belongs_to_the_operator_and_phase_that_started_it(tmp_path: Path) -> None:
     events = _events(tmp_path, TRACE)
-    found = Attributed(events, events.start_ns, _phases(), [])
+    found = AttributedEvents(events, events.start_ns, _phases(), [])
     at = {events.names[name]: i for i, name in enumerate(events.name.tolist()) if events.category[i] in (OPERATOR, RUNTIME, KERNEL)}
     phase = {name: NAMES[found.phase[i]] for name, i in at.items()}
     assert phase["gemm"] == phase["aten::addmm"] == "forward"
@@ -119,22 +126,22 @@ def test_a_window_of_which_nothing_was_recorded_is_other() -> None:
 
 def test_what_lies_in_an_evaluation_is_no_training(tmp_path: Path) -> None:
     events = _events(tmp_path, TRACE)
-    found = Attributed(events, events.start_ns, _phases(), [(210 * US, 230 * US)])
+    found = AttributedEvents(events, events.start_ns, _phases(), [(210 * US, 230 * US)])
     assert NAMES[found.phase[events.names.index("aten::item")]] == "evaluation"
 
 
 def test_what_spans_several_phases_has_its_own_time_in_the_one_that_it_begins_in(tmp_path: Path) -> None:
     lbfgs = _op("Optimizer.step#LBFGS.step", 10, 240, cat="user_annotation")  # it calls forward and backward
     events = _events(tmp_path, [lbfgs, _op("aten::mul", 20, 30), _op("aten::mm", 90, 20), _op("aten::mm", 120, 30)])
-    found = Attributed(events, events.start_ns, _phases(), [])
+    found = AttributedEvents(events, events.start_ns, _phases(), [])
     assert [NAMES[phase] for phase in found.phase] == ["forward", "forward", "forward", "backward"]
     assert (found.self_ns / US).tolist() == [50, 30, 10, 30]
 
 
 def test_several_recordings_sum_up(tmp_path: Path) -> None:
     events = _events(tmp_path, TRACE)
-    one = figures(events, Attributed(events, events.start_ns, _phases(), []), np.ones(len(events.start_ns), dtype=bool))
-    two = merged([one, one])
+    one = figures(events, AttributedEvents(events, events.start_ns, _phases(), []), np.ones(len(events.start_ns), dtype=bool))
+    two = merge_figures([one, one])
     assert two["phases"]["forward"]["operators"]["aten::addmm"]["calls"] == 2
     assert two["kernels"]["gemm"]["phases"]["forward"] == pytest.approx(80e-6)
     assert list(two["phases"]) == ["forward", "backward", "other"]
@@ -142,7 +149,7 @@ def test_several_recordings_sum_up(tmp_path: Path) -> None:
 
 def test_the_rows_that_are_left_out_are_summed_in_one(tmp_path: Path) -> None:
     events = _events(tmp_path, [_op(f"op {i}", i, 0.5) for i in range(MOST + 5)])
-    found = shortened(figures(events, Attributed(events, events.start_ns, _phases(), []), np.ones(MOST + 5, dtype=bool)))
+    found = shorten(figures(events, AttributedEvents(events, events.start_ns, _phases(), []), np.ones(MOST + 5, dtype=bool)))
     rows = found["phases"]["forward"]["operators"]
     assert (len(rows), rows[OTHERS]["calls"], found["phases"]["forward"]["calls"]) == (MOST + 1, 5, MOST + 5)
 
@@ -156,17 +163,17 @@ def test_the_offset_is_right_to_its_error(offset: int, marks: list[tuple[int, in
     """Marks at true times, with the run's clock read some nanoseconds before and after; torch's times cut to a step."""
     true = sorted(at for at, _, _ in marks)
     seen = np.array([at // step * step for at in true])
-    found = clock(seen, [(at + offset - before, at + offset + after) for at, (_, before, after) in zip(true, marks, strict=True)])
+    found = find_clock(seen, [(at + offset - before, at + offset + after) for at, (_, before, after) in zip(true, marks, strict=True)])
     assert abs(found.offset_ns - offset) <= found.error_ns
 
 
 def test_a_clock_that_was_set_meanwhile_is_seen_in_the_error() -> None:
     marks = [(n * 1000, n * 1000 + 10) for n in range(10)]
     seen = np.array([n * 1000 + 5 + (50_000 if n == 9 else 0) for n in range(10)])
-    found = clock(np.sort(seen), marks)
+    found = find_clock(np.sort(seen), marks)
     assert (abs(found.offset_ns) < 20, found.error_ns > 49_000) == (True, True)
 
 
 def test_marks_that_were_not_all_recorded_are_told() -> None:
     with pytest.raises(ValueError, match="of 2 marks 1 were recorded"):
-        clock(np.array([1]), [(0, 1), (2, 3)])
+        find_clock(np.array([1]), [(0, 1), (2, 3)])

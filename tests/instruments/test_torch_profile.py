@@ -18,7 +18,7 @@ from voirkit.runs.opened import open_run
 from voirkit_instruments.memory.record import MemorySnapshot
 from voirkit_instruments.steps.events import FORWARD, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.torch_profile.record import TorchProfile
-from voirkit_instruments.torch_profile.record_steps import Turns, Window, read
+from voirkit_instruments.torch_profile.record_steps import StepCounter, Window, parse_window
 
 TRAIN = """
 import os, sys, threading
@@ -87,17 +87,17 @@ def test_a_window_that_can_not_be_read_is_told_before_the_script_runs(place: Pla
 
 
 def test_a_window_holds_the_steps_that_its_numbers_say() -> None:
-    assert [n for n in range(30) if n in read("5:0:3")] == [5, 6, 7]
-    assert [n for n in range(30) if n in read("2:3:2:2")] == [5, 6, 10, 11]
+    assert [n for n in range(30) if n in parse_window("5:0:3")] == [5, 6, 7]
+    assert [n for n in range(30) if n in parse_window("2:3:2:2")] == [5, 6, 10, 11]
     assert (Window(2, 3, 2, 2).first, Window(2, 3, 2, 2).end, Window(2, 3, 2, 2).total) == (5, 12, 4)
 
 
 def test_batches_that_are_not_trained_on_are_no_steps() -> None:
     edges: list[int] = []
-    turns = Turns(edges.append, lambda: edges.append(-1))
-    turns.asked(), turns.asked(), turns.walked(), turns.asked(), turns.walked(), turns.asked()
+    turns = StepCounter(edges.append, lambda: edges.append(-1))
+    turns.before_batch(), turns.before_batch(), turns.after_backward(), turns.before_batch(), turns.after_backward(), turns.before_batch()
     assert edges == [0, 0, 1, 2]
-    turns.answered(None)
+    turns.after_batch(None)
     assert edges[-1] == -1
 
 
@@ -216,9 +216,9 @@ def test_torch_imported_before_there_is_a_run_directory_is_profiled(tmp_path: Pa
     monkeypatch.setattr("voirkit_instruments.torch_profile.record_window.Recorded", lambda *given: begun.append(given[:2]) or object())
     ov: Any = SmallOverseer(options={"trace_limit": 1})
     profile, torch = TorchProfile(ov, Window(5, 0, 3), False), SimpleNamespace()
-    profile.begin(torch)  # type: ignore[arg-type]  # by a voirfile
+    profile.start(torch)  # type: ignore[arg-type]  # by a voirfile
     ov.run_dir = str(tmp_path)
-    profile.loaded()
+    profile.script_loaded()
     assert begun == [(torch, str(tmp_path))]
 
 

@@ -15,15 +15,14 @@ INSTRUMENT = Instrument(
             "--torch-profile",
             "record operators and kernels with torch's profiler in a window of steps "
             "(default: 5:0:3, which skips 5 steps and records 3)",
-            type=read_by("voirkit_instruments.torch_profile.record_steps:read"), const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
+            type=read_by("voirkit_instruments.torch_profile.record_steps:parse_window"), const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
         ),
     ),
     record="voirkit_instruments.torch_profile.record:record",
     parts={"torch_profile": dict},
     summarise="voirkit_instruments.torch_profile.analyse:summarise",
     evidence={"operator": "voirkit_instruments.torch_profile.analyse_evidence:operators"},
-    table="voirkit_instruments.torch_profile.show:table",
-    page="voirkit_instruments.torch_profile.show_page:torch_profile",
+    sections="voirkit_instruments.torch_profile.show:sections",
     folders=(FOLDER,),
     priority=1,  # before the steps instrument, which it sees the steps through
 )  # fmt: skip

@@ -21,11 +21,15 @@ from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.lock import locked
 from voirkit_instruments.torch_profile import FOLDER
-from voirkit_instruments.torch_profile.analyse_attribute import Attributed, Phases
-from voirkit_instruments.torch_profile.analyse_clock import clock
-from voirkit_instruments.torch_profile.analyse_events import MEMORY, Events
-from voirkit_instruments.torch_profile.analyse_figures import figures, merged, shortened
-from voirkit_instruments.torch_profile.analyse_spans import put_into_trace
+from voirkit_instruments.torch_profile.analyse_operators import (
+    AttributedEvents,
+    PhasesOfThread,
+    figures,
+    merge_figures,
+    put_into_trace,
+    shorten,
+)
+from voirkit_instruments.torch_profile.analyse_trace import MEMORY, Events, find_clock
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -61,13 +65,13 @@ def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
             try:
                 with locked(os.path.join(folder, "count.lock")):  # another rank may be about to do the same
                     counts = read_json(stem + _COUNTS, SCHEMA) or _count(run, stem, one, phases, ranks)
-            except OSError:  # the folder can not be written to
+            except OSError:  # the folder cannot be written to
                 counts = _count(run, stem, one, phases, ranks)
         if counts is not None:
             found.append(counts)
     if not taken:
         return None
-    first, figures_ = taken[0], shortened(merged(found))
+    first, figures_ = taken[0], shorten(merge_figures(found))
     for phase, row in figures_["phases"].items():
         row["time_s"] = sum(one["times"].get(phase, 0.0) for one in found)
     return {
@@ -82,34 +86,34 @@ def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _has_ended(run: Run, taken: Mapping[str, Any]) -> bool:
+def _has_ended(run: Run, record: Mapping[str, Any]) -> bool:
     """Whether the process records no more."""
     clocks = run.manifest.get("clocks") or {}
-    return taken["state"] == "ended" or not (
-        is_here(taken["host"]) and is_alive(taken["pid"], clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0))
+    return record["state"] == "ended" or not (
+        is_here(record["host"]) and is_alive(record["pid"], clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0))
     )
 
 
-def _why(taken: Mapping[str, Any]) -> str | None:
+def _why(record: Mapping[str, Any]) -> str | None:
     """Why not all was recorded that was asked for."""
     killed = "the run was killed in the window, or left python at once: torch keeps in memory what it records, and it is lost"
-    return killed if taken["state"] == "recording" else taken["why"]
+    return killed if record["state"] == "recording" else record["why"]
 
 
-def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks: Sequence[Rank]) -> dict[str, Any] | None:
+def _count(run: Run, stem: str, record: Mapping[str, Any], phases: Records, ranks: Sequence[Rank]) -> dict[str, Any] | None:
     """Count what one process recorded, put it into the trace, and keep the counts."""
-    rank = next((one for one in ranks if one.rank == taken["rank"]), None)
+    rank = next((one for one in ranks if one.rank == record["rank"]), None)
     steps: list[int] = []
     parts, files, errors, left_out, times = [], [], [0], 0, dict[str, float]()
-    for recording in taken["recordings"]:
+    for recording in record["recordings"]:
         path = os.path.join(os.path.dirname(stem), recording["file"])
         if not os.path.exists(path) and os.path.exists(path + ".gz"):
             path += ".gz"
         try:
             events = Events(path)
-            counted = _recording(run, taken, recording, events, phases, rank)
+            counted = _recording(run, record, recording, events, phases, rank)
         except (OSError, ValueError, KeyError, TypeError) as exc:
-            run.warnings.append(f"--torch-profile: {FOLDER}/{recording['file']} can not be read ({exc}).")
+            run.warnings.append(f"--torch-profile: {FOLDER}/{recording['file']} cannot be read ({exc}).")
             continue
         parts.append(counted.sums)
         errors.append(counted.error_ns)
@@ -119,8 +123,8 @@ def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks
         left_out += events.left_out
         files.append(f"{FOLDER}/{_compressed(path)}")
     document = {
-        "schema": SCHEMA, "rank": taken["rank"], "steps": steps, **merged(parts), "files": files, "left_out": left_out,
-        "clock_error_s": max(errors) / 1e9, "slower": _slower(rank, taken), "times": times,
+        "schema": SCHEMA, "rank": record["rank"], "steps": steps, **merge_figures(parts), "files": files, "left_out": left_out,
+        "clock_error_s": max(errors) / 1e9, "slower": _slower(rank, record), "times": times,
     }  # fmt: skip
     try:
         write_json(stem + _COUNTS, document)
@@ -129,7 +133,7 @@ def _count(run: Run, stem: str, taken: Mapping[str, Any], phases: Records, ranks
     return document
 
 
-class Counted(NamedTuple):
+class RecordingCounts(NamedTuple):
     """A recording, counted.
 
     Attributes:
@@ -145,30 +149,30 @@ class Counted(NamedTuple):
 
 
 def _recording(
-    run: Run, taken: Mapping[str, Any], recording: Mapping[str, Any], events: Events, phases: Records, rank: Rank | None
-) -> Counted:
+    run: Run, record: Mapping[str, Any], recording: Mapping[str, Any], events: Events, phases: Records, rank: Rank | None
+) -> RecordingCounts:
     if MARK not in events.names:
         raise ValueError("it has no marks")
     is_mark = events.name == events.names.index(MARK)
-    to_run = clock(np.sort(events.start_ns[is_mark]), recording["marks"])
+    to_run = find_clock(np.sort(events.start_ns[is_mark]), recording["marks"])
     start_ns = to_run(events.start_ns)
-    own = _phases_of(phases, taken, recording["tid"])
-    found = Attributed(events, start_ns, own, _evaluation(rank))
+    own = _phases_of(phases, record, recording["tid"])
+    found = AttributedEvents(events, start_ns, own, _evaluation(rank))
     begin = recording["marks"][0][0]
     end = recording["edges"][-1] if recording["edges"] else recording["ended_ns"]  # what is cut off in the middle of a step does not count
     in_steps = (start_ns >= begin) & (start_ns < end) & ~is_mark
     try:
-        put_into_trace(run, taken, recording, events, found, start_ns, (events.category != MEMORY) & ~is_mark)
+        put_into_trace(run, record, recording, events, found, start_ns, (events.category != MEMORY) & ~is_mark)
     except OSError as exc:
         run.warnings.append(f"--torch-profile: operators are not in the trace ({exc}).")
-    return Counted(figures(events, found, in_steps), to_run.error_ns, own.times_ns(begin, end, _evaluation(rank)))
+    return RecordingCounts(figures(events, found, in_steps), to_run.error_ns, own.times_ns(begin, end, _evaluation(rank)))
 
 
-def _phases_of(phases: Records, taken: Mapping[str, Any], tid: int) -> Phases:
-    who = taken["rank"], taken["host"], taken["pid"]
+def _phases_of(phases: Records, record: Mapping[str, Any], tid: int) -> PhasesOfThread:
+    who = record["rank"], record["host"], record["pid"]
     process = next((i for i, (rank, host, pid) in enumerate(phases.processes) if (rank, host, pid) == who), -1)
     own = np.flatnonzero((phases.process == process) & (phases.tid == tid))
-    return Phases(phases, own[np.lexsort((-phases.duration_ns[own], phases.start_ns[own]))])
+    return PhasesOfThread(phases, own[np.lexsort((-phases.duration_ns[own], phases.start_ns[own]))])
 
 
 def _evaluation(rank: Rank | None) -> list[tuple[int, int]]:
@@ -179,23 +183,23 @@ def _evaluation(rank: Rank | None) -> list[tuple[int, int]]:
     return list(zip(table.start_ns.tolist(), (table.start_ns + table.time_ns).tolist(), strict=True))
 
 
-def _inside(table: Table, taken: Mapping[str, Any]) -> Any:
+def _inside(table: Table, record: Mapping[str, Any]) -> Any:
     """Which steps were recorded, as booleans of shape (n,): those that begin in a recording, but for the one that begins at its end."""
     inside = np.zeros(len(table), dtype=bool)
-    for recording in taken["recordings"]:
+    for recording in record["recordings"]:
         if recording["edges"]:
             begin, end = recording["began_ns"] - _CLOSE_NS, recording["edges"][-1] - _CLOSE_NS
             inside |= (table.start_ns >= begin) & (table.start_ns < end)
     return inside
 
 
-def _slower(rank: Rank | None, taken: Mapping[str, Any]) -> float | None:
+def _slower(rank: Rank | None, record: Mapping[str, Any]) -> float | None:
     """How many times longer forward, backward and optimizer last in the window than outside of it, at the median of the steps."""
     if rank is None:
         return None
     table = rank.steps.train
     work = table.phase_ns("forward") + table.phase_ns("backward") + table.phase_ns("optimizer")
-    inside = _inside(table, taken)
+    inside = _inside(table, record)
     outside = ~inside
     outside[:2] = False  # the first steps are slow
     if not inside.any() or outside.sum() < _FEW:

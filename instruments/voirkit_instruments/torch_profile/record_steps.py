@@ -55,7 +55,7 @@ class Window:
 DEFAULT = Window(5, 0, 3)
 
 
-def read(text: str) -> Window:
+def parse_window(text: str) -> Window:
     """What the option says.
 
     Raises:
@@ -70,15 +70,15 @@ def read(text: str) -> Window:
     return Window(skip, wait, active, repeat)
 
 
-class Turns:
+class StepCounter:
     """Counts the steps of the thread that trains.
 
     A step begins where a loader is asked for a batch after something was trained; in a thread that asks no loader, where the optimizer that
     stepped first has stepped.
 
     Args:
-        edge: Told, where a step begins or may, how many there were before it.
-        pause: Told where a loader has no more.
+        edge: Called where a step begins or may, with how many there were before it.
+        pause: Called where a loader has no more.
 
     Attributes:
         n: How many steps are over.
@@ -96,7 +96,7 @@ class Turns:
             return threading.current_thread() is threading.main_thread()
         return threading.get_ident() == self._thread
 
-    def asked(self, *_: object) -> None:
+    def before_batch(self, *_: object) -> None:
         """A loader is about to be asked for a batch."""
         if self._is_here():
             self._asked = True
@@ -105,18 +105,18 @@ class Turns:
                 self.n += 1
             self._edge(self.n)
 
-    def answered(self, _: object, batch: object = ABSENT) -> None:
+    def after_batch(self, _: object, batch: object = ABSENT) -> None:
         """A loader has been asked for a batch."""
         if batch is ABSENT and self._is_here():
             self._pause()
 
-    def walked(self, *_: object) -> None:
+    def after_backward(self, *_: object) -> None:
         """Something has been trained: backward."""
         if self._thread is None:
             self._thread = threading.get_ident()
         self._trained = True
 
-    def stepped(self, optimizer: object) -> None:
+    def after_optimizer_step(self, optimizer: object) -> None:
         """An optimizer has stepped."""
         if self._thread is None:
             self._thread = threading.get_ident()

@@ -7,7 +7,9 @@ program forks (the child would record for ever), nor where it begins a profiler 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 
 from voirkit.fork import at_fork
@@ -17,8 +19,6 @@ from voirkit.trace import recorder
 from voirkit_instruments.memory.record import resident_bytes
 from voirkit_instruments.probe_cost import ProbeCost
 from voirkit_instruments.torch_profile import FOLDER
-from voirkit_instruments.torch_profile.record_guard import Guard
-from voirkit_instruments.torch_profile.record_kineto import Kineto
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,17 +30,22 @@ if TYPE_CHECKING:
 
 MOST_RECORDINGS = 16
 _GROWN = 2 << 30  # bytes that the process may grow by in a recording: torch keeps it in memory
+MARK = "voirkit.mark"
+_MARKS_EACH = 3  # at the begin and the end: the first is slow, of the others the best counts
+_PROFILER_MODULES = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
+_BEGINNINGS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
+_ENDINGS = ("_disable_profiler", "_disable_profiler_legacy")
 _recorded: weakref.WeakSet[Recorded] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
     for recorded in list(_recorded):
-        recorded.forks()
+        recorded.before_fork()
 
 
 def _after_fork() -> None:
     for recorded in list(_recorded):
-        recorded.forget()
+        recorded.after_fork()
 
 
 at_fork("instruments", before=_before_fork, in_child=_after_fork)
@@ -55,7 +60,7 @@ class Recorded:
         window: Which steps.
         memory: Whether to record what operators allocate.
         most_bytes: What torch's files may take in all.
-        warn: Told what does not go as asked.
+        warn: Called with what is not possible.
     """
 
     def __init__(self, torch: ModuleType, run_dir: str, window: Window, memory: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
@@ -64,7 +69,7 @@ class Recorded:
         self._folder = os.path.join(run_dir, FOLDER)
         rank, host = rank_and_world_size()[0], os.uname().nodename
         self._stem = f"{host}-r{rank}-{os.getpid()}"
-        self._taken: dict[str, Any] = {
+        self._record: dict[str, Any] = {
             "schema": 1, "rank": rank, "host": host, "pid": os.getpid(), "torch": str(torch.__version__), "memory": memory,
             "window": window.document(), "recordings": [], "steps_seen": 0, "state": "waiting", "why": None,
         }  # fmt: skip
@@ -76,7 +81,7 @@ class Recorded:
         self._cancelled: int | None = None  # a thread whose recording torch has cancelled
         self._is_over = False
         self._forking = False
-        self._guard = Guard(torch, self._give_way)
+        self._guard = ProfilerGuard(torch, self._give_way)
         _recorded.add(self)
 
     def edge(self, n: int) -> None:
@@ -92,29 +97,29 @@ class Recorded:
             self._kineto.mark()
             if n in self._window and not self._is_large():
                 return
-            self._end("")
+            self._end_recording("")
             if self._is_over:
                 return
         if n >= self._window.end or self._steps >= self._window.total:
-            self._over()
+            self._finish_early()
         elif n in self._window:
-            self._begin(n)
+            self._start_recording(n)
 
     def pause(self) -> None:
         """A loader has no more."""
         if self._thread is not None:
-            self._end("")
+            self._end_recording("")
 
-    def forks(self) -> None:
+    def before_fork(self) -> None:
         """The program is about to fork."""
         if self._thread == threading.get_ident() and not self._forking:
             self._forking = True
             try:
-                self._end("a process was forked")
+                self._end_recording("a process was forked")
             finally:
                 self._forking = False
 
-    def forget(self) -> None:
+    def after_fork(self) -> None:
         """This process has been forked."""
         self._is_over, self._thread, self._cancelled = True, None, None
 
@@ -124,7 +129,7 @@ class Recorded:
             return
         here = self._thread is None or self._thread == threading.get_ident()
         if self._thread is not None and here:
-            self._end("the script began a profiler of its own")
+            self._end_recording("the script began a profiler of its own")
         else:
             self._cancelled = self._thread  # torch cancels what is recorded of another thread
         done = f"{self._steps} of {self._window.total} steps were recorded"
@@ -137,38 +142,38 @@ class Recorded:
             try:
                 self._kineto.drop()
             except Exception as exc:
-                self._failed("can not be ended", exc)
+                self._failed("cannot be ended", exc)
 
     # one recording
 
-    def _begin(self, n: int) -> None:
+    def _start_recording(self, n: int) -> None:
         began = recorder.now()
         try:
             if self._kineto.is_taken():
                 self._give_way()
                 return
             os.makedirs(self._folder, exist_ok=True)
-            self._taken["state"] = "recording"
+            self._record["state"] = "recording"
             self._write()
-            self._began, self._edges = (n, _held(), began), []
-            self._kineto.begin()
+            self._began, self._edges = (n, _memory_bytes(), began), []
+            self._kineto.start()
             self._thread = threading.get_ident()
         except Exception as exc:
-            self._failed("can not be begun", exc)
+            self._failed("cannot be begun", exc)
         finally:
             self._cost.add(began, recorder.now())
 
-    def _end(self, why: str) -> None:
+    def _end_recording(self, why: str) -> None:
         """End this recording, and write it.
 
         Args:
             why: What ended it; empty if a step's end did.
         """
         began, self._thread = recorder.now(), None
-        recordings = self._taken["recordings"]
+        recordings = self._record["recordings"]
         name = f"{self._stem}-{len(recordings)}"
         try:
-            result = self._kineto.end()
+            result = self._kineto.stop()
             ended = recorder.now()
             first, done = self._began[0], len(self._edges)
             self._steps += done
@@ -177,12 +182,12 @@ class Recorded:
                     {"file": os.path.basename(path), "steps": [first, first + done], "marks": self._kineto.marks, "edges": self._edges,
                      "began_ns": self._began[2], "tid": threading.get_native_id(), "ended_ns": ended, "why": why or None}
                 )  # fmt: skip
-            self._taken["state"] = "waiting"
+            self._record["state"] = "waiting"
             self._write()
             if len(recordings) >= MOST_RECORDINGS and not self._is_over:
                 self._stop(f"it was interrupted {MOST_RECORDINGS} times; {self._steps} of {self._window.total} steps were recorded")
         except Exception as exc:
-            self._failed("can not be ended", exc)
+            self._failed("cannot be ended", exc)
         finally:
             self._cost.add(began, recorder.now())
 
@@ -196,7 +201,7 @@ class Recorded:
         return self._left_bytes >= 0
 
     def _is_large(self) -> bool:
-        if _held() - self._began[1] < _GROWN:
+        if _memory_bytes() - self._began[1] < _GROWN:
             return False
         done = self._steps + len(self._edges)
         self._stop(f"the process grew by 2 GiB in the window; {done} of {self._window.total} steps were recorded")
@@ -207,11 +212,11 @@ class Recorded:
 
     def _stop(self, why: str) -> None:
         """Record nothing more."""
-        self._taken["why"] = why
+        self._record["why"] = why
         self._warn(f"--torch-profile: {why}.\n  The run goes on without it.")
-        self._over()
+        self._finish_early()
 
-    def _over(self) -> None:
+    def _finish_early(self) -> None:
         self._is_over, self._thread = True, None
 
     # the end
@@ -219,19 +224,19 @@ class Recorded:
     def finish(self, n: int) -> None:
         """The program has ended, after so many steps."""
         _recorded.discard(self)
-        if self._taken["pid"] != os.getpid():
+        if self._record["pid"] != os.getpid():
             return
         if self._cancelled is not None:
             self._drop()
         self._guard.remove()
         if self._thread == threading.get_ident():
-            self._end("the run ended")
+            self._end_recording("the run ended")
         elif self._thread is not None:
-            self._failed("can not be ended", RuntimeError("the thread that is recorded goes on"))
-        self._taken.update(state="ended", steps_seen=n)
-        if self._taken["why"] is None and self._steps < self._window.total:
-            self._taken["why"] = self._warn_of_few(n)
-        if os.path.isdir(self._folder) or self._taken["why"]:
+            self._failed("cannot be ended", RuntimeError("the thread that is recorded goes on"))
+        self._record.update(state="ended", steps_seen=n)
+        if self._record["why"] is None and self._steps < self._window.total:
+            self._record["why"] = self._warn_of_few(n)
+        if os.path.isdir(self._folder) or self._record["why"]:
             self._write()
         self._cost.report()
 
@@ -254,15 +259,151 @@ class Recorded:
     def _write(self) -> None:
         try:
             os.makedirs(self._folder, exist_ok=True)
-            write_json(os.path.join(self._folder, f"{self._stem}.json"), self._taken)
+            write_json(os.path.join(self._folder, f"{self._stem}.json"), self._record)
         except OSError as exc:
             if not self._is_over:
-                self._failed("can not be written", exc)
+                self._failed("cannot be written", exc)
 
 
-def _held() -> int:
+def _memory_bytes() -> int:
     """Bytes that this process holds; 0 where the system does not tell."""
     try:
         return resident_bytes()
     except (OSError, ValueError, IndexError):
         return 0
+
+
+class Kineto:
+    """torch's profiler of one thread, below ``torch.profiler``: one recording after the other.
+
+    Nothing of ``torch.profiler`` is used that the program could see: no hook, no flag of its modules. Checked with torch 2.15 on a CPU;
+    on a device it has not run.
+
+    Args:
+        torch: The module.
+        memory: Whether to record what operators allocate.
+
+    Attributes:
+        marks: For each mark of this recording, the clock before and after it, nanoseconds.
+    """
+
+    def __init__(self, torch: Any, memory: bool) -> None:
+        self._torch = torch
+        native, profiler = torch._C._autograd, torch._C._profiler
+        self._prepare, self._enable, self._disable = native._prepare_profiler, native._enable_profiler, native._disable_profiler
+        self._enabled = native._profiler_enabled
+        self._activity = profiler.ProfilerActivity
+        self._config = profiler.ProfilerConfig(
+            profiler.ProfilerState.KINETO, False, memory, False, False, False, profiler._ExperimentalConfig()
+        )
+        fast = getattr(profiler, "_RecordFunctionFast", None)
+        self._marking: Callable[[], Any] = (lambda: fast(MARK)) if fast else (lambda: torch.autograd.profiler.record_function(MARK))
+        self.marks: list[tuple[int, int]] = []
+
+    def is_taken(self) -> bool:
+        """Whether somebody else profiles this thread."""
+        return bool(self._enabled())
+
+    def start(self) -> None:
+        """Record from now on, in this thread.
+
+        Raises:
+            RuntimeError: torch refuses.
+        """
+        activities = {self._activity.CPU}
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and self._activity.CUDA in self._torch._C._autograd._supported_activities():
+            activities.add(self._activity.CUDA)
+        # Kineto says on stderr that it begins and ends. It looks for this once, when prepared; the program's environment is as it was.
+        said = "KINETO_LOG_LEVEL" in os.environ
+        if not said:
+            os.putenv("KINETO_LOG_LEVEL", "99")
+        try:
+            self._prepare(self._config, activities)
+        finally:
+            if not said:
+                os.unsetenv("KINETO_LOG_LEVEL")
+        self._enable(self._config, activities)
+        self.marks = []
+        for _ in range(_MARKS_EACH):
+            self.mark()
+
+    def mark(self) -> None:
+        """Leave a mark in what is recorded, and note the clock: that is how both clocks are brought together."""
+        marking = self._marking()
+        enter, leave, now = marking.__enter__, marking.__exit__, time.perf_counter_ns
+        before = now()
+        enter()
+        after = now()
+        leave(None, None, None)
+        self.marks.append((before, after))
+
+    def stop(self) -> Any:
+        """Record no more.
+
+        Returns:
+            What was recorded, which has ``save(path)``.
+
+        Raises:
+            RuntimeError: It was not this thread that began.
+        """
+        for _ in range(_MARKS_EACH):
+            self.mark()
+        cuda = self._torch.cuda
+        if cuda.is_initialized():
+            cuda.synchronize()  # as torch.profiler does: kernels that were started in the window belong to it
+        return self._disable()
+
+    def drop(self) -> None:
+        """Take away from this thread what is left of a recording that torch has cancelled: what it has of it must not be touched."""
+        self._dropped = self._disable()
+
+
+class ProfilerGuard:
+    """Notices that the program is about to begin a profiler of torch's: there can be only one, and it is the program's.
+
+    Functions of torch's modules stand for others while a run is profiled; they are called by torch.profiler alone.
+
+    Args:
+        torch: The module.
+        give_way: Called before the program begins a profiler, in the thread that does.
+
+    Attributes:
+        runs: Whether a profiler of the program runs.
+    """
+
+    def __init__(self, torch: Any, give_way: Callable[[], None]) -> None:
+        self._give_way = give_way
+        self.runs = False
+        self._put: list[tuple[Any, str, Any, Any]] = []
+        for module in filter(None, map(sys.modules.get, _PROFILER_MODULES)):
+            for name in (*_BEGINNINGS, *_ENDINGS):
+                before = vars(module).get(name)
+                if before is not None:
+                    standing = self._around_begin(before) if name in _BEGINNINGS else self._around_end(before)
+                    setattr(module, name, standing)
+                    self._put.append((module, name, before, standing))
+
+    def _around_begin(self, enable: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            self.runs = True
+            self._give_way()
+            return enable(*arguments, **named)
+
+        return called
+
+    def _around_end(self, disable: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            try:
+                return disable(*arguments, **named)
+            finally:
+                self.runs = False
+
+        return called
+
+    def remove(self) -> None:
+        """Put the functions back."""
+        for module, name, before, standing in self._put:
+            if vars(module).get(name) is standing:
+                setattr(module, name, before)
+        self._put.clear()

@@ -1,4 +1,6 @@
-"""Reads the trace that torch's profiler writes (Chrome's format, Kineto), event by event: the file may be larger than memory.
+"""Reads the trace that torch's profiler writes (Chrome's format, Kineto), and brings its times onto the run's clock.
+
+It is read event by event: the file may be larger than memory.
 
 Checked with what torch 2.15 writes.
 """
@@ -9,8 +11,8 @@ import gzip
 import json
 import re
 from array import array
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,7 @@ _CATEGORY = {
 }  # fmt: skip
 MOST_EVENTS = 4_000_000
 _CHUNK = 1 << 20
+_US = 1000
 _BASE = re.compile(r'"baseTimeNanoseconds":\s*(\d+)')
 
 
@@ -49,7 +52,7 @@ class Events:
         """Read a file; ``path`` may end in ``.gz``.
 
         Raises:
-            OSError: It can not be read.
+            OSError: It cannot be read.
             ValueError: It is no such trace, or torn.
         """
         columns = {key: array("q") for key in ("category", "name", "tid", "device", "linked", "bytes")}
@@ -81,8 +84,8 @@ class Events:
         self.names = list(names)
 
     def _read(self, path: str) -> Iterator[dict[str, Any]]:
-        opened: Any = gzip.open if path.endswith(".gz") else open
-        with opened(path, "rt", encoding="utf-8", errors="replace") as file:
+        open_file: Any = gzip.open if path.endswith(".gz") else open
+        with open_file(path, "rt", encoding="utf-8", errors="replace") as file:
             head = ""
             while '"traceEvents"' not in head:
                 chunk = file.read(_CHUNK)
@@ -120,3 +123,45 @@ def _whole(value: Any, otherwise: int = -1) -> int:
 
 def _nanoseconds(microseconds: array[float]) -> Array:
     return np.round(np.frombuffer(microseconds, np.float64) * 1000).astype(np.int64)
+
+
+class Clock(NamedTuple):
+    """From the wall clock, as torch's profiler has it, to the run's.
+
+    Attributes:
+        offset_ns: To be added.
+        error_ns: By how much a time may be wrong; the marks say nothing closer.
+    """
+
+    offset_ns: int
+    error_ns: int
+
+    def __call__(self, at_ns: Array) -> Array:
+        """Times on the run's clock."""
+        return at_ns + self.offset_ns
+
+
+def find_clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
+    """Find the offset that all marks agree with.
+
+    Args:
+        seen_ns: Where the profiler has them, ascending; shape (n,).
+        marks: For each, the run's clock before and after it.
+
+    Raises:
+        ValueError: There are none, or not as many.
+
+    A mark lies between its two readings of the run's clock, so each bounds the offset from both sides; what all of them leave open is the
+    error. If they contradict each other (one of the clocks was corrected meanwhile), the middle one counts, and the error is the largest.
+    """
+    if not len(seen_ns) or len(seen_ns) != len(marks):
+        raise ValueError(f"of {len(marks)} marks {len(seen_ns)} were recorded")
+    seen_ns = np.asarray(seen_ns, np.int64)
+    step = _US if not (seen_ns % _US).any() else 1  # torch 2.1 cuts times to whole microseconds
+    between = np.asarray(marks, np.int64) - seen_ns[:, None]
+    low, high = int(between[:, 0].max()) - (step - 1), int(between[:, 1].min())
+    if low <= high:
+        return Clock((low + high) // 2, (high - low + 1) // 2 + step)
+    middles = between.mean(axis=1)
+    offset = int(np.median(middles))
+    return Clock(offset, int(np.abs(middles - offset).max()) + step)
