@@ -1,16 +1,17 @@
 """One annotation: what it records, and what it knows of the tree that it stands in.
 
-``update``, ``enable`` and ``disable`` take the same time however large the tree is: they note what was said and when, and a node that is
-about to be recorded looks up its path to the root; of what was said about an argument, the latest counts.  Nothing that is given as an
+``update``, ``enable`` and ``disable`` take the same time however large the tree is: they note what was set and when, and a node that is
+about to be recorded looks up its path to the root; of what was set for an argument, the latest counts.  Nothing that is given as an
 argument can raise into the program.
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from _thread import _local
 from itertools import count
 
-from voirkit.ai import starts
 from voirkit.ai.decorate import timed
 from voirkit.ai.values import PLAIN, key, mapping, plain, real, whole
 from voirkit.trace import recorder
@@ -18,20 +19,21 @@ from voirkit.trace.recorder import Span, changed, now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, MutableMapping
     from typing import Any, TypeVar, overload
 
     T = TypeVar("T")
     F = TypeVar("F", bound=Callable[..., Any])
-    Entry = tuple[float, Any]  # when it was said, and what
+    Entry = tuple[float, Any]  # when it was set, and to what
+    Open = dict[Hashable, list[Any]]
 
 GONE = object()  # the value of an argument that was removed
 ALWAYS = float("inf")  # later than anything
 ON: tuple[float, bool] = (0, True)
-UNSAID: tuple[float, bool] = (-1, True)
+UNSET: tuple[float, bool] = (-1, True)
 
 _tick = count(1).__next__
-_latest = 0  # when something was last said
+_latest = 0  # when something was last set
 _is_allowed = True
 
 
@@ -56,8 +58,8 @@ class _Arguments:
 _NONE = _Arguments({})
 
 
-def _say() -> None:
-    """Something was said: every node looks up its path when it is next recorded."""
+def _invalidate() -> None:
+    """Something was set: every node looks up its path when it is next recorded."""
     global _latest
     _latest = _tick()
     changed()
@@ -68,7 +70,7 @@ def allow(allowed: bool) -> None:
     global _is_allowed
     if allowed != _is_allowed:
         _is_allowed = allowed
-        _say()
+        _invalidate()
 
 
 class Node(Span):
@@ -95,12 +97,12 @@ class Node(Span):
         self._derived: dict[str, Node] = {}
         self._own: dict[str, Entry] = {}
         self._own_is_new = False
-        self._switch = UNSAID
+        self._switch = UNSET
         self._built_on = self._built = self._arguments = _NONE
         self._on = ON
-        self._knows = self._shows = -1  # what was said up to then
+        self._knows = self._shows = -1  # what was set up to then
 
-    # what the tree says
+    # what the tree has
 
     def _look_up(self, latest: int) -> None:
         """Bring the arguments and the switch up to date, and those of the nodes above."""
@@ -130,7 +132,7 @@ class Node(Span):
         if self._knows != latest:
             self._look_up(latest)
         arguments = self._arguments
-        # Nothing was said: it is the recorder that wants to be told again, since it has begun a file.
+        # Nothing was set: it is the recorder that wants to be told again, since it has begun a file.
         self.args = arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
         self.enabled = _is_allowed and self._on[1]
         self._shows = latest
@@ -176,7 +178,7 @@ class Node(Span):
         ):
             return timed(fn, self)
         use = Use(self)
-        put(use._own, ALWAYS, epoch, step, image_idx, image_size, args)  # no update: that would have every node look up its path
+        set_arguments(use._own, ALWAYS, epoch, step, image_idx, image_size, args)  # no update: that would have every node look up its path
         use._own_is_new = True
         if enable is not None:
             use._switch = (ALWAYS, bool(enable))
@@ -203,8 +205,8 @@ class Node(Span):
             iter_name: Another name for the wait.
             block_name: Another name for the body.
         """
-        wait = _chosen(iter_name, self.name, ".iter") if include_iter else ""
-        body = _chosen(block_name, self.name, ".block") if include_block else ""
+        wait = _loop_name(iter_name, self.name, ".iter") if include_iter else ""
+        body = _loop_name(block_name, self.name, ".block") if include_block else ""
         return self._loop(iterator, wait, body, "count")
 
     def _loop(self, iterator: Iterable[T], wait: str, body: str, value_key: str) -> Generator[T, None, None]:
@@ -237,9 +239,9 @@ class Node(Span):
             metadata: Write a record of this moment, ``<name>.start``, instead.
         """
         if metadata:
-            self._tell(".start")
+            self._write_mark(".start")
         else:
-            starts.push(self.name_id, (now() if self.is_on() else 0, self))
+            push_open(self.name_id, (now() if self.is_on() else 0, self))
 
     def stop(self, metadata: bool = False) -> None:
         """End the span that was started last; without one, nothing.
@@ -248,27 +250,27 @@ class Node(Span):
             metadata: Write a record of this moment, ``<name>.end``, instead.
         """
         if metadata:
-            self._tell(".end")
+            self._write_mark(".end")
             return
         end = now()
-        begun = starts.pop(self.name_id)
+        begun = pop_open(self.name_id)
         if begun is not None and begun[0]:
             start, node = begun
             node.record(start, end)
 
-    def _tell(self, ending: str) -> None:
+    def _write_mark(self, ending: str) -> None:
         if self.is_on():
             recorder.mark(recorder.name("dftracer", self.name + ending, "meta"), now())
 
     def reset(self) -> None:
         """Forget what ``start()`` has begun in this thread or task; the arguments stay."""
-        starts.forget(self.name_id)
+        forget_open(self.name_id)
 
     def get_time(self) -> int:
         """The wall clock, in microseconds since 1970."""
         return time.time_ns() // 1000
 
-    # saying something about it and what is below it
+    # setting something for it and what is below it
 
     def update(
         self, epoch: Any = None, step: Any = None, image_idx: Any = None, image_size: Any = None, args: Mapping[str, Any] | None = None
@@ -286,14 +288,14 @@ class Node(Span):
             The node.
         """
         global _latest
-        if image_idx is None and image_size is None and args is None:  # what is said at every step takes no further call
+        if image_idx is None and image_size is None and args is None:  # what is set at every step takes no further call
             own, at = self._own, self._now()
             if epoch is not None:
                 own["epoch"] = (at, epoch if type(epoch) is int else whole(epoch))
             if step is not None:
                 own["step"] = (at, step if type(step) is int else whole(step))
         else:
-            put(self._own, self._now(), epoch, step, image_idx, image_size, args)
+            set_arguments(self._own, self._now(), epoch, step, image_idx, image_size, args)
         self._own_is_new = True
         _latest = _tick()
         changed()
@@ -312,18 +314,18 @@ class Node(Span):
         for name in names:
             self._own[key(name)] = (at, GONE)
         self._own_is_new = True
-        _say()
+        _invalidate()
         return self
 
     def enable(self) -> None:
         """Record this node and all nodes below it from now on, wherever they are used."""
         self._switch = (self._now(), True)
-        _say()
+        _invalidate()
 
     def disable(self) -> None:
         """Record neither this node nor those below it from now on, wherever they are used."""
         self._switch = (self._now(), False)
-        _say()
+        _invalidate()
 
     def _now(self) -> float:
         return _tick()
@@ -389,20 +391,82 @@ def _use(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use:
     return use
 
 
-def put(own: dict[str, Entry], at: float, epoch: Any, step: Any, image_idx: Any, image_size: Any, args: Any) -> None:
+def set_arguments(own: dict[str, Entry], when: float, epoch: Any, step: Any, image_idx: Any, image_size: Any, args: Any) -> None:
     for name, value in (("epoch", epoch), ("step", step), ("image_idx", image_idx)):
         if value is not None:
-            own[name] = (at, whole(value))
+            own[name] = (when, whole(value))
     if image_size is not None:
-        own["image_size"] = (at, real(image_size))
+        own["image_size"] = (when, real(image_size))
     if args is not None:
         for name, value in mapping(args).items():
-            own[name] = (at, value)
+            own[name] = (when, value)
 
 
-def _chosen(given: Any, name: str, ending: str) -> str:
-    said = given if type(given) is str else "" if given is None else key(given)
-    return said or (name if name.endswith(ending) else name + ending)
+def _loop_name(chosen: Any, name: str, ending: str) -> str:
+    word = chosen if type(chosen) is str else "" if chosen is None else key(chosen)
+    return word or (name if name.endswith(ending) else name + ending)
 
 
-__all__ = ["Node", "Use", "allow", "plain"]
+# Where `start()` was called and `stop()` was not yet: by thread, or by asyncio task where there is one. Spans that are begun in one task
+# and ended in another never mix, and what a task or thread leaves open is forgotten with it.
+_of_thread = _local()
+_of_tasks: MutableMapping[Any, Open] | None = None
+
+
+def _open_spans() -> Open:
+    """What is open in this thread or task."""
+    events = sys.modules.get("asyncio.events")
+    if events is not None:
+        loop = events._get_running_loop()
+        tasks = sys.modules.get("asyncio.tasks") if loop is not None else None
+        task = tasks.current_task(loop) if tasks is not None else None
+        if task is not None:
+            return _of_task(task)
+    try:
+        found: Open = _of_thread.open
+    except AttributeError:
+        found = _of_thread.open = {}
+    return found
+
+
+def _of_task(task: Any) -> Open:
+    global _of_tasks
+    if _of_tasks is None:
+        from weakref import WeakKeyDictionary
+
+        _of_tasks = WeakKeyDictionary()
+    found = _of_tasks.get(task)
+    if found is None:
+        found = _of_tasks.setdefault(task, {})
+    return found
+
+
+def push_open(span_id: Hashable, span: Any) -> None:
+    """A span was started."""
+    _open_spans().setdefault(span_id, []).append(span)
+
+
+def last_open(span_id: Hashable) -> Any:
+    """What was started last and is open; None if nothing is."""
+    found = _open_spans().get(span_id)
+    return found[-1] if found else None
+
+
+def pop_open(span_id: Hashable) -> Any:
+    """What was started last and is open, which ends with this; None if nothing is."""
+    spans = _open_spans()
+    found = spans.get(span_id)
+    if not found:
+        return None
+    begun = found.pop()
+    if not found:
+        del spans[span_id]
+    return begun
+
+
+def forget_open(span_id: Hashable) -> None:
+    """Nothing of this is open any more."""
+    _open_spans().pop(span_id, None)
+
+
+__all__ = ["Node", "Use", "allow", "forget_open", "last_open", "plain", "pop_open", "push_open", "set_arguments"]

@@ -9,10 +9,10 @@ import os
 
 from voirkit.ai import Node as DFTracerAI
 from voirkit.ai import ai, checkpoint, comm, compute, data, dataloader, device, other, pipeline
-from voirkit.dftracer import words
+from voirkit.dftracer import constants
+from voirkit.dftracer.constants import *  # noqa: F403 -- all of them are DFTracer's
 from voirkit.dftracer.function import dft_fn
 from voirkit.dftracer.session import dftracer, is_enabled
-from voirkit.dftracer.words import *  # noqa: F403 -- all of them are DFTracer's
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,5 +40,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "DFTRACER_ENABLE_ENV", "DFTRACER_INIT_ENV", "DFTRACER_LOG_LEVEL_ENV", "DFTRACER_TIME_METRIC_ENV", "DFTracerAI", "ai", "checkpoint",
-    "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "get_time_scale", "other", "pipeline", *words.__all__,
+    "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "get_time_scale", "other", "pipeline", *constants.__all__,
 ]  # fmt: skip

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from voirkit.ai import node, starts
 from voirkit.ai.decorate import timed
-from voirkit.ai.node import ALWAYS, Node, Use
+from voirkit.ai.node import ALWAYS, Node, Use, last_open, pop_open, push_open, set_arguments
 from voirkit.ai.values import PLAIN, plain, real, whole
-from voirkit.dftracer.entities import declare, described
-from voirkit.dftracer.words import EntityRelation, EntityStore
+from voirkit.dftracer.constants import EntityRelation, EntityStore, declare, described
 from voirkit.trace import recorder
 
 TYPE_CHECKING = False
@@ -43,7 +41,7 @@ class dft_fn(Node):
         enable: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(str(cat), str(name or sys._getframe(1).f_code.co_name))
-        node.put(self._own, self._now(), epoch, step, image_idx, image_size, None)
+        set_arguments(self._own, self._now(), epoch, step, image_idx, image_size, None)
         self._own_is_new = True
         self._switch = (0, bool(enable))
         self._begun = [recorder.now(), False]  # when, and whether that is recorded
@@ -51,24 +49,24 @@ class dft_fn(Node):
     # from call to call, and as a context manager
 
     def __enter__(self) -> dft_fn:
-        starts.push(self, [recorder.now(), False])
+        push_open(self, [recorder.now(), False])
         return self
 
     def __exit__(self, *exc: object) -> None:
-        begun = starts.pop(self)
+        begun = pop_open(self)
         if begun is not None and not begun[1]:
             self._write(begun[0])
 
     def flush(self) -> dft_fn:
         """Record what has gone on since the ``with`` was entered, the last ``reset()``, or this was made; returns this."""
-        begun = starts.last(self) or self._begun
+        begun = last_open(self) or self._begun
         begun[1] = True
         self._write(begun[0])
         return self
 
     def reset(self) -> dft_fn:  # type: ignore[override]  # DFTracer's returns itself here, and None there
-        """Begin anew, from now; returns this."""
-        begun = starts.last(self) or self._begun
+        """Begin again, from now; returns this."""
+        begun = last_open(self) or self._begun
         begun[:] = (recorder.now(), False)
         for name in ("used", "generated", "invalidated", "updated"):
             if name in self._own:
@@ -152,10 +150,10 @@ class dft_fn(Node):
         return f"<dft_fn {self.name} of {self.cat}>"
 
     def __reduce__(self) -> Any:
-        return _made, (self.cat, self.name, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._on[1])
+        return _unpickled, (self.cat, self.name, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._on[1])
 
 
-def _made(cat: str, name: str, own: dict[str, tuple[float, Any]], enable: bool) -> dft_fn:
+def _unpickled(cat: str, name: str, own: dict[str, tuple[float, Any]], enable: bool) -> dft_fn:
     found = dft_fn(cat, name, enable=enable)
     found._own.update(own)
     return found

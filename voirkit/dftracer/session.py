@@ -12,8 +12,7 @@ import time
 
 from voirkit.ai.node import allow
 from voirkit.ai.values import key, mapping, plain
-from voirkit.dftracer.entities import declare
-from voirkit.dftracer.words import EntityStore
+from voirkit.dftracer.constants import EntityStore, declare
 from voirkit.errors import tell
 from voirkit.runner import recording
 from voirkit.trace import recorder
@@ -66,10 +65,10 @@ class dftracer:
         allow(is_enabled())
         if is_enabled() and not recording.is_prepared():
             given = logfile or os.environ.get("DFTRACER_LOG_FILE") or "trace.pfw"
-            instance._begin(os.path.abspath(os.fsdecode(given)), f"initialize_log({plain(given)!r})")
+            instance._start_recording(os.path.abspath(os.fsdecode(given)), f"initialize_log({plain(given)!r})")
         return instance
 
-    def _begin(self, path: str, where: str) -> None:
+    def _start_recording(self, path: str, where: str) -> None:
         try:
             self._folder, target = _reserve(path)
         except OSError as exc:
@@ -147,15 +146,15 @@ class dftracer:
 
     def log_metadata_event(self, key: str, value: Any) -> None:
         """Record a name and a value of the run."""
-        _tell_of(key, value)
+        _mark(key, value)
 
     def set_app_metadata_int(self, key: str, value: int) -> None:
         """As ``log_metadata_event``."""
-        _tell_of(key, value)
+        _mark(key, value)
 
     def set_app_metadata_string(self, key: str, value: str) -> None:
         """As ``log_metadata_event``."""
-        _tell_of(key, value)
+        _mark(key, value)
 
     def mark_used(self, name: str) -> None:
         """Nothing."""
@@ -171,7 +170,7 @@ class dftracer:
         """Nothing."""
 
 
-def _tell_of(name: Any, value: Any) -> None:
+def _mark(name: Any, value: Any) -> None:
     if is_enabled() and recorder.is_recording():
         recorder.mark(recorder.name("dftracer", key(name), "meta"), recorder.now(), recorder.arguments({"value": plain(value)}))
 
@@ -184,7 +183,7 @@ def _reserve(path: str) -> tuple[str, str]:
     """A folder to record into, which is made, and the log file that it will become; neither of them was there.
 
     Raises:
-        OSError: The folder can not be made.
+        OSError: The folder cannot be made.
     """
     stem = path.removesuffix(".gz").removesuffix(".pfw")
     suffix = ".pfw" if os.environ.get("DFTRACER_TRACE_COMPRESSION") == "0" or path.endswith(".pfw") else ".pfw.gz"

@@ -1,10 +1,13 @@
-"""The names that DFTracer's modules have besides ``ai``, ``dft_fn`` and ``dftracer``: constants and enumerations (pydftracer 2.0.6)."""
+"""The names that DFTracer's modules have besides ``ai``, ``dft_fn`` and ``dftracer``: constants and enumerations (pydftracer 2.0.6).
+
+And entities, which records may name, a file or a tensor: a number for each, the same in all processes.
+"""
 
 from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-from voirkit.ai.values import TagValue
+from voirkit.ai.values import TagValue, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,30 +18,30 @@ CTX_SEPARATOR, ROOT_NAME, ROOT_CAT = ".", "ai_root", "ai_root"
 START_METADATA_NAME, STOP_METADATA_NAME = "start", "end"
 
 
-class _Word(str, Enum):
+class _StrEnum(str, Enum):
     """A string; ``enum.StrEnum`` is there from python 3.11 on."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
-def _words(name: str, words: str) -> Any:
-    make: Any = _Word  # the functional form, for whose names a type checker has no use
+def _str_enum(name: str, words: str) -> Any:
+    make: Any = _StrEnum  # the functional form, for whose names a type checker has no use
     return make(name, {word.upper(): word for word in words.split()}, module=__name__)
 
 
-ProfileCategory = _words("ProfileCategory", "compute data dataloader comm device checkpoint pipeline other")
-ComputeEvent = _words("ComputeEvent", "forward backward step")
-DataEvent = _words("DataEvent", "preprocess item")
-DataLoaderEvent = _words("DataLoaderEvent", "fetch")
-CommunicationEvent = _words(
+ProfileCategory = _str_enum("ProfileCategory", "compute data dataloader comm device checkpoint pipeline other")
+ComputeEvent = _str_enum("ComputeEvent", "forward backward step")
+DataEvent = _str_enum("DataEvent", "preprocess item")
+DataLoaderEvent = _str_enum("DataLoaderEvent", "fetch")
+CommunicationEvent = _str_enum(
     "CommunicationEvent", "send receive barrier bcast reduce all_reduce gather all_gather scatter reduce_scatter all_to_all"
 )
-DeviceEvent = _words("DeviceEvent", "transfer")
-PipelineEvent = _words("PipelineEvent", "epoch train evaluate test")
-CheckpointEvent = _words("CheckpointEvent", "capture restart")
-OtherEvent = _words("OtherEvent", "log")
-IOEvent = _words("IOEvent", "open read write close")
+DeviceEvent = _str_enum("DeviceEvent", "transfer")
+PipelineEvent = _str_enum("PipelineEvent", "epoch train evaluate test")
+CheckpointEvent = _str_enum("CheckpointEvent", "capture restart")
+OtherEvent = _str_enum("OtherEvent", "log")
+IOEvent = _str_enum("IOEvent", "open read write close")
 
 
 class TagType(Enum):
@@ -88,6 +91,26 @@ def get_iter_handle_name(name: str) -> str:
 def get_iter_block_name(name: str) -> str:
     """The name of the records of a loop's body."""
     return name if name.endswith(".block") else f"{name}.block"
+
+
+_LIMIT = 10_000  # things that are remembered by their names
+_described: dict[int, str] = {}
+
+
+def declare(kind: Any, key: Any) -> int:
+    """The number of a thing: 64 bits, FNV-1a over its type and key."""
+    text = f"{plain(kind)}:{plain(key)}"[:300]
+    number = 0xCBF29CE484222325
+    for byte in text.encode("utf-8", "backslashreplace"):
+        number = ((number ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    if len(_described) < _LIMIT:
+        _described[number] = text
+    return number
+
+
+def described(entity: Any) -> str:
+    """``type:key`` of a thing, or its number."""
+    return _described.get(entity) or f"{plain(entity)}"
 
 
 __all__ = [
