@@ -103,10 +103,6 @@ class Instrument:
             None keeps what the run itself wrote.
         sections: ``(part, summary) -> Iterable[Section]``: what every report shows of it (``voirkit.report.sections``), where its part is
             not null; ``part`` is the first of its keys.
-        table: ``(summary, width) -> Iterator[(least, renderable)]``: its part of the table in a terminal, and how many lines of it should
-            stay where the table is cut.
-        page: ``(run, summary) -> str | None``: its section of the HTML page.
-        compare: ``(summaries) -> str | None``: its section of the page of two runs.
         difference: ``(first, second, names) -> (document, lines)``: where two opened runs begin to do different things, for
             ``voirkit compare`` with an option of the instrument's name; the document has ``equal``.
         rules: ``(run) -> Iterator[(rank, rules)]``: what must be true of its records, for ``voirkit report --check``. A rule has ``text``,
@@ -123,7 +119,7 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        sections: str = "", table: str = "", page: str = "", compare: str = "", difference: str = "", rules: str = "",
+        sections: str = "", difference: str = "", rules: str = "",
         evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
         priority: int = 0, always: bool = False,
@@ -132,7 +128,7 @@ class Instrument:
         self.options, self.record, self.group, self.priority = options, record, group, priority
         self.always = always or not options
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
-        self.table, self.page, self.compare, self.leads = table, page, compare, leads
+        self.leads = leads
         self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 

@@ -107,14 +107,16 @@ def fails_in_the_middle(*_: Any) -> Iterator[Any]:
 OF_FRAMEWORK = [name for parts in (overview.ABOVE, overview.BELOW, overview.LAST) for name in parts]
 
 
-@pytest.mark.parametrize("part", [*OF_FRAMEWORK, *(one.name for one in installed_instruments() if one.table or one.sections)])
+INSTRUMENTS = [one.name for one in installed_instruments() if one.sections]
+
+
+@pytest.mark.parametrize("part", [*OF_FRAMEWORK, *INSTRUMENTS])
 def test_a_part_of_the_table_that_fails_is_one_line(part: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = json.loads((run / "summary.json").read_text())
     for parts in (overview.ABOVE, overview.BELOW, overview.LAST):
         if part in parts:
             monkeypatch.setitem(parts, part, fails_in_the_middle)
     if part not in OF_FRAMEWORK:
-        monkeypatch.setattr(instrument(part), "table", "")
         monkeypatch.setattr(instrument(part), "sections", f"{__name__}:fails_in_the_middle")
         summary[next(iter(instrument(part).parts))] = {"n": 1}
     file = io.StringIO()
@@ -147,16 +149,15 @@ def test_a_part_of_a_page_that_fails_is_one_section(run: Path, monkeypatch: pyte
     assert callable(html.page)
 
 
-@pytest.mark.parametrize(
-    "name", ["_first", "_figures", "_steps", "_different", *(one.name for one in installed_instruments() if one.compare)]
-)
+@pytest.mark.parametrize("name", ["_first", "_figures", "_steps", "_different", *INSTRUMENTS])
 def test_a_part_of_a_comparison_page_that_fails_is_one_section(
     name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name.startswith("_"):
         monkeypatch.setattr(html_comparison, name, fails)
     else:
-        monkeypatch.setattr(instrument(name), "compare", f"{__name__}:fails")
+        monkeypatch.setattr(instrument(name), "parts", {"steps": dict})  # which is there
+        monkeypatch.setattr(instrument(name), "sections", f"{__name__}:fails")
     target = tmp_path / "page.html"
     assert compare.main([str(run), str(run), "--html", str(target)]) == 0
     page = target.read_text()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.analysis.comparison import Figure
-    from voirkit.report.comparison_table import Pairs
+    from voirkit.report.comparison import Pairs
     from voirkit.runs.opened import Run
 
 EXIT_DIFFERENT = 1  # as of diff
@@ -86,7 +86,7 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         sys.stdout.flush()
         return 0
     failures = PartFailures()
-    from voirkit.report.comparison_table import figures_of_instruments
+    from voirkit.report.comparison import figures_of_instruments
 
     rows: list[Figure] = failures.attempt("figures", lambda: figures(summaries[0], summaries[1]), [])
     rows += failures.attempt("figures of instruments", lambda: list(figures_of_instruments(summaries[0], summaries[1])), [])
@@ -102,8 +102,7 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         from rich.console import Console
         from rich.segment import SegmentLines
 
-        from voirkit.report.comparison_table import comparison_table
-        from voirkit.report.terminal import rendered
+        from voirkit.report.terminal import comparison_table, rendered
 
         _plain()
         console = Console(file=sys.stdout, highlight=False)

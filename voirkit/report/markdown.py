@@ -1,18 +1,13 @@
-"""A run as Markdown (GitHub's flavour): for the summaries of CI, for issues, and for agents. It measures nothing.
-
-An instrument that has sections is written by them; of others the terminal's table is quoted.
-"""
+"""A run as Markdown (GitHub's flavour): for the summaries of CI, for issues, and for agents. It measures nothing."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import left_out, reason
-from voirkit.plugins import installed_instruments
-from voirkit.report.overview import ABOVE, BELOW, LAST, command_of, how_it_went
+from voirkit.report.overview import Part, command_of, how_it_went, parts_of_report
 from voirkit.report.sections import (
     AnyCell,
     Bars,
@@ -34,16 +29,14 @@ from voirkit.report.sections import (
     cell_text,
     columns_of,
     fact_text,
-    sections_of,
     sparkline,
     written,
 )
 
 if TYPE_CHECKING:
-    from voirkit.instrument import Instrument
+    pass
 
 Summary = Mapping[str, Any]
-_WIDTH = 100  # columns of a quoted table
 _POINTS = 48  # of a curve
 
 
@@ -54,11 +47,9 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
         summary: As ``voirkit report --json`` prints it; what it lacks is left out.
         run_dir: Where the run is recorded, as the user may type it.
     """
-    instruments = [one for one in installed_instruments() if one.table or one.sections]
-    leading, others = ({one.name: partial(_of, one) for one in instruments if one.leads is leads} for leads in (True, False))
-    above, below, last = ({name: partial(_of_sections, part) for name, part in parts.items()} for parts in (ABOVE, BELOW, LAST))
     texts = []
-    parts: dict[str, Callable[[Summary], Iterator[str]]] = {"head": _head, **above, **leading, **below, **others, **last}
+    parts: dict[str, Callable[[Summary], Iterator[str]]] = {"head": _head}
+    parts |= {name: partial(_drawn_sections, part) for name, part in parts_of_report().items()}
     for name, part in parts.items():
         try:
             texts.append("\n\n".join(filter(None, part(summary))))
@@ -74,29 +65,8 @@ def _head(summary: Summary) -> Iterator[str]:
     yield ", ".join(map(_escaped, how_it_went(summary)))
 
 
-def _of_sections(sections: Callable[[Summary], Iterable[Section]], summary: Summary) -> Iterator[str]:
-    yield from ("\n".join(_section(section)) for section in sections(summary))
-
-
-def _of(instrument: Instrument, summary: Summary) -> Iterator[str]:
-    if instrument.table and not instrument.sections:
-        quoted = _quoted(instrument, summary)
-        if quoted:
-            yield f"## {instrument.name.replace('_', ' ')}\n\n```text\n{quoted}\n```"
-    yield from _of_sections(partial(sections_of, instrument), summary)
-
-
-def _quoted(instrument: Instrument, summary: Summary) -> str:
-    """What the terminal's table shows of an instrument."""
-    from rich.console import Console
-
-    from voirkit.instrument import resolve
-
-    file = io.StringIO()
-    console = Console(file=file, width=_WIDTH, highlight=False)
-    for _, part in resolve(instrument.table)(summary, _WIDTH):
-        console.print(part)
-    return "\n".join(line.rstrip() for line in file.getvalue().replace("```", "'''").splitlines()).strip("\n")
+def _drawn_sections(part: Part, summary: Summary) -> Iterator[str]:
+    yield from ("\n".join(_section(section)) for section in part(summary))
 
 
 def _section(section: Section) -> Iterator[str]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from voirkit.plugins import installed_instruments
 from voirkit.report.figure import duration, figure, size
 from voirkit.report.sections import (
     AnyCell,
@@ -27,6 +29,7 @@ from voirkit.report.sections import (
     Stacked,
     Table,
     Text,
+    sections_of,
 )
 from voirkit.runs.step_phases import PHASES, shown_phases
 from voirkit.runs.summary import throughput
@@ -354,3 +357,14 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
 ABOVE: dict[str, Part] = {"wall": _wall, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}
+
+
+def instrument_parts(leads: bool) -> dict[str, Part]:
+    """What instruments show, of those that lead or of the others."""
+    shown = [one for one in installed_instruments() if one.sections and one.leads is leads]
+    return {one.name.replace("_", " "): partial(sections_of, one) for one in shown}
+
+
+def parts_of_report() -> dict[str, Part]:
+    """All parts of a report from top to bottom: a function of each that makes its sections of a summary."""
+    return {**ABOVE, **instrument_parts(True), **BELOW, **instrument_parts(False), **LAST}

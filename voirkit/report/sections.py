@@ -423,3 +423,8 @@ def written(value: float | None, unit: str) -> str:
     if unit == "share":
         return f"{value:.1%}"
     return size(value) + unit[5:] if unit in ("bytes", "bytes/s") else f"{figure(value)} {unit}".rstrip()
+
+
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign."""
+    return f"{'+' if value > 0 else '-'}{written(abs(value), unit)}" if value else "0"

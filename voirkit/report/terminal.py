@@ -13,10 +13,10 @@ from rich.console import Group as Parts
 from rich.padding import Padding
 from rich.segment import Segment, SegmentLines
 
+from voirkit.analysis.comparison import Figure
 from voirkit.analysis.part_failures import left_out, reason
-from voirkit.instrument import Instrument, resolve
-from voirkit.plugins import installed_instruments
-from voirkit.report.overview import ABOVE, BELOW, BREAKDOWN, LAST, command_of, how_it_went
+from voirkit.report.comparison import Pairs, differences_section, figures_section
+from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
 from voirkit.report.sections import (
     Amounts,
     AnyCell,
@@ -42,7 +42,6 @@ from voirkit.report.sections import (
     cell_text,
     columns_of,
     fact_text,
-    sections_of,
     sparkline,
     written,
 )
@@ -117,14 +116,8 @@ Drawn = Iterator[tuple[int, RenderableType]]
 
 def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[tuple[int, Lines]]:
     """The parts from top to bottom, each with the lines that it should keep; one that fails is a line."""
-    instruments = [one for one in installed_instruments() if one.table or one.sections]
-    leading, others = (
-        {one.name.replace("_", " "): partial(_of_instrument, one) for one in instruments if one.leads is leads} for leads in (True, False)
-    )
-    above, below, last = ({name: partial(_of_sections, sections) for name, sections in parts.items()} for parts in (ABOVE, BELOW, LAST))
-    parts: dict[str, Callable[[Summary, int], Drawn]] = {
-        "head": _head, **above, **leading, **below, **others, **last, "run directory": partial(_directory, run_dir),
-    }  # fmt: skip
+    drawing = {name: partial(_drawn_sections, part) for name, part in parts_of_report().items()}
+    parts: dict[str, Callable[[Summary, int], Drawn]] = {"head": _head, **drawing, "run directory": partial(_directory, run_dir)}
     for name, part in parts.items():
         try:
             made = [(least, rendered(console, drawn)) for least, drawn in part(summary, console.width)]
@@ -146,14 +139,8 @@ def _directory(run_dir: str | None, summary: Summary, width: int) -> Drawn:
             yield 0, texts.Text.assemble(("see it as a timeline  ", "dim"), words, overflow="fold")
 
 
-def _of_instrument(instrument: Instrument, summary: Summary, width: int) -> Drawn:
-    if instrument.table:
-        yield from resolve(instrument.table)(summary, width)
-    yield from _of_sections(partial(sections_of, instrument), summary, width)
-
-
-def _of_sections(sections: Callable[[Summary], Iterable[Section]], summary: Summary, width: int) -> Drawn:
-    for section in sections(summary):
+def _drawn_sections(part: Part, summary: Summary, width: int) -> Drawn:
+    for section in part(summary):
         drawn = rendered_section(section, width)
         if drawn is not None:
             yield section.least, drawn
@@ -161,7 +148,22 @@ def _of_sections(sections: Callable[[Summary], Iterable[Section]], summary: Summ
 
 def shows(summary: Summary) -> bool:
     """Whether any instrument has a part of the table of this summary."""
-    return any(True for one in installed_instruments() for _ in _of_instrument(one, summary, LINES))
+    return any(True for leads in (True, False) for part in instrument_parts(leads).values() for _ in _drawn_sections(part, summary, LINES))
+
+
+def comparison_table(names: tuple[str, str], figures: Sequence[Figure], different: Pairs, width: int) -> RenderableType:
+    """Two runs beside each other.
+
+    Args:
+        names: Of the runs, as the user typed them.
+        figures: What is compared.
+        different: Verdicts, environment: only what differs.
+        width: Columns of the terminal.
+    """
+    named = zip(("first", "second"), names, strict=True)
+    heads = [texts.Text.assemble((f"{head:8}", "dim"), name, overflow="fold") for head, name in named]
+    sections = (rendered_section(one, width) for one in (figures_section(figures), differences_section(different)))
+    return Parts(*heads, *(section for section in sections if section is not None))
 
 
 def rendered_section(section: Section, width: int = 100) -> RenderableType | None:

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.comparison import environments, figures, said
 from voirkit.analysis.of_run import of_run
-from voirkit.instrument import Instrument, resolve
-from voirkit.plugins import installed_instruments
-from voirkit.report.comparison_table import figures_of_instruments, in_words
+from voirkit.report.comparison import differences_section, figures_of_instruments, figures_section
 from voirkit.report.figure import duration
-from voirkit.report.html.components import Html, join, paragraph, section, stacked, strong, table, text
-from voirkit.report.html.differences import signed
+from voirkit.report.html.components import Html, join, paragraph, section, stacked, strong, text
 from voirkit.report.html.document import document, failed
 from voirkit.report.html.plots import lines
-from voirkit.report.html.sections import compared_sections
+from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.html.steps import picture
-from voirkit.report.sections import sections_of, written
+from voirkit.report.overview import Part, instrument_parts
 from voirkit.runs.step_phases import PHASES, shown_phases
 
 if TYPE_CHECKING:
@@ -39,11 +36,12 @@ def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pa
         names: Of the runs, as the user typed them.
         summaries: Of the two runs, as ``voirkit.analysis.summary.summary_of`` gives them.
     """
+    shown = {**instrument_parts(True), **instrument_parts(False)}
     parts: dict[str, Callable[[], Html | None]] = {
         "first": partial(_first, names, summaries),
-        "figures": partial(_figures, runs, summaries),
+        "figures": partial(_figures, summaries),
         "steps": partial(_steps, runs, names, summaries),
-        **{one.name: partial(_compared, one, summaries) for one in installed_instruments() if one.compare or one.sections},
+        **{name: partial(_compared, part, summaries) for name, part in shown.items()},
         "different": partial(_different, runs, summaries),
     }
     return document(f"{names[0]} and {names[1]} · voirkit", [part for part in starmap(_drawn, parts.items()) if part])
@@ -56,11 +54,8 @@ def _drawn(name: str, part: Callable[[], Html | None]) -> Html | None:
         return failed(name, exc)
 
 
-def _compared(instrument: Instrument, summaries: Pair) -> Html | None:
-    if instrument.compare:
-        drawn: Html | None = resolve(instrument.compare)(summaries)
-        return drawn
-    first, second = (list(sections_of(instrument, summary)) for summary in summaries)
+def _compared(part: Part, summaries: Pair) -> Html | None:
+    first, second = (list(part(summary)) for summary in summaries)
     return join(compared_sections(first, second), "\n") or None
 
 
@@ -82,19 +77,8 @@ def _first(names: tuple[str, str], summaries: Pair) -> Html:
     return Html(f'<section id="first">{join(parts, chr(10))}</section>')
 
 
-def _figures(runs: tuple[Run, Run], summaries: Pair) -> Html:
-    rows = []
-    found = [*figures(*summaries), *figures_of_instruments(*summaries)]
-    for one in found:
-        more = "" if one.first is None or one.second is None else signed(one.second - one.first, partial(written, unit=one.units))
-        ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
-        beyond = {True: strong("beyond"), False: "within", None: ""}[one.beyond]
-        rows.append((one.name, written(one.first, one.units), written(one.second, one.units), more, ratio, beyond))
-    note = "+ is what the second has more."
-    if any(one.beyond is not None for one in found):
-        note += " beyond: each median lies outside of the other run's p10 .. p90. How much runs of one script differ, two runs do not tell."
-    heads = ("", "first", "second", "second - first", "second / first", "spread")
-    return section("figures", "Figures", table(heads, rows), note=note)
+def _figures(summaries: Pair) -> Html | None:
+    return section_html(figures_section([*figures(*summaries), *figures_of_instruments(*summaries)]))
 
 
 def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Html | None:
@@ -111,9 +95,5 @@ def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Ht
     return section("steps", "Steps over time", *parts) if parts else None
 
 
-def _different(runs: tuple[Run, Run], summaries: Pair) -> Html:
-    pairs = {**said(*summaries), **environments(runs[0].manifest, runs[1].manifest)}
-    rows = [(name, in_words(first), in_words(second)) for name, (first, second) in pairs.items()]
-    if not rows:
-        return section("different", "What else differs", paragraph("Nothing that is known of both."))
-    return section("different", "What else differs", table(("", "first", "second"), rows, left=(0, 1, 2)))
+def _different(runs: tuple[Run, Run], summaries: Pair) -> Html | None:
+    return section_html(differences_section({**said(*summaries), **environments(runs[0].manifest, runs[1].manifest)}))

@@ -14,10 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from voirkit.report.figure import figure
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from rich.text import Text
-
 LONGEST = 400  # characters of a text; of a longer one the middle is left out
 
 # Those that have a colour of their own, the same as in the terminal; page.css says which.
@@ -81,17 +77,6 @@ def section(id: str, title: str, *parts: object, note: str = "") -> Html:
 def paragraph(*parts: object, kind: str = "") -> Html:
     """A paragraph; ``kind`` is ``note`` (small), ``warning``, or nothing."""
     return Html(f'<p class="{kind}">{join(parts)}</p>' if kind else f"<p>{join(parts)}</p>")
-
-
-def said(line: Text) -> Html:
-    """A line that the terminal shows, as a paragraph: what is dim there is small here, what is bold is bold."""
-    made, at = [], 0
-    for span in line.spans:
-        style = str(span.style)
-        tag, end = ('<span class="note">', "</span>") if "dim" in style else ("<b>", "</b>") if "bold" in style else ("", "")
-        made.append(f"{text(line.plain[at : span.start])}{tag}{text(line.plain[span.start : span.end])}{end}")
-        at = span.end
-    return Html(f"<p>{''.join(made)}{text(line.plain[at:], 4000)}</p>")
 
 
 def strong(value: object) -> Html:

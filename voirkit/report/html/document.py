@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.part_failures import reason
-from voirkit.instrument import Instrument, resolve
-from voirkit.plugins import installed_instruments
 from voirkit.report.html import steps
 from voirkit.report.html.components import Html, join, section, text
 from voirkit.report.html.sections import section_html
-from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went
-from voirkit.report.sections import Finding, Section, blocks_within, sections_of
+from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went, instrument_parts
+from voirkit.report.sections import Finding, Section, blocks_within
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -51,26 +49,13 @@ def _contents(parts: Sequence[str]) -> Html:
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
     """The first screen; what leads (findings, experiments); the steps; ranks, other instruments, the machine."""
-    shown = [one for one in installed_instruments() if one.page or one.sections]
-    leading, others = ({one.name: partial(_of_instrument, one) for one in shown if one.leads is leads} for leads in (True, False))
-    below = {**BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
-    first: dict[str, Drawing] = {
-        "head": _head, **_each(ABOVE), **{f"findings of {name}": partial(_findings, one) for name, one in _leading(shown)}, **_each(below),
-    }  # fmt: skip
-    card = join(filter(None, _drawn(first, run, summary)), "\n")
+    leading, others = instrument_parts(True), instrument_parts(False)
+    findings = {f"findings of {name}": partial(_findings, part) for name, part in leading.items()}
+    below: dict[str, Part] = {**findings, **BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
+    card = join(_drawn({"head": _head, **_drawing(ABOVE), **_drawing(below)}, run, summary), "\n")
     yield Html(f'<section id="first">{card}</section>')
-    parts: dict[str, Drawing] = {
-        **leading,
-        "steps": _steps,
-        **_each({"ranks": LAST["ranks"]}),
-        **others,
-        **_each({"machine": LAST["machine"]}),
-    }
-    yield from _drawn(parts, run, summary)
-
-
-def _leading(shown: Sequence[Instrument]) -> Iterator[tuple[str, Instrument]]:
-    yield from ((one.name, one) for one in shown if one.leads and one.sections)
+    ranks, machine = ({name: LAST[name]} for name in ("ranks", "machine"))
+    yield from _drawn({**_drawing(leading), "steps": _steps, **_drawing({**ranks, **others, **machine})}, run, summary)
 
 
 def _drawn(parts: Mapping[str, Drawing], run: Run, summary: Summary) -> Iterator[Html]:
@@ -83,25 +68,18 @@ def _drawn(parts: Mapping[str, Drawing], run: Run, summary: Summary) -> Iterator
             yield Html(made)
 
 
-def _each(parts: Mapping[str, Part]) -> dict[str, Drawing]:
-    return {name: partial(_of_sections, part) for name, part in parts.items()}
+def _drawing(parts: Mapping[str, Part]) -> dict[str, Drawing]:
+    return {name: partial(_drawn_sections, part) for name, part in parts.items()}
 
 
-def _of_sections(sections: Callable[[Summary], Iterable[Section]], run: Run, summary: Summary) -> str:
-    return "\n".join(filter(None, (section_html(one, run) for one in sections(summary))))
+def _drawn_sections(part: Part, run: Run, summary: Summary) -> str:
+    return "\n".join(filter(None, (section_html(one, run) for one in part(summary))))
 
 
-def _of_instrument(instrument: Instrument, run: Run, summary: Summary) -> str | None:
-    if instrument.page:
-        made: str | None = resolve(instrument.page)(run, summary)
-        return made
-    return _of_sections(partial(sections_of, instrument), run, summary)
-
-
-def _findings(instrument: Instrument, run: Run, summary: Summary) -> str | None:
-    """What an instrument has found stands on the first screen, and again in its own section, with all of its evidence."""
-    found = [one for section in sections_of(instrument, summary) for one in blocks_within(section.blocks) if isinstance(one, Finding)]
-    return section_html(Section(f"findings-{instrument.name}", "", found), run)
+def _findings(part: Part, summary: Summary) -> Iterator[Section]:
+    """What a leading instrument has found stands on the first screen too; its own section has all of its evidence."""
+    found = [one for section in part(summary) for one in blocks_within(section.blocks) if isinstance(one, Finding)]
+    yield Section("findings", "", found)
 
 
 def _head(run: Run, summary: Summary) -> Html:

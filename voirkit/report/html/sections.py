@@ -34,6 +34,7 @@ from voirkit.report.sections import (
     Timeline,
     blocks_within,
     columns_of,
+    signed,
     written,
 )
 
@@ -233,8 +234,3 @@ def _differences(one: Amounts, other: Amounts) -> Iterator[Html]:
     cells = [(name, shown(first), shown(second), signed(second - first, one.unit)) for name, first, second in pairs[:_ROWS]]
     title = f"{one.title} as a table" + (f" (the first {_ROWS} of {len(pairs)})" if len(pairs) > _ROWS else "")
     yield marks.folded(title, marks.table(("", "first", "second", "second - first"), cells))
-
-
-def signed(value: float, unit: str) -> str:
-    """A difference with its sign."""
-    return f"{'+' if value > 0 else '-'}{written(abs(value), unit)}" if value else "0"
