@@ -10,7 +10,7 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from voirkit.report.cells import Bar, Look, width
+from voirkit.report.cells import Bar, TerminalStyle, width
 from voirkit_instruments.dash.board import Board, DeviceNumber, Row
 from voirkit_instruments.dash.show import Header, frame, plain_line
 
@@ -105,7 +105,7 @@ bars = st.builds(Bar, words, words, st.floats(0, 1e6), st.floats(0, 1e6))
 
 @for_all(st.lists(rows, max_size=40), st.lists(bars, max_size=5), st.tuples(st.integers(1, 130), st.integers(1, 60)), words)
 def test_a_frame_never_exceeds_its_part_of_the_terminal(rows: list[Row], bars: list[Bar], size: tuple[int, int], title: str) -> None:
-    lines = frame(Header(title, 1e4, 5), bars, rows, [3.0] * len(bars), size, Look(color=False))
+    lines = frame(Header(title, 1e4, 5), bars, rows, [3.0] * len(bars), size, TerminalStyle(color=False))
     assert len(lines) <= max(size[1] // 2, size[1] - 11)
     assert all(width(line) < size[0] for line in lines)
     assert all("\n" not in line and "\033" not in line for line in lines)
@@ -113,7 +113,7 @@ def test_a_frame_never_exceeds_its_part_of_the_terminal(rows: list[Row], bars: l
 
 def test_what_does_not_fit_is_counted() -> None:
     many = [Row("", f"key{i}", str(i), True, 1) for i in range(30)]
-    lines = frame(Header("main.py", 5, 30), [], many, [], (80, 20), Look(color=False))
+    lines = frame(Header("main.py", 5, 30), [], many, [], (80, 20), TerminalStyle(color=False))
     assert lines[-1] == "... 22 more"
 
 
@@ -126,8 +126,8 @@ def test_what_monitor_gives_takes_no_rows_since_its_figures_are_drawn_from_the_t
 
 def test_events_are_counted_in_the_header_when_there_are_values_to_show() -> None:
     row = Row("", "loss", "0.4", True, 3)
-    assert "0:00:12 ──" in frame(Header("main.py", 12.0, 9), [], [], [], (40, 24), Look(color=False))[0]
-    assert "0:00:12  9 events ──" in frame(Header("main.py", 12.0, 9), [], [row], [], (40, 24), Look(color=False))[0]
+    assert "0:00:12 ──" in frame(Header("main.py", 12.0, 9), [], [], [], (40, 24), TerminalStyle(color=False))[0]
+    assert "0:00:12  9 events ──" in frame(Header("main.py", 12.0, 9), [], [row], [], (40, 24), TerminalStyle(color=False))[0]
 
 
 def test_a_plain_line_has_numbers_only() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from voirkit.live.picture import Picture
     from voirkit.live.run import LiveRun
     from voirkit.live.terminal import BottomRows, Keys
-    from voirkit.report.cells import Look
+    from voirkit.report.cells import TerminalStyle
 
 PER_S = 2.0
 
@@ -77,14 +77,14 @@ def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
     return True
 
 
-def _leave(rows: BottomRows, picture: Picture, look: Look) -> None:
+def _leave(rows: BottomRows, picture: Picture, look: TerminalStyle) -> None:
     """The last picture stays, as ordinary output."""
     from voirkit.live.frame import watch_frame
 
     rows.leave(watch_frame(picture, (rows.size()[0], 1000), look))
 
 
-def _print(picture: Picture, columns: int, look: Look) -> None:
+def _print(picture: Picture, columns: int, look: TerminalStyle) -> None:
     from voirkit.live.frame import watch_frame
 
     for line in watch_frame(picture, (columns + 1, 1000), look):
@@ -96,17 +96,17 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty() and os.name == "posix" and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-def _paper() -> tuple[int, Look]:
+def _paper() -> tuple[int, TerminalStyle]:
     """How wide, and of what, a frame is that is printed once."""
     import shutil
 
     return shutil.get_terminal_size((100, 0)).columns, _look_of(color=False)
 
 
-def _look_of(color: bool) -> Look:
-    from voirkit.report.cells import Look, can_show
+def _look_of(color: bool) -> TerminalStyle:
+    from voirkit.report.cells import TerminalStyle, can_show
 
-    return Look(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
+    return TerminalStyle(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
 
 
 def _parser() -> ExtendedArgumentParser:

@@ -19,7 +19,7 @@ from voirkit.report.cells import (
     RED,
     YELLOW,
     Bar,
-    Look,
+    TerminalStyle,
     bar_lines,
     clock,
     fitted,
@@ -43,7 +43,7 @@ _MOST_WARNINGS = 3
 _Section = tuple[int, list[str]]
 
 
-def header_line(title: str, right: str, columns: int, terminal: Look) -> str:
+def header_line(title: str, right: str, columns: int, terminal: TerminalStyle) -> str:
     """``-- main.py  0:01:23  2400 events ------``; of what does not fit the title is cut, and then only the right is there."""
     dash = "─" if terminal.blocks else "-"
     right = f" {printable(right)} "
@@ -56,7 +56,7 @@ def header_line(title: str, right: str, columns: int, terminal: Look) -> str:
     )
 
 
-def watch_frame(picture: Picture, size: tuple[int, int], terminal: Look) -> list[str]:
+def watch_frame(picture: Picture, size: tuple[int, int], terminal: TerminalStyle) -> list[str]:
     """The lines of `voirkit watch`: none wider than the terminal less one column, as many as there is room for less two."""
     columns, room = size[0] - 1, size[1] - 2
     if columns < 10 or room < 1:
@@ -66,7 +66,7 @@ def watch_frame(picture: Picture, size: tuple[int, int], terminal: Look) -> list
     return [header, *picture_lines(picture, columns, room - 1, terminal)]
 
 
-def picture_lines(picture: Picture, columns: int, room: int, terminal: Look) -> list[str]:
+def picture_lines(picture: Picture, columns: int, room: int, terminal: TerminalStyle) -> list[str]:
     """What is known of a run, without a header; what does not fit is left out, the least important first."""
     sections = list(_sections(picture, columns, terminal))
     kept, left = set(), room
@@ -77,7 +77,7 @@ def picture_lines(picture: Picture, columns: int, room: int, terminal: Look) -> 
     return [line for number, (_, lines) in enumerate(sections) if number in kept for line in lines]
 
 
-def _sections(picture: Picture, columns: int, terminal: Look) -> Iterator[_Section]:
+def _sections(picture: Picture, columns: int, terminal: TerminalStyle) -> Iterator[_Section]:
     steps = picture.steps
     if picture.wall:
         yield 6, _packed(wall_line(picture.wall, picture.evaluation).split(" · "), columns)
@@ -118,7 +118,7 @@ def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
     return [(name, steps["phases"][name]["share"] if name != "wait" or known else None) for name in shown_phases(steps["phases"])]
 
 
-def _legend(shares: Sequence[tuple[str, float | None]], columns: int, terminal: Look) -> list[str]:
+def _legend(shares: Sequence[tuple[str, float | None]], columns: int, terminal: TerminalStyle) -> list[str]:
     """``wait 61%  forward 9%  …``, each in its colour or after its letter, in as many lines as it takes."""
     lines, at = [""], 0
     for name, share in shares:
@@ -132,7 +132,7 @@ def _legend(shares: Sequence[tuple[str, float | None]], columns: int, terminal: 
     return lines
 
 
-def _step_line(picture: Picture, steps: Mapping[str, Any], columns: int, terminal: Look) -> str:
+def _step_line(picture: Picture, steps: Mapping[str, Any], columns: int, terminal: TerminalStyle) -> str:
     """``step 12.3 ms (11.9 ms .. 14.2 ms) · the last 154 steps · 2,400 so far``."""
     time = steps["time_s"]
     texts = [f"step {seconds(time['median'], terminal)} ({seconds(time['p10'], terminal)} .. {seconds(time['p90'], terminal)})"]
@@ -149,7 +149,7 @@ def _parts(steps: Mapping[str, Any]) -> str:
     return "  ".join(f"{name} {part['share']:.0%}" for name, part in parts.items() if part["share"] >= 0.02)
 
 
-def _numbers(numbers: Sequence[Number], columns: int, terminal: Look) -> list[str]:
+def _numbers(numbers: Sequence[Number], columns: int, terminal: TerminalStyle) -> list[str]:
     """``train_rate  512 items/s  ▃▄▅``, in columns."""
     names = min(max((width(one.name) for one in numbers), default=0), max(columns // 2, 8))
     texts = [written(one.value, one.units) for one in numbers]
@@ -175,7 +175,7 @@ def _workers(picture: Picture, columns: int) -> str:
     return fitted(text, columns)
 
 
-def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: Look) -> list[str]:
+def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: TerminalStyle) -> list[str]:
     lines = []
     for rank in ranks[:_MOST_RANKS]:
         shares = [(name, COLOURS[name], rank["phases"][name]["share"]) for name in shown_phases(rank["phases"])]
@@ -189,7 +189,7 @@ def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: Look) -> 
     return lines
 
 
-def _verdict(verdict: Mapping[str, Any], columns: int, terminal: Look) -> list[list[str]]:
+def _verdict(verdict: Mapping[str, Any], columns: int, terminal: TerminalStyle) -> list[list[str]]:
     """What it is bound by, in a line; why, in up to two; what to try, in up to three."""
     because = wrap(printable(verdict["because"], 400), columns)
     style = BOLD if verdict["kind"] in ("balanced", "unknown") else f"{BOLD};{RED}"
@@ -218,13 +218,13 @@ def plain_words(picture: Picture) -> str:
     if picture.steps is None:
         return ""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in _shares(picture.steps) if share is not None and share >= 0.005)
-    texts = [f"step {seconds(picture.steps['time_s']['median'], Look(blocks=False))}: {shares}"]
+    texts = [f"step {seconds(picture.steps['time_s']['median'], TerminalStyle(blocks=False))}: {shares}"]
     texts += [f"{one.name} {written(one.value, one.units)}" for one in picture.rates[:1]]
     texts += [f"{one.label} {one.done:g}/{one.total:g}" for one in picture.progress[:1]]
     return " | ".join(texts)
 
 
-def seconds(value: float, terminal: Look) -> str:
+def seconds(value: float, terminal: TerminalStyle) -> str:
     """Seconds as people read them."""
     text = duration(value)
     return text if terminal.blocks else text.replace("µ", "u")

@@ -15,7 +15,7 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-=*#"
 
 
-class Look(NamedTuple):
+class TerminalStyle(NamedTuple):
     """What the terminal can show."""
 
     color: bool = True
@@ -31,11 +31,11 @@ class Bar(NamedTuple):
     total: float
 
 
-def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, look: Look) -> list[str]:
+def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, terminal: TerminalStyle) -> list[str]:
     """``train  ━━━━━━━────  120/400  30%  0:00:42 left``; what does not fit is left out from the right, the bar last."""
     names = [printable(" ".join(word for word in (bar.task, bar.label) if word)) for bar in bars]
     name_width = min(max(map(width, names), default=0), columns // 3)
-    full_block, empty_block = ("━", "─") if look.blocks else ("#", "-")
+    full_block, empty_block = ("━", "─") if terminal.blocks else ("#", "-")
     lines = []
     for bar, name, left in zip(bars, names, left_s, strict=True):
         share = min(1.0, max(0.0, bar.done / bar.total)) if bar.total > 0 else 0.0
@@ -52,14 +52,14 @@ def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int,
             lines.append(fitted(head + tail, columns))
             continue
         full = round(share * length)
-        drawn = styled(full_block * full, GREEN, look) + styled(empty_block * (length - full), DIM, look)
+        drawn = styled(full_block * full, GREEN, terminal) + styled(empty_block * (length - full), DIM, terminal)
         lines.append(f"{head}{drawn}  {tail}")
     return lines
 
 
-def sparkline(values: Sequence[float], look: Look) -> str:
+def sparkline(values: Sequence[float], terminal: TerminalStyle) -> str:
     """``▁▃▅█``: values between 0 and the largest of them."""
-    levels = _SPARKS if look.blocks else _SPARKS_ASCII
+    levels = _SPARKS if terminal.blocks else _SPARKS_ASCII
     finite = [value for value in values if -float("inf") < value < float("inf")]
     most, least = max(finite, default=0.0), min([*finite, 0.0])
     span = most - least
@@ -68,21 +68,21 @@ def sparkline(values: Sequence[float], look: Look) -> str:
     return "".join(levels[min(int((value - least) / span * len(levels)), len(levels) - 1)] for value in finite)
 
 
-def stacked(shares: Sequence[tuple[str, str, float]], columns: int, look: Look) -> str:
+def stacked(shares: Sequence[tuple[str, str, float]], columns: int, terminal: TerminalStyle) -> str:
     """One bar of several parts: in colours, or each part of the first letter of its name.
 
     Args:
         shares: Name, colour and share of each part.
         columns: How wide a bar of all shares is.
-        look: What the terminal can show.
+        terminal: What it can show.
     """
     drawn, at, sum_ = [], 0, 0.0
     for name, colour, share in shares:
         sum_ += share
         end = min(round(sum_ * columns), columns)
         if end > at:
-            block = "█" if look.blocks and look.color else LETTERS.get(name, name[:1])
-            drawn.append(styled(block * (end - at), colour, look))
+            block = "█" if terminal.blocks and terminal.color else LETTERS.get(name, name[:1])
+            drawn.append(styled(block * (end - at), colour, terminal))
             at = end
     return "".join(drawn)
 
@@ -130,9 +130,9 @@ def padded(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 
 
-def styled(text: str, style: str, look: Look) -> str:
+def styled(text: str, style: str, terminal: TerminalStyle) -> str:
     """The text in a style, if the terminal has colours."""
-    return f"\033[{style}m{text}\033[0m" if look.color and style and text else text
+    return f"\033[{style}m{text}\033[0m" if terminal.color and style and text else text
 
 
 def can_show(text: str, encoding: str) -> bool:

@@ -138,9 +138,9 @@ def _cell(cell: AnyCell) -> str:
     return ("· " * cell.indent if isinstance(cell, Cell) else "") + cell_text(cell)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left_columns: Sequence[int] = (0,)) -> Iterator[str]:
     yield "| " + " | ".join(map(_escaped, heads)) + " |"
-    yield "|" + "|".join(" --- " if at in left else " ---: " for at in range(len(heads))) + "|"
+    yield "|" + "|".join(" --- " if at in left_columns else " ---: " for at in range(len(heads))) + "|"
     for row in rows:
         yield "| " + " | ".join(map(_escaped, row)) + " |"
 

@@ -286,7 +286,7 @@ def _shrink(widths: dict[int, int], chosen: Sequence[int], width: int, least: in
     """Take from the chosen columns what the table is too wide by, always from the widest."""
     over = sum(widths.values()) + 2 * len(widths) - width
     while over > 0 and (left := [at for at in chosen if widths[at] > least]):
-        widths[max(left, key=lambda at: widths[at])] -= 1
+        widths[max(left, key=widths.__getitem__)] -= 1
         over -= 1
 
 

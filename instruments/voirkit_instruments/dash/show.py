@@ -24,7 +24,7 @@ from voirkit.report.cells import (
     PLAIN,
     YELLOW,
     Bar,
-    Look,
+    TerminalStyle,
     bar_lines,
     can_show,
     clock,
@@ -55,7 +55,7 @@ def frame(
     rows: Sequence[Row],
     left_s: Sequence[float | None],
     size: tuple[int, int],
-    terminal: Look,
+    terminal: TerminalStyle,
     picture: Picture | None = None,
 ) -> list[str]:
     """The lines of the view.
@@ -93,14 +93,14 @@ def frame(
     return lines
 
 
-def steps_lines(picture: Picture, bars: Sequence[Bar], rows: Sequence[Row], columns: int, room: int, terminal: Look) -> list[str]:
+def steps_lines(picture: Picture, bars: Sequence[Bar], rows: Sequence[Row], columns: int, room: int, terminal: TerminalStyle) -> list[str]:
     """What was recorded, in what room the given values leave, which have half of it at most."""
     given = {row.key for row in rows}
     shown = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
     return picture_lines(shown, columns, room - min(len(bars) + len(rows), room // 2), terminal)
 
 
-def row_lines(rows: Sequence[Row], columns: int, terminal: Look) -> list[str]:
+def row_lines(rows: Sequence[Row], columns: int, terminal: TerminalStyle) -> list[str]:
     """The table: task (if there is more than none), key, value, count."""
     tasks = min(max((width(row.task) for row in rows), default=0), columns // 5)
     keys = min(max((width(row.key) for row in rows), default=0), columns // 3)
@@ -235,7 +235,7 @@ class TerminalView(View):
         self._keys = Keys(fd, is_shared=True)
         self._left = False
         self._rows = BottomRows(fd, encoding)
-        self._look = Look(color=not os.environ.get("NO_COLOR"), blocks=can_show("━─", encoding))
+        self._look = TerminalStyle(color=not os.environ.get("NO_COLOR"), blocks=can_show("━─", encoding))
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}
 
     def _state(self) -> object:

@@ -66,20 +66,20 @@ def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document
     return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
 
 
-def _ranked(found: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
+def _ranked(remedies: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
     """What wins most first; but the best for each of two parts that are as large, and a look deeper where the verdict has no other remedy.
 
     Args:
-        found: All remedies, what wins most first; those of which nobody knows what they win last.
+        remedies: All of them, what wins most first; those of which nobody knows what they win last.
         verdict: What was found.
     """
     both = verdict["evidence"].get("largest", {})
-    first = [next((one for one in found if one.kind == kind), None) for kind in both]
-    own = [one for one in found if one.kind == verdict["kind"]]
+    first = [next((one for one in remedies if one.kind == kind), None) for kind in both]
+    own = [one for one in remedies if one.kind == verdict["kind"]]
     if own and own[0].win is None:
         first.append(own[0])
     leading = sorted((one for one in first if one is not None), key=lambda one: -(one.win or 0.0))
-    return [*leading, *(one for one in found if one not in leading)]
+    return [*leading, *(one for one in remedies if one not in leading)]
 
 
 def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
@@ -325,11 +325,11 @@ def _called(figures: Figures, *phases: str) -> str:
     return f"; {_percent(found.share)} of it in {found.what}" if found else ""
 
 
-def _second(time: Account, found: Mapping[str, Any]) -> str:
+def _second(time: Account, verdict: Mapping[str, Any]) -> str:
     """What comes next to that which the verdict names."""
-    if found["kind"] == "balanced":
+    if verdict["kind"] == "balanced":
         return ""
-    seconds = {kind: time.seconds(kind) for kind in dict.fromkeys(part.kind for part in time.parts) if kind != found["kind"]}
+    seconds = {kind: time.seconds(kind) for kind in dict.fromkeys(part.kind for part in time.parts) if kind != verdict["kind"]}
     kind = max(seconds, key=seconds.__getitem__)
     share = seconds[kind] / time.work_s if time.work_s else 0.0
     if share < SECOND:

@@ -84,7 +84,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         most = win if loading.saves is None else min(win, time.of_run(loading.saves * time.steps_s))
         yield Remedy(kind, loading.do, f"{because}; {loading.what}", most)
         return
-    slow, look = _slow_line(summary, "wait"), _look(summary, "loading", "which transform takes the time")
+    slow, look = _slow_line(summary, "wait"), _deeper_flag(summary, "loading", "which transform takes the time")
     if workers == 0:
         per_sample_s = _wait_per_sample(summary)
         if per_sample_s is not None and per_sample_s < TINY_SAMPLE_S:
@@ -147,7 +147,7 @@ def _workers(share: float, cpus: int | None) -> tuple[int, float]:
     return number, min(max((step - (1 - share)) / share, 0.0), 1.0) if share else 0.0
 
 
-def _look(summary: Summary, kind: str, words: str) -> str:
+def _deeper_flag(summary: Summary, kind: str, words: str) -> str:
     """Which flag shows more."""
     flag = flag_for(summary, kind)
     return f" voirkit {flag} shows {words}." if flag else ""
@@ -221,7 +221,7 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
             f"the optimizer's step takes {_percent(step)} of a step",
             time.of_run(step * usual_s) * HALF_AS_OFTEN,
         )
-    found, look = first_evidence(summary, "operator", *COMPUTE), _look(summary, "operator", "which operators take the time")
+    found, look = first_evidence(summary, "operator", *COMPUTE), _deeper_flag(summary, "operator", "which operators take the time")
     if found:
         yield Remedy(kind, f"Look at {found.what}: {_percent(found.share)} of the time of operators.", because, None)
     elif _matters(time, run) and look:
@@ -276,7 +276,7 @@ def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
     if call:
         yield Remedy(kind, f"Do less of {call.what}: {_percent(call.share)} of that time.", because, win * call.share)
     else:
-        look = _look(summary, "line", "the lines").strip()
+        look = _deeper_flag(summary, "line", "the lines").strip()
         yield Remedy(kind, f"Look for logging, metrics, plots, .item() and .cpu() in every step. {look}".strip(), because, win)
 
 
@@ -302,7 +302,7 @@ def _startup(time: Account, summary: Summary) -> Iterator[Remedy]:
         return
     line = first_evidence(summary, "line", OUTSIDE)
     share = f" {_percent(line.share)} of the time outside of the steps is in {line.what}." if line else ""
-    more = share or _look(summary, "line", "the lines")
+    more = share or _deeper_flag(summary, "line", "the lines")
     yield Remedy(
         "startup-bound",
         f"Do what the script does before its first step once, and keep the result (prepared data, downloads, indices).{more}",

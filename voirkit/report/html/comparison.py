@@ -91,7 +91,7 @@ def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Ht
     curves = [(head, (one.get("loss") or {}).get("curve") or []) for head, one in zip(("first", "second"), summaries, strict=True)]
     known = {head: [(float(x), y) for x, y in curve] for head, curve in curves if len(curve) > 1}
     if known:
-        parts.append(lines(known, shown=lambda y: f"{y:.4g}", caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
+        parts.append(lines(known, format_value=lambda y: f"{y:.4g}", caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
     return section("steps", "Steps over time", *parts) if parts else None
 
 

@@ -100,24 +100,24 @@ def tiles(figures: Sequence[tuple[str, str]]) -> Html:
     return Html(f'<div class="tiles">{made}</div>' if made else "")
 
 
-def colour(name: str, at: int = 0) -> str:
+def colour(name: str, place: int = 0) -> str:
     """The class of a colour: a phase's own, or the one at a place in the palette."""
-    return f"k-{name}" if name in COLOURS else f"k-{at % PALETTE}"
+    return f"k-{name}" if name in COLOURS else f"k-{place % PALETTE}"
 
 
-def table(heads: Sequence[object], rows: Sequence[Sequence[object]], left: Sequence[int] = (0,), caption: str = "") -> Html:
+def table(heads: Sequence[object], rows: Sequence[Sequence[object]], left_columns: Sequence[int] = (0,), caption: str = "") -> Html:
     """A table.
 
     Args:
         heads: Of the columns; a column in which no row has anything is left out.
         rows: Cells: text, which is escaped, or HTML.
-        left: Columns that are words; the others are numbers and stand to the right.
+        left_columns: Columns that are words; the others are numbers and stand to the right.
         caption: What it shows.
     """
     shown = [at for at in range(len(heads)) if not at or any(str(row[at]) for row in rows)]
 
-    def cell(tag: str, at: int, value: object) -> str:
-        return f"<{tag}>{text(value)}</{tag}>" if at in left else f'<{tag} class="n">{text(value)}</{tag}>'
+    def cell(tag: str, column: int, value: object) -> str:
+        return f"<{tag}>{text(value)}</{tag}>" if column in left_columns else f'<{tag} class="n">{text(value)}</{tag}>'
 
     head = "".join(cell("th", at, heads[at]) for at in shown)
     body = "".join("<tr>" + "".join(cell("td", at, row[at]) for at in shown) + "</tr>\n" for row in rows)
@@ -138,7 +138,7 @@ def bars(rows: Sequence[tuple[object, float, object]], colours: Sequence[str] = 
 
 def stacked(
     rows: Sequence[tuple[object, Mapping[str, float], object]],
-    shown: Callable[[float], str] = figure,
+    format_value: Callable[[float], str] = figure,
     whole: float | None = None,
     caption: str = "",
     order: Sequence[str] = (),
@@ -149,7 +149,7 @@ def stacked(
 
     Args:
         rows: (label, {part: value}, what is said at the end).
-        shown: How a value is written.
+        format_value: How a value is written.
         whole: What fills a row; if left out, the largest sum. With 0 each row fills its own, so that shares are compared.
         caption: What it shows.
         order: The parts in the order of their colours; if left out, as they first appear.
@@ -170,9 +170,9 @@ def stacked(
         for part in colours:
             value = values.get(part, 0)
             if value / room >= 0.0005:
-                title = f"{part}: {shown(value)}, {value / total:.1%}"
+                title = f"{part}: {format_value(value)}, {value / total:.1%}"
                 cells.append(f'<i class="{colours[part]}" style="width:{value / room:.3%}" title="{text(title)}"></i>')
-        described = ", ".join(f"{part} {shown(values[part])}" for part in colours if values.get(part))
+        described = ", ".join(f"{part} {format_value(values[part])}" for part in colours if values.get(part))
         made.append(_row(label, "".join(cells), said, f"{_plain(label)}: {described}"))
     return Html(_rows([legend(colours, figures), *made], caption))
 
@@ -199,13 +199,13 @@ def _plain(value: object) -> str:
     return html.unescape(re.sub("<[^>]*>", "", value)) if isinstance(value, Html) else str(value)
 
 
-def _row(label: object, filled: str, said: object, described: str) -> str:
+def _row(label: object, filled: str, end: object, described: str) -> str:
     return (
         f'<div class="row"><span class="label" title="{text(_plain(label))}">{text(label)}</span>'
-        f'<span class="track" role="img" aria-label="{text(described)}">{filled}</span><span class="said">{text(said)}</span></div>'
+        f'<span class="track" role="img" aria-label="{text(described)}">{filled}</span><span class="said">{text(end)}</span></div>'
     )
 
 
-def _rows(made: Sequence[str], caption: str) -> Html:
+def _rows(rows: Sequence[str], caption: str) -> Html:
     said = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
-    return Html(f'<figure class="bars">{said}{"".join(made)}</figure>')
+    return Html(f'<figure class="bars">{said}{"".join(rows)}</figure>')

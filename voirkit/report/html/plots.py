@@ -20,7 +20,7 @@ HIGH = 1000  # units of a picture's height
 _TICKS = 5
 
 Points = Sequence[tuple[float, float | None]]
-Shown = Callable[[float], str]
+Format = Callable[[float], str]
 
 
 def seconds(value: float) -> str:
@@ -30,10 +30,10 @@ def seconds(value: float) -> str:
 
 def heat_map(
     rows: Sequence[tuple[object, Sequence[float]]],
-    begin: float,
+    start: float,
     width: float,
-    shown: Shown = figure,
-    axis: Shown = seconds,
+    format_value: Format = figure,
+    axis: Format = seconds,
     caption: str = "",
     group: str = TIME,
     whole: float | None = None,
@@ -43,9 +43,9 @@ def heat_map(
 
     Args:
         rows: (label, values), all equally many.
-        begin: Where the first cell begins.
+        start: Where the first cell begins.
         width: How wide a cell is on the axis.
-        shown: How a value is written.
+        format_value: How a value is written.
         axis: How a place on the axis is written.
         caption: What it shows.
         group: Of pictures that zoom together.
@@ -64,29 +64,26 @@ def heat_map(
         cells = []
         for at, value in enumerate(values):
             if value > 0:
-                dark = min(value / whole, 1.0) if whole else 0.15 + 0.85 * ((math.log(value) - math.log(least)) / span if span else 1.0)
-                x = begin + at * width
-                box = f'x="{_short(x)}" width="{_short(width * 1.02)}" height="1" opacity="{dark:.2f}"'  # no gap between neighbours
-                cells.append(f"<rect {box}><title>{text(f'{axis(x)} .. {axis(x + width)}: {shown(value)}')}</title></rect>")
-        said = shown(total if sums else total / n)
-        picture = _svg("".join(cells), (begin, begin + n * width), 1, group, f"{label}: {said}", "heat k-heat")
+                opacity = min(value / whole, 1.0) if whole else 0.15 + 0.85 * ((math.log(value) - math.log(least)) / span if span else 1.0)
+                x = start + at * width
+                box = f'x="{_short(x)}" width="{_short(width * 1.02)}" height="1" opacity="{opacity:.2f}"'  # no gap between neighbours
+                cells.append(f"<rect {box}><title>{text(f'{axis(x)} .. {axis(x + width)}: {format_value(value)}')}</title></rect>")
+        said = format_value(total if sums else total / n)
+        picture = _svg("".join(cells), (start, start + n * width), 1, group, f"{label}: {said}", "heat k-heat")
         name = f'<span class="label" title="{text(label)}">{text(label)}</span>'
         made.append(f'<div class="row">{name}{picture}<span class="said">{text(said)}</span></div>')
     axis_row = (
-        f'<div class="row axis"><span class="label"></span>{_ticks(begin, begin + n * width, axis, group)}<span class="said"></span></div>'
+        f'<div class="row axis"><span class="label"></span>{_ticks(start, start + n * width, axis, group)}<span class="said"></span></div>'
     )
-    scale = (
-        ""
-        if whole
-        else f'<p class="legend">from {text(shown(least))} (light) to {text(shown(most))} (dark) in each {text(axis(width))}</p>'
-    )
+    light, dark = text(format_value(least)), text(format_value(most))
+    scale = "" if whole else f'<p class="legend">from {light} (light) to {dark} (dark) in each {text(axis(width))}</p>'
     return Html(f'<figure class="bars heats">{_caption(caption)}{scale}{"".join(made)}{axis_row}</figure>')
 
 
 def lines(
     series: Mapping[str, Points],
-    shown: Shown = figure,
-    axis: Shown = figure,
+    format_value: Format = figure,
+    axis: Format = figure,
     caption: str = "",
     group: str = "",
     low: float | None = 0.0,
@@ -98,7 +95,7 @@ def lines(
 
     Args:
         series: Points by name, ascending along the axis.
-        shown: How a value is written.
+        format_value: How a value is written.
         axis: How a place on the axis is written.
         caption: What it shows.
         group: Of pictures that zoom together; none if empty.
@@ -117,17 +114,17 @@ def lines(
     top = max(known, default=1.0)
     if top <= bottom:
         top = bottom * 2 if logarithmic else bottom + (abs(bottom) or 1.0)
-    begin, end = across or (min(places), max(places))
-    end = end if end > begin else begin + 1
+    start, end = across or (min(places), max(places))
+    end = end if end > start else start + 1
     height = _scale(bottom, top, logarithmic)
     colours = {name: colour(name, at) for at, name in enumerate(series)}
     drawn = "".join(f'<path class="{colours[name]}" d="{_curve(points, height)}"/>' for name, points in series.items())
-    drawn += "".join(_broken(points, (end - begin) / 200) for points in series.values())
+    drawn += "".join(_broken(points, (end - start) / 200) for points in series.values())
     middle = math.sqrt(bottom) * math.sqrt(top) if logarithmic else bottom / 2 + top / 2
-    label = f"{caption or ', '.join(series)}: {shown(bottom)} to {shown(top)}"
+    label = f"{caption or ', '.join(series)}: {format_value(bottom)} to {format_value(top)}"
     return Html(
         f'<figure class="plot {kind}">{_caption(caption)}{legend(colours) if len(series) > 1 else ""}'
-        + _framed(drawn, (begin, end), [shown(top), shown(middle), shown(bottom)], group, label, axis)
+        + _framed(drawn, (start, end), [format_value(top), format_value(middle), format_value(bottom)], group, label, axis)
         + "</figure>"
     )
 
@@ -162,8 +159,8 @@ def columns(
     peaks: Sequence[float] = (),
     bands: Sequence[tuple[float, float, str]] = (),
     edges: Sequence[tuple[float, str, str]] = (),
-    shown: Shown = duration,
-    axis: Shown = seconds,
+    format_value: Format = duration,
+    axis: Format = seconds,
     caption: str = "",
     group: str = TIME,
     order: Sequence[str] = (),
@@ -173,11 +170,11 @@ def columns(
     The scale ends where nearly all columns do; one that goes on beyond is cut, and marked.
 
     Args:
-        boxes: (begin, end, {part: value}, what is said of it), ascending.
+        boxes: (start, end, {part: value}, what is said of it), ascending.
         peaks: For each column, the largest of what it is the mean of; drawn as a line.
-        bands: Shaded: (begin, end, what is said of it); they are evaluation.
+        bands: Shaded: (start, end, what is said of it); they are evaluation.
         edges: Lines from top to bottom: (place, what is said of it, what it is).
-        shown: How a value is written.
+        format_value: How a value is written.
         axis: How a place on the axis is written.
         caption: What it shows.
         group: Of pictures that zoom together.
@@ -185,9 +182,9 @@ def columns(
     """
     if not boxes:
         return Html("")
-    begin = min([boxes[0][0], *(band[0] for band in bands), *(edge[0] for edge in edges)])
+    start = min([boxes[0][0], *(band[0] for band in bands), *(edge[0] for edge in edges)])
     end = max([*(box[1] for box in boxes), *(band[1] for band in bands), *(edge[0] for edge in edges)])
-    end = end if end > begin else begin + 1
+    end = end if end > start else start + 1
     sums = [sum(box[2].values()) for box in boxes]
     top = _top(sums)
     parts = [part for part in order if any(box[2].get(part) for box in boxes)]
@@ -208,13 +205,13 @@ def columns(
         box = f'x="{_short(a)}" width="{_short(b - a)}"'
         drawn += f'<rect class="k-bad" {box} height="{HIGH // 40}"/>' if total > top else ""
         drawn += f'<rect class="hit" {box} height="{HIGH}">{_title(said)}</rect>'
-    width = _short((end - begin) / 600)
+    width = _short((end - start) / 600)
     for x, said, what in edges:
         colours[what] = colour(what) if what in COLOURS else "k-dim"
         drawn += f'<rect class="{colours[what]}" x="{_short(x)}" width="{width}" height="{HIGH}">{_title(said)}</rect>'
     cut = sum(total > top for total in sums)
-    beyond = f"; {cut:,} beyond the scale, at most {shown(max(sums))}" if cut else ""
-    frame = _framed(drawn, (begin, end), [shown(top), shown(top / 2), "0"], group, f"{caption}{beyond}", axis)
+    beyond = f"; {cut:,} beyond the scale, at most {format_value(max(sums))}" if cut else ""
+    frame = _framed(drawn, (start, end), [format_value(top), format_value(top / 2), "0"], group, f"{caption}{beyond}", axis)
     return Html(f'<figure class="plot">{_caption(caption + beyond)}{legend(colours)}{frame}</figure>')
 
 
@@ -239,12 +236,12 @@ def _piled(boxes: Sequence[tuple[float, float, Mapping[str, float], str]], parts
     return {part: "".join(path) for part, path in paths.items()}
 
 
-def _title(said: str) -> str:
-    return f"<title>{text(said)}</title>" if said else ""
+def _title(words: str) -> str:
+    return f"<title>{text(words)}</title>" if words else ""
 
 
-def _caption(said: str) -> str:
-    return f"<figcaption>{text(said)}</figcaption>" if said else ""
+def _caption(words: str) -> str:
+    return f"<figcaption>{text(words)}</figcaption>" if words else ""
 
 
 def _short(value: float) -> str:
@@ -260,7 +257,7 @@ def _svg(content: str, across: tuple[float, float], height: float, group: str, l
     )
 
 
-def _framed(content: str, across: tuple[float, float], scale: Sequence[str], group: str, label: str, axis: Shown) -> str:
+def _framed(content: str, across: tuple[float, float], scale: Sequence[str], group: str, label: str, axis: Format) -> str:
     """A picture with its scale to the left and its axis below."""
     beside = "".join(f"<span>{text(one)}</span>" for one in scale)
     return (
@@ -269,8 +266,8 @@ def _framed(content: str, across: tuple[float, float], scale: Sequence[str], gro
     )
 
 
-def _ticks(begin: float, end: float, shown: Shown, group: str) -> str:
-    places = [begin + (end - begin) * at / (_TICKS - 1) for at in range(_TICKS)]
+def _ticks(start: float, end: float, format_value: Format, group: str) -> str:
+    places = [start + (end - start) * at / (_TICKS - 1) for at in range(_TICKS)]
     named = f' data-group="{text(group)}"' if group else ""
-    units = ' data-units="s"' if shown is seconds else ""
-    return f'<span class="ticks"{named}{units}>' + "".join(f"<span>{text(shown(place))}</span>" for place in places) + "</span>"
+    units = ' data-units="s"' if format_value is seconds else ""
+    return f'<span class="ticks"{named}{units}>' + "".join(f"<span>{text(format_value(place))}</span>" for place in places) + "</span>"

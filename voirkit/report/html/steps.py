@@ -31,11 +31,11 @@ Summary = Mapping[str, Any]
 
 def steps(run: Run, summary: Summary) -> Html | None:
     """The steps of the first rank, and the loss."""
-    ranks = [rank for rank in of_run(run) if len(_shown(rank))]
+    ranks = [rank for rank in of_run(run) if len(_timed_steps(rank))]
     parts: list[object] = []
     note = ""
     if ranks:
-        made = _shown(ranks[0])
+        made = _timed_steps(ranks[0])
         parts.append(picture(run, ranks[0]))
         a_column = -(-len(made) // MOST)
         note = f"{len(made):,} steps" + (f", {a_column:,} in a column, which is as high as their mean" if a_column > 1 else "")
@@ -55,7 +55,7 @@ def _of_other(run: Run, rank: Rank) -> Html:
     return picture(run, rank, _COLUMNS, f"{name} on {rank.host}: time of a step")
 
 
-def _shown(rank: Rank) -> Table:
+def _timed_steps(rank: Rank) -> Table:
     """On the clock of the device where there is one, as in the summary."""
     return rank.steps.device.table if rank.steps.device is not None else rank.steps.train
 
@@ -69,7 +69,7 @@ def begin_ns(run: Run, otherwise: int) -> int:
 
 def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a step", group: str = TIME) -> Html:
     """The steps of a rank as columns over the time since the run began."""
-    made = _shown(rank)
+    made = _timed_steps(rank)
     zero = _zero(run, rank, made)
     edges = list(range(0, len(made), -(-len(made) // most)))
     ends = [*edges[1:], len(made)]
@@ -86,9 +86,9 @@ def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a st
     return columns(boxes, peaks, _bands(rank.steps.evaluation, zero), _edges(run, rank, zero), caption=caption, group=group, order=PHASES)
 
 
-def _zero(run: Run, rank: Rank, made: Table) -> int:
+def _zero(run: Run, rank: Rank, steps: Table) -> int:
     """Zero of the axis; of a rank on another host, whose clock is its own, its first step."""
-    first = int(made.start_ns[0])
+    first = int(steps.start_ns[0])
     zero = begin_ns(run, first)
     return zero if run.manifest.get("host") in (None, rank.host) and zero <= first else first
 
@@ -129,7 +129,7 @@ def _loss(loss: Mapping[str, Any] | None) -> Iterator[Html]:
     curve = (loss or {}).get("curve") or []
     if loss and len(curve) > 1:
         caption = f"loss: {number(loss['first'])} → {number(loss['last'])}, {loss['n']:,} values"
-        yield lines({"loss": [(x, y) for x, y in curve]}, shown=lambda y: f"{y:.4g}", caption=caption, low=None, axis=_whole)
+        yield lines({"loss": [(x, y) for x, y in curve]}, format_value=lambda y: f"{y:.4g}", caption=caption, low=None, axis=_whole)
 
 
 def _whole(x: float) -> str:
