@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voirkit.probes.selector.suggestions import Candidates
-from voirkit.report.cells import GREEN, PLAIN, RED, YELLOW, Look, styled
+from voirkit.report.cells import GREEN, PLAIN, RED, YELLOW, TerminalStyle, styled
 from voirkit.report.sections import written
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ def report(result: dict[str, Any], script: str, terminal: bool) -> str:
     """
     rows = [*_readings(result), *_checks(result)]
     return "\n".join(
-        ["--verify", _table(rows, Look(color=terminal)), *_without_probes(result["without_probes"]), *_missing(result, script)]
+        ["--verify", _table(rows, TerminalStyle(color=terminal)), *_without_probes(result["without_probes"]), *_missing(result, script)]
     )
 
 
@@ -56,7 +56,7 @@ def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _table(rows: list[tuple[str, str, str]], terminal: Look) -> str:
+def _table(rows: list[tuple[str, str, str]], terminal: TerminalStyle) -> str:
     heads = [("reading", "events", "from"), *rows]
     first, second = (max(len(row[n]) for row in heads) for n in (0, 1))
     colours = {"missing": RED, "no": RED, "unknown": YELLOW, "events": PLAIN}
