@@ -295,8 +295,9 @@ def _cell(cell: AnyCell, width: int) -> texts.Text:
         return texts.Text("█" * round(min(max(cell.share, 0.0), 1.0) * width), style=_COLOURS.get(cell.colour, "cyan"), justify="left")
     style, indent = (_STYLES.get(cell.style, ""), 2 * cell.indent) if isinstance(cell, Cell) else ("", 0)
     shown = texts.Text(" " * indent + cell_text(cell), style=style)
-    if shown.cell_len > width and ", " in shown.plain[: width - 3]:  # of a list, whole items
-        shown = texts.Text(shown.plain[: width - 3].rpartition(", ")[0] + ", …", style=style)
+    items = shown.plain[: max(width - 3, 0)].rpartition(", ")[0]
+    if shown.cell_len > width and len(items) > width / 2:  # of a list, whole items
+        shown = texts.Text(f"{items}, …", style=style)
     shown.truncate(width, overflow="ellipsis")
     return shown
 
