@@ -128,7 +128,7 @@ class Divergence:
 
     kind: str  # "function", "given", "object", "result", "end" (one of them calls no more)
     at: int  # the first call that differs; the same in both runs
-    extra: tuple[int, int] = (0, 0)  # how many calls only the first and only the second run makes here; (0, 0) if that cannot be told
+    extra: tuple[int, int] = (0, 0)  # how many calls only the first and only the second run makes here; (0, 0) if that is not known
 
 
 def first_divergence(first: Thread, second: Thread, codes: Codes) -> Divergence | None:

@@ -129,7 +129,7 @@ class Recorded:
         return Calls(**columns, **new, task=task, step=step, phase=phase)
 
     def operands(self, calls: Calls) -> list[tuple[tuple[str, int], ...]]:
-        """The tensors of each of some calls, as (where, id); they are told by the time at which their call began, on its thread."""
+        """The tensors of each of some calls, as (where, id); they are found by the time at which their call began, on its thread."""
         if not len(calls):
             return []
         low, high = int(calls.start_ns.min()), int(calls.start_ns.max()) + 1

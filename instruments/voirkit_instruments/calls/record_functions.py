@@ -36,7 +36,7 @@ MACHINERY = (
 )  # fmt: skip
 # Where public modules of torch have helpers from that are no functions of theirs.
 _HELPERS = ("torch._jit_internal", "torch._dynamo", "torch._overrides", "torch._classes", "torch._ops", "torch._compile")
-# What other instruments ask at each step: their calls could not be told from the program's.
+# What other instruments ask at each step: their calls could not be distinguished from the program's.
 ASKED_BY_OTHERS = (
     "torch.is_grad_enabled",
     "torch.cuda.is_initialized",

@@ -47,7 +47,7 @@ class Tracing(Watcher):
     Args:
         engine: What ``engine()`` returns.
         recorder: ``voirkit.trace.recorder``.
-        warn: Told, once, of what failed.
+        warn: Gets, once, what failed.
         targets: Full names.
         every, warmup: Which steps are recorded.
 
@@ -173,7 +173,7 @@ class Tracing(Watcher):
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Functions whose calls can not be seen without a side effect, and why."""
+        """Functions whose calls cannot be seen without a side effect, and why."""
         if self._entry is None:
             return {}
         functions = self.records.functions
@@ -182,7 +182,7 @@ class Tracing(Watcher):
 
     @property
     def not_watched(self) -> int:
-        """How many of the functions that were found can not be seen."""
+        """How many of the functions that were found cannot be seen."""
         return 0 if self._entry is None else len(self._entry.skipped)
 
     def unseen(self) -> list[str]:

@@ -196,7 +196,7 @@ class CallRecords:
         engine.install(api, self._recorder.span, *(self._guarded(function) for function in callbacks), tick)
 
     def _guarded(self, function: Callable[..., int]) -> Callable[..., int]:
-        """The same, but what fails in it is told once; what a signal handler of the program raises meanwhile comes out."""
+        """The same, but what fails in it is reported once; what a signal handler of the program raises meanwhile comes out."""
 
         def guarded(*values: Any) -> int:
             try:

@@ -177,7 +177,7 @@ def _cut(text: str) -> str:
 
 
 def value(one: Any) -> str:
-    """A summary of a value, as short as it can be told."""
+    """A summary of a value, as short as possible."""
     if not isinstance(one, dict):
         return repr(one)
     if "tensor" in one:

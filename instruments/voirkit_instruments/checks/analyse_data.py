@@ -21,7 +21,7 @@ def not_shuffled(facts: Facts) -> Finding:
         for epochs in training(process):
             first = epochs[0]
             if not first["map"] or first["n"] is None:
-                unsure = unsure or "The samples are not asked for by number: their order cannot be told."
+                unsure = unsure or "The samples are not asked for by number: their order is not known."
                 continue
             if not all(epoch["sequential"] for epoch in epochs):
                 shuffled = True
@@ -50,7 +50,7 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
         return "The data set was put into another order before the loader goes through it."
     n, classes, runs, random_runs = (first[key] for key in ("labels", "classes", "runs", "random_runs"))
     if n is None or n != first["n"] or classes < 2 or n < _FEWEST_SAMPLES or n < _FEWEST_OF_A_CLASS * classes:
-        return "Batches of training are in the order of the data set; without classes it cannot be told whether that is on purpose."
+        return "Batches of training are in the order of the data set; without classes it is not known whether that is on purpose."
     evidence = {
         "epochs": len(epochs), "samples": n, "classes": classes, "runs": runs, "runs_if_shuffled": random_runs, "shuffle": first["shuffle"],
     }  # fmt: skip
@@ -130,7 +130,7 @@ def samples_missed(facts: Facts) -> Finding:
                 continue
             first = epochs[0]
             if first["missed"] is None:
-                unsure = unsure or "How many samples the data set has cannot be told without calling it."
+                unsure = unsure or "How many samples the data set has is not known without calling it."
                 continue
             said = _of_missed(epochs, seen_by)
             if isinstance(said, Finding):
@@ -173,7 +173,7 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
     if any(seen != first["set"] for seen in seen_by.get(first["dataset"], set())):
         return f"{missed[0]} of {first['size']} samples are left to another loader of the same data set."
     if missed[0] > max(_MOST_MISSED * first["size"], first["batch_size"] - 1 if first["batch_size"] > 0 else 0):
-        return f"The program's own sampler chose {first['distinct']} of {first['size']} samples; whether on purpose cannot be told."
+        return f"The program's own sampler chose {first['distinct']} of {first['size']} samples; whether on purpose is not known."
     return Finding(
         True,
         f"The same {missed[0]} of {first['size']} samples (the first of them is number {first['missed_first']}) were not seen in any of "
@@ -282,7 +282,7 @@ def same_augmentation(facts: Facts) -> Finding:
                     return found
     if not looked:
         return Finding(False, "The data sets of training draw no random numbers from generators that are known.")
-    return Finding(False, f"Generators that the data set draws from were told apart between workers and epochs ({looked} epochs).")
+    return Finding(False, f"Generators that the data set draws from differed between workers and epochs ({looked} epochs).")
 
 
 def _between_workers(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -> Finding | None:
@@ -334,14 +334,14 @@ def ranks_same_data(facts: Facts) -> Finding:
     if len(by_rank) < 2:
         return Finding(None, "No epoch of training came to its end on two ranks.")
     if not _is_data_parallel(facts, by_rank):
-        return Finding(None, "It cannot be told whether the ranks are to see different data: no DistributedDataParallel was called.")
-    told = 0
+        return Finding(None, "It is not known whether the ranks are to see different data: no DistributedDataParallel was called.")
+    compared = 0
     for epoch in next(iter(by_rank.values())).values():
         others = [found[_key(epoch)] for found in by_rank.values() if _key(epoch) in found and found[_key(epoch)] is not epoch]
         for other in others:
             if epoch["order"] is None or None in (epoch["content"], other["content"]):
                 continue
-            told += 1
+            compared += 1
             if (epoch["order"], epoch["content"]) == (other["order"], other["content"]):
                 return Finding(
                     True,
@@ -350,9 +350,9 @@ def ranks_same_data(facts: Facts) -> Finding:
                     epoch.where_made, "Give the DataLoader sampler=DistributedSampler(dataset), and call its set_epoch() each epoch.",
                     {"ranks": [epoch.fact.rank, other.fact.rank], "samples": epoch["n"], "sampler": epoch.sampler},
                 )  # fmt: skip
-    if not told:
+    if not compared:
         return Finding(None, "What the batches of ranks hold cannot be compared.")
-    return Finding(False, f"Ranks saw different samples, or in a different order ({told} epochs compared).")
+    return Finding(False, f"Ranks saw different samples, or in a different order ({compared} epochs compared).")
 
 
 def _single_rank(facts: Facts) -> Finding | None:

@@ -185,7 +185,7 @@ LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or 
 class Finding:
     """What a detector reports."""
 
-    found: bool | None  # whether the bug is there; None: it cannot be told
+    found: bool | None  # whether the bug is there; None: that is not known
     because: str  # why, in a sentence
     at: Fact | None = None  # the fact at which it was first seen: it has step and line
     next: str = ""  # what to do about it; empty if nothing was found
@@ -199,7 +199,7 @@ class Detector:
 
     name: str  # as it stands in the summary, the table and docs/checks.md: "missing-zero-grad"
     decide: Callable[[Facts], Finding]  # from the facts of all ranks
-    needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it cannot be told
+    needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it is inconclusive
 
     def examine(self, facts: Facts) -> dict[str, Any]:
         """Its entry in ``summary["checks"]``."""

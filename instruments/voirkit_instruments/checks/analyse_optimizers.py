@@ -54,7 +54,7 @@ def foreign_parameters(facts: Facts) -> Finding:
             True,
             f"{said} ({last.args['names']}).",
             looks[0],
-            "Make the optimizer after the model has its final form (made anew, copied, wrapped, its head replaced).",
+            "Make the optimizer after the model has its final form (made again, copied, wrapped, its head replaced).",
             {"optimizer": which, "held": looks[0].args["held"], "not_held": last.value, "names": last.args["names"]},
             looks=len(looks),
         )

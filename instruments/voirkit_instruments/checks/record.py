@@ -205,7 +205,7 @@ class TrainingPatches(TorchPatches):
         if step is not None:
             self._put_function(f"{module.__name__}.GradScaler.step", innermost(step), self._scaler)
 
-    # optimizers: the step of a class is decorated anew when its first optimizer is made
+    # optimizers: the step of a class is decorated again when its first optimizer is made
 
     def _put_steps(self, module: ModuleType) -> None:
         for kind in steppers(module.Optimizer):

@@ -38,7 +38,7 @@ _NAMED = 5
 _KEY = "voirkit"
 _EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64  # passes that are all marked; each 16th from then on; markers that are remembered
 _DEEP = 3  # nodes from the root: a scaled or divided loss is another one than what is added up
-_USUAL = 2  # the last graphs may live: their variables are not assigned anew yet
+_USUAL = 2  # the last graphs may live: their variables are not assigned again yet
 
 
 class Marker:

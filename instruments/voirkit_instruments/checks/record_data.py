@@ -210,7 +210,7 @@ def _add(epoch: Epoch, value: Any) -> None:
 
 
 def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
-    """What is told of an epoch's indices; ``ends``: how many there were after each batch; ``size``: of the dataset, -1 if unknown."""
+    """What is written of an epoch's indices; ``ends``: how many there were after each batch; ``size``: of the dataset, -1 if unknown."""
     n = len(indices)
     distinct, missed, first, chosen = _count_distinct(indices, size)
     figures = {
@@ -364,7 +364,7 @@ def _own(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
                 left += [(f"{path}.{name}", inner, depth + 1) for name, inner in list(given.items())[:_MOST_PARTS]]
 
 
-_MOST_SIZES = 48  # parameters of which the size is told
+_MOST_SIZES = 48  # parameters of which the size is written
 
 
 class Ranks(Watcher):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 KIND = CATEGORY = "check"
-# What a thread is inside of; a model's call (FORWARD) is left out of another, but for a few steps in which all are told (COLLECTING).
+# What a thread is inside of; a model's call (FORWARD) is left out of another, but for a few steps in which all are seen (COLLECTING).
 NOTHING, STEP, COLLECTING, FORWARD, BACKWARD, DEAF = 0, 1, 2, 3, 4, 9
 
 _MOST_FRAMES, _MOST_KNOWN = 200, 4096

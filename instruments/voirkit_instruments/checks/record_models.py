@@ -43,7 +43,7 @@ class ModelFacts(Watcher):
         super().__init__(facts, torch)
         self._ordinals = Ordinals()
         self._call = facts.name("call")
-        self._told: dict[tuple[int, bool, bool], str] = {}
+        self._written: dict[tuple[int, bool, bool], str] = {}
         self._arguments: dict[tuple[Any, ...], int] = {}
         self._trained: set[tuple[int, int]] = set()
         self._boring: set[int] = set()
@@ -84,7 +84,7 @@ class ModelFacts(Watcher):
             return
         training, grad = bool(module.training), bool(self._grad())
         key = (number, training, grad)
-        if key not in self._told:
+        if key not in self._written:
             if not is_quiet(self._torch):  # it is being traced or exported
                 return
             self._inspect(number, module, training, grad)
@@ -108,19 +108,19 @@ class ModelFacts(Watcher):
             del self.recent[next(iter(self.recent))]
 
     def _inspect(self, number: int, module: Any, training: bool, grad: bool) -> None:
-        """Write what layers of a model depend on its mode, if that is not as it was told before."""
+        """Write what layers of a model depend on its mode, if that is not as it was written before."""
         found = modes(self._torch, module)
-        told = ",".join(str(n) for key, n in found.items() if key != "fresh")
+        written = ",".join(str(n) for key, n in found.items() if key != "fresh")
         if not any(found.values()):
             self._boring.add(number)
-        elif self._told.get((number, training, grad)) != told:
+        elif self._written.get((number, training, grad)) != written:
             self._facts.mark("model", self._facts.where(), number, kind=type(module).__name__, training=training, grad=grad, **found)
-        self._told[number, training, grad] = told
+        self._written[number, training, grad] = written
 
     def inspect_again(self) -> None:
         """The modes of single layers may have changed meanwhile."""
         for number, module in self._live():
-            for of, training, grad in list(self._told):
+            for of, training, grad in list(self._written):
                 if of == number and training == bool(module.training):
                     self._inspect(number, module, training, grad)
 
@@ -173,7 +173,7 @@ def unwrapped(module: Any, wrappers: tuple[str, ...]) -> Any:
 
 
 def modules(module: Any) -> list[tuple[str, Any]]:
-    """A module and all inside of it, each once, with their full names; not through methods that a program may have written anew."""
+    """A module and all inside of it, each once, with their full names; not through methods that a program may have overridden."""
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
     stack = [("", module)]
@@ -245,7 +245,7 @@ class LossFacts(Watcher):
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
-        self._told: set[tuple[str, str, str | None]] = set()
+        self._written: set[tuple[str, str, str | None]] = set()
         self._calls: dict[str, int] = {}
         self._shapes: dict[tuple[str, str | None], int] = {}
 
@@ -293,8 +293,8 @@ class LossFacts(Watcher):
             made = "evaluated"
         if made is not None:
             where = self._facts.where()
-            if (function, made, where) not in self._told:
-                self._told.add((function, made, where))
+            if (function, made, where) not in self._written:
+                self._written.add((function, made, where))
                 self._facts.mark("loss_input", where, loss=function, input=made)
 
 

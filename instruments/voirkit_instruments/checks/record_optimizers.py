@@ -131,7 +131,7 @@ class OptimizerFacts(Watcher):
         facts.cost.add(end, now())
 
     def _check_rate(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
-        """Tell when the learning rate becomes next to nothing, and when it is more again."""
+        """Write when the learning rate becomes next to nothing, and when it is more again."""
         rate = _rate(optimizer.param_groups[0])
         if rate is None:
             return
@@ -148,7 +148,7 @@ class OptimizerFacts(Watcher):
 
     @never_raises("a zero_grad")
     def leave_zero_grad(self, began: int, was: int, owner: Any) -> None:
-        """After that; of a model it is told with the number -1."""
+        """After that; that of a model has the number -1."""
         facts = self._facts
         facts.here.inside = was
         if began:
@@ -225,7 +225,7 @@ class OptimizerFacts(Watcher):
         self._compared = [asked for asked in self._compared if asked is not state]
 
     def _mark_cleared(self, state: OptimizerState, cleared: bool) -> None:
-        """Tell what became of gradients that were watched, and, if they were not cleared, where that was first so."""
+        """Write what became of gradients that were watched, and, if they were not cleared, where that was first so."""
         doubted, state.doubted = state.doubted, None
         if cleared:
             self._facts.mark("cleared", None, state.n, optimizer=state.which)
@@ -305,7 +305,7 @@ class OptimizerFacts(Watcher):
     def _without(
         self, state: OptimizerState, parameters: list[Any], trainable: list[bool], had: list[bool], names: dict[int, Any], where: str | None
     ) -> None:  # fmt: skip
-        """Tell of the trainable parameters that had no gradient at any look."""
+        """Write which trainable parameters had no gradient at any look."""
         if state.without is None:
             none = [p for p, wanted, has in zip(parameters, trainable, had, strict=True) if wanted and not has]
             state.without = {id(p): Unheld(p, digest) for p, digest in zip(none, digests(self._torch, none), strict=True)}

@@ -80,7 +80,7 @@ _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
 
 
 def size_of(dataset: Any) -> int:
-    """How many samples a dataset has, if that can be told without running code of the program; else -1."""
+    """How many samples a dataset has, if that is known without running code of the program; else -1."""
     try:
         return len(dataset) if only_looks(dataset) else -1
     except Exception:
@@ -88,7 +88,7 @@ def size_of(dataset: Any) -> int:
 
 
 def is_ascending(data: ModuleType, dataset: Any) -> bool:
-    """Whether a dataset gives the samples of what it is made of in the order in which they lie there, as far as can be told."""
+    """Whether a dataset gives the samples of what it is made of in the order in which they lie there, as far as is known."""
     try:
         while type(dataset) is data.Subset:
             indices, dataset = vars(dataset)["indices"], vars(dataset)["dataset"]
@@ -131,7 +131,7 @@ def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
 
 
 def content(torch: ModuleType, batch: Any) -> int | None:
-    """A digest of what a batch holds, the same in all processes; None where it can not be told."""
+    """A digest of what a batch holds, the same in all processes; None where it has none."""
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             return _digest(torch, batch, 0, 0)
@@ -143,14 +143,14 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
     """Of a part, after another.
 
     Raises:
-        TypeError: It is nothing that can be told.
+        TypeError: It has no digest.
     """
     if type(part) is torch.Tensor:
         if part.device.type != "cpu" or not is_readable(torch, part):
             raise TypeError
         while part.numel() > _MOST_ELEMENTS:
             part = part[: _MOST_ELEMENTS // 4] if part.ndim == 1 else part[0]
-        own = part.detach().clone().contiguous()  # a tensor whose memory numpy has seen can not be resized
+        own = part.detach().clone().contiguous()  # a tensor whose memory numpy has seen cannot be resized
         return crc32(own.view(-1).view(torch.uint8).numpy() if own.numel() else b"", digest)
     numpy = sys.modules.get("numpy")
     if numpy is not None and (type(part) is numpy.ndarray or isinstance(part, numpy.generic)):

@@ -1,4 +1,4 @@
-"""What ``--checks`` found, as a person reads it: what was found first, then what could not be told, then what is not there."""
+"""What ``--checks`` found, as a person reads it: what was found first, then what is inconclusive, then what is not there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
         evidence = [(str(key), _words(value)) for key, value in (check.get("evidence") or {}).items()]
         blocks.append(OnPage([Table(("evidence", ""), evidence, left=(0, 1))]))
     blocks.append(InText([*_in_lines(unknown, healthy)]))
-    for title, head, chosen in (("could not be told", "why", unknown), ("looked for and not found", "seen", healthy)):
+    for title, head, chosen in (("are inconclusive", "why", unknown), ("looked for and not found", "seen", healthy)):
         if chosen:
             rows = [(check["name"], check["because"]) for check in chosen]
             blocks.append(OnPage([Details(f"{len(chosen)} {title}", [Table(("check", head), rows, left=(0, 1))])]))

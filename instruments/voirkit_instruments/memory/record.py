@@ -60,7 +60,7 @@ class MemorySnapshot:
         import tracemalloc
 
         if tracemalloc.is_tracing():
-            self._ov.warn("--memory-snapshot=tracemalloc: the script uses tracemalloc itself: what python holds is not told by phase.")
+            self._ov.warn("--memory-snapshot=tracemalloc: the script uses tracemalloc itself: what python holds is not reported by phase.")
             return
         tracemalloc.start()
         self._traces = True
@@ -123,7 +123,7 @@ class MemorySnapshot:
 @instrument_definition
 @once("--memory-snapshot")
 def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | PhaseWithPriority]:
-    """Tell what each phase does to the memory, and keep CUDA's history of allocations.
+    """Report what each phase does to the memory, and keep CUDA's history of allocations.
 
     Args:
         python: Whether to trace what python's own objects hold (``tracemalloc``), which makes a program slow.

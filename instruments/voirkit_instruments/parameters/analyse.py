@@ -126,7 +126,7 @@ def parameters_of(run: Run) -> list[Parameter]:
                 _add(parameter, n, category, value, number, text)
     for (rank, host, pid, name), kinds in met.items():
         if not kinds or any((rank, host, pid, name) == key[:4] for key in found):
-            continue  # else nothing is known but that it is there: it can not be watched
+            continue  # else nothing is known but that it is there: it cannot be watched
         of = next((o for (r, h, p, _), o in optimizers.items() if (r, h, p) == (rank, host, pid)), None)
         if of is not None:
             found.setdefault((rank, host, pid, name, of.number), Parameter(rank, name, of)).seen += [{"n": 0, **kind} for kind in kinds]

@@ -1,7 +1,7 @@
 """What ``--parameters`` does before and after an optimizer's step and ``zero_grad``: looks at parameters and gradients, and records them.
 
 The program's tensors are only read: under no_grad, with no hook, no random number, nothing kept but weak references. What a step gives
-out of the ordinary way of things (an exception of torch's) is told once and ends the watch.
+out of the ordinary way of things (an exception of torch's) is reported once and ends the watch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Watch:
         torch: The module.
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``span`` and ``timed``.
         every: Steps between two looks at a parameter.
-        warn: Told, once, of what fails.
+        warn: Gets, once, what fails.
         of: What else is looked at: ``buffers``, ``state``.
     """
 
@@ -78,7 +78,7 @@ class Watch:
         self._cost = ProbeCost(recorder)
         self.off = False
 
-    # what is told of by the steps instrument
+    # what the steps instrument reports
 
     def called(self, module: Any) -> None:
         """The outermost module was called."""
