@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from voirkit.processes import subprocesses
 from voirkit.processes.python_words import how, read
 
 STANDARD = frozenset(sys.stdlib_module_names)
@@ -58,3 +59,10 @@ def test_launchers_are_looked_through(line: str) -> None:
 )
 def test_all_else_runs_under_voirkit(line: str) -> None:
     assert how(read(line.split()), STANDARD) == "run"
+
+
+@pytest.mark.parametrize(
+    ("words", "trains"), [(["ksh", "-c", "cd x && python main.py"], True), (["ksh", "-c", "ls"], False), (["ksh", "python"], False)]
+)
+def test_a_shell_is_what_is_given_a_command_by_whatever_name(words: list[str], trains: bool) -> None:
+    assert subprocesses._may_train(words, [b"/bin/ksh"]) is trains  # private: no other shell need be installed
