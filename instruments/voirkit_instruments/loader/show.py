@@ -29,7 +29,8 @@ def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
         blocks = [*_operations(rows), *facts(loader), OnPage(_busy), *_queue(loader), *_predicted(loader), *_epochs(loader)]
         blocks.append(Amounts("time of operations", {name: row["total_s"] for name, row in rows.items()}, "s"))
         note = f"{loader['dataset']}, {loader['workers']} workers, {loader['batches']:,} batches of {loader['batch_size']}."
-        yield Section("loader", "Input pipeline", blocks, note, least=10)
+        note += " Work is the share of the time of making batches, wait that of the wait for them."
+        yield Section("loader", "Input pipeline", blocks, note, least=12)
 
 
 def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
@@ -51,7 +52,7 @@ def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
         Column("p90", narrowest=58), Column("total", narrowest=120), Column("longest", narrowest=120),
     ]  # fmt: skip
     shown, folded = ([_cells(name, rows[name], indent) for name, indent in in_order if (name in small) is of] for of in (False, True))
-    yield Table(heads, shown, most=_MANY, caption="work: share of the time of making batches; wait: share of the wait for them")
+    yield Table(heads, shown, most=_MANY)
     if folded:
         yield Details(f"{len(folded)} operations of less than {_SMALL:.1%} of the work", [Table(heads, folded)])
 
