@@ -30,7 +30,7 @@ def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
         blocks.append(Amounts("time of operations", {name: row["total_s"] for name, row in rows.items()}, "s"))
         note = f"{loader['dataset']}, {loader['workers']} workers, {loader['batches']:,} batches of {loader['batch_size']}."
         note += " Work is the share of the time of making batches, wait that of the wait for them."
-        yield Section("loader", "Input pipeline", blocks, note, least=12)
+        yield Section("loader", "Input pipeline", blocks, note, least=10)
 
 
 def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
