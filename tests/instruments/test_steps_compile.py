@@ -56,7 +56,7 @@ def recording(spans: list[tuple[int, int]]) -> Any:
 
 @pytest.mark.parametrize("arguments", [(), ("why and what",)])
 def test_a_compilation_is_a_span(handler: Handler, recording: Any, spans: list[Any], arguments: tuple[str, ...]) -> None:
-    CompilationRecording(recording).put()
+    CompilationRecording(recording).install()
     handler.begin(*arguments)
     handler.end(*arguments)
     ((begun, ended),) = spans
@@ -64,7 +64,7 @@ def test_a_compilation_is_a_span(handler: Handler, recording: Any, spans: list[A
 
 
 def test_one_that_ends_in_another_thread_is_none_of_either(handler: Handler, recording: Any, spans: list[Any]) -> None:
-    CompilationRecording(recording).put()
+    CompilationRecording(recording).install()
     handler.begin()
     thread = threading.Thread(target=handler.end)
     thread.start()
@@ -74,14 +74,14 @@ def test_one_that_ends_in_another_thread_is_none_of_either(handler: Handler, rec
 
 def test_afterwards_nobody_is_called_back(handler: Handler, recording: Any) -> None:
     compilations = CompilationRecording(recording)
-    compilations.put()
+    compilations.install()
     compilations.remove()
     assert (handler.start_callbacks, handler.end_callbacks) == ([], [])
 
 
 def test_callbacks_that_the_program_has_cleared_are_not_missed(handler: Handler, recording: Any) -> None:
     compilations = CompilationRecording(recording)
-    compilations.put()
+    compilations.install()
     handler.start_callbacks.clear()
     compilations.remove()
     assert handler.end_callbacks == []
@@ -90,6 +90,6 @@ def test_callbacks_that_the_program_has_cleared_are_not_missed(handler: Handler,
 def test_a_torch_without_callbacks_is_left_alone(handler: Handler, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(__import__("sys").modules["torch._dynamo.callback"], "callback_handler", object())
     compilations = CompilationRecording(recording)
-    compilations.put()
+    compilations.install()
     compilations.remove()
     assert steps_pauses.CompilationRecording is type(compilations)

@@ -49,7 +49,7 @@ def _plots(run: Run) -> Iterator[Block]:
             mean, name = float(np.nanmean(one.values)), _NAMES.get(one.name, one.name.replace("_", " "))
             caption = f"{name}: mean {written(mean, one.units)}, at most {written(most, one.units)}"
             across = (first - zero) / 1e9, (last - zero) / 1e9
-            plots.append(Series({one.name: _thinned((one.at_ns - zero) / 1e9, one.values)}, caption, one.units, "s", across=across))
+            plots.append(Series({one.name: _thinned((one.at_ns - zero) / 1e9, one.values)}, caption, one.units, "s", from_zero=True, across=across))
     if plots:
         yield Grid(plots)
 
