@@ -103,7 +103,7 @@ def step(pairs: int) -> None:
             for on in (False, True) if i % 2 else (True, False):
                 steps = Steps(overseer)
                 if on:
-                    steps.begin(torch)
+                    steps.start(torch)
                 row[on] = block()
                 own = steps._torch.recording.hot if steps._torch is not None else None
                 if own is not None:
@@ -160,7 +160,7 @@ def calls(rounds: int) -> None:
             for on in (0, 1):
                 steps = Steps(overseer)
                 if on:
-                    steps.begin(torch)
+                    steps.start(torch)
                 for name, (call, many) in kinds().items():
                     quickest = min(timeit.repeat(call, number=2000 // many, repeat=5)) / (2000 // many)
                     figures[name][on].append(quickest / many * 1e6)

@@ -87,11 +87,11 @@ class StepRate:
         if step == "begin":
             self._begun[key] = self._clock()
             return
-        begin = self._begun.pop(key, None)
-        if begin is not None and "task" in event:
-            self._step(event, begin, self._clock())
+        begin_ns = self._begun.pop(key, None)
+        if begin_ns is not None and "task" in event:
+            self._step(event, begin_ns, self._clock())
 
-    def _step(self, event: dict[str, Any], begin: int, end: int) -> int:
+    def _step(self, event: dict[str, Any], begin_ns: int, end: int) -> int:
         """Count one step; returns its end, which is later if the device was waited for."""
         items = event["batch_size"] if "batch_size" in event else self._batch(event)
         if items is None:
@@ -101,9 +101,9 @@ class StepRate:
         if interval is None:
             interval = self._intervals[task] = _Interval()
         if interval.begin_ns is None:
-            interval.begin_ns = begin
+            interval.begin_ns = begin_ns
         interval.items += items
-        interval.time_ns += end - begin
+        interval.time_ns += end - begin_ns
         interval.steps += 1
         full = interval.steps >= self._interval_steps
         if self._interval_ns is not None:

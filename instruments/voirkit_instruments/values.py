@@ -209,6 +209,6 @@ def _first(values: Any, depth: int) -> list[Any]:
     return [held for _, held in zip(range(_MOST_ELEMENTS), values, strict=False)] if depth < _DEEPEST else []
 
 
-def _elements(name: str, shown: list[str], length: int, depth: int) -> str:
-    more = [f"… {length} in all"] if length > len(shown) else []
-    return f"{name}({', '.join(shown + more)})"
+def _elements(name: str, texts: list[str], length: int, depth: int) -> str:
+    more = [f"… {length} in all"] if length > len(texts) else []
+    return f"{name}({', '.join(texts + more)})"

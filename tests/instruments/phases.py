@@ -123,7 +123,7 @@ class Watched:
 def watched() -> Iterator[Watched]:
     """torch under the steps instrument, with nothing to warn of."""
     watch = Watched()
-    watch.steps.begin(torch)
+    watch.steps.start(torch)
     try:
         yield watch
     finally:

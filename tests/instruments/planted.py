@@ -205,7 +205,7 @@ def seen(script: Callable[[], object], monkeypatch: pytest.MonkeyPatch, complete
         monkeypatch.setattr(module, "now", clock)
     kept = Threads()
     watch = Watched(kept)
-    watch.steps.begin(torch)
+    watch.steps.start(torch)
     try:
         if completed:
             script()

@@ -87,7 +87,7 @@ def test_a_phase_on_the_device_is_written_when_it_has_been_seen_to_end(cuda: Cud
     times.phase(cuda, 300)
     assert times.spans == []
     cuda.host_ns += 400 * US
-    times.look(1)
+    times.resolve(1)
     assert times.spans == [(101, 1_000 * US, 1_300 * US, 3, 4)]
 
 
@@ -97,7 +97,7 @@ def test_the_host_is_ahead_and_never_waits(cuda: Cuda) -> None:
         times.phase(cuda, 300)
     assert cuda.host_ns == 1_050 * US
     cuda.host_ns += 10_000 * US
-    times.look(100)
+    times.resolve(100)
     assert [(end - begin) // US for _, begin, end, _, _ in times.spans] == [300] * 10
     assert [begin // US for _, begin, _, _, _ in times.spans] == [1_000 + 300 * n for n in range(10)]
 
@@ -111,7 +111,7 @@ def test_no_span_begins_before_it_was_put_or_ends_after_it_was_seen_whatever_the
         drift += 40  # nanoseconds: the device's clock is slow
         cuda.busy_ns += drift if n % 3 else 0
         cuda.host_ns += 20_000 * US
-        times.look(10)
+        times.resolve(10)
         _, begin, end, _, _ = times.spans[-1]
         assert before <= begin <= end <= cuda.host_ns
     assert times.unresolved == 0
@@ -134,7 +134,7 @@ def test_nested_phases_are_their_own_spans(cuda: Cuda) -> None:
     times.drop()
     times.end(1)
     cuda.host_ns += 1_000 * US
-    times.look(10)
+    times.resolve(10)
     assert [span[0] for span in times.spans] == [102, 101]
 
 

@@ -85,7 +85,7 @@ def test_a_patch_that_does_not_fit_is_off_and_told_by_its_name(monkeypatch: pyte
     monkeypatch.setattr(nn.Module, "zero_grad", len)
     monkeypatch.delattr(torch.autograd, "grad")
     watch = Watched()
-    watch.steps.begin(torch)
+    watch.steps.start(torch)
     net()(torch.randn(1, 4))
     watch.steps.end()
     assert watch.kept.kinds() == ["compute.forward"]
@@ -101,7 +101,7 @@ def test_a_record_that_fails_is_told_once_and_the_program_goes_on(monkeypatch: p
 
     watch = Watched()
     monkeypatch.setattr(watch.kept, "arguments", broken)
-    watch.steps.begin(torch)
+    watch.steps.start(torch)
     model, loader = net(), DataLoader(points(4), batch_size=1)
     assert len([model(x) for x, _ in loader]) == 4
     watch.steps.end()

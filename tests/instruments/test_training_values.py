@@ -33,9 +33,9 @@ def trained(program: Callable[[Any], None], *instruments: Any, listened: bool = 
     losses = Losses()
 
     def watch(ov: Any) -> Iterator[Any]:
-        values_of(ov).begin(torch, losses, listened)
+        values_of(ov).start(torch, losses, listened)
         steps = Steps(ov, Kept())
-        steps.begin(torch)
+        steps.start(torch)
         try:
             yield ov.phases.run_script
         finally:

@@ -171,8 +171,8 @@ class Window:
             self._kept += len(self._parts[-1].records)
             self._steps += steps
 
-    def _count(self, followed: Followed, records: Array, counted: Array) -> None:
-        chosen = records[counted]
+    def _count(self, followed: Followed, records: Array, is_counted: Array) -> None:
+        chosen = records[is_counted]
         if not len(chosen):
             return
         counts = self.counts.setdefault(followed.stem, Counts(followed))
@@ -347,10 +347,10 @@ class LiveSteps:
         return None if best is None else found[best]
 
 
-def counts_of_training(counts: Counts, known: Iterable[Rank]) -> int:
+def counts_of_training(counts: Counts, every_rank: Iterable[Rank]) -> int:
     """How many steps a process has trained: batches of its loaders, or steps of the optimizer that steps most."""
     optimizer = max(counts.steps.values(), default=0)
-    if not counts.batches or any(not rank.steps.wait_known for rank in known if len(rank.steps.train)):
+    if not counts.batches or any(not rank.steps.wait_known for rank in every_rank if len(rank.steps.train)):
         return optimizer
     by_loader: dict[int | None, int] = {}
     for (loader, _), n in counts.batches.items():

@@ -203,10 +203,10 @@ class Keys:
         self._keys = -1  # the same terminal, opened anew: reading from it waits for nothing, which must not hold for the script's
 
     def __enter__(self) -> Keys:
-        self.begin()
+        self.start()
         return self
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """From now on q can be read."""
         try:
             self._keys = os.open(os.ttyname(self._fd), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

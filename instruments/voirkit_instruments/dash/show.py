@@ -243,7 +243,7 @@ class TerminalView(View):
 
     def start(self) -> None:
         """Begin to draw, and to look for the key q."""
-        self._keys.begin()
+        self._keys.start()
         super().start()
 
     def _frame(self, size: tuple[int, int], picture: Picture | None = None) -> list[str]:

@@ -101,14 +101,14 @@ class Tree:
         return found
 
 
-def _without(added: float, gone: float) -> float:
+def _without(added: float, ended: float) -> float:
     """What was used between two looks.
 
     Args:
         added: By how much the counters of the processes have grown. The kernel adds those of a process that has ended to its parent's.
-        gone: What those that have ended had been counted with already; one that nobody waited for was added to no parent.
+        ended: What those that have ended had been counted with already; one that nobody waited for was added to no parent.
     """
-    return max(added - gone if added >= gone - _TICK_S else added, 0.0)
+    return max(added - ended if added >= ended - _TICK_S else added, 0.0)
 
 
 def _read(process: Any) -> tuple[tuple[int, int], tuple[float, ...]]:

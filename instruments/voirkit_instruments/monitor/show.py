@@ -49,13 +49,14 @@ def _plots(run: Run) -> Iterator[Block]:
             mean, name = float(np.nanmean(one.values)), _NAMES.get(one.name, one.name.replace("_", " "))
             caption = f"{name}: mean {written(mean, one.units)}, at most {written(most, one.units)}"
             across = (first - zero) / 1e9, (last - zero) / 1e9
-            plots.append(Series({one.name: _thinned((one.at_ns - zero) / 1e9, one.values)}, caption, one.units, "s", from_zero=True, across=across))
+            points = _thinned((one.at_ns - zero) / 1e9, one.values)
+            plots.append(Series({one.name: points}, caption, one.units, "s", from_zero=True, across=across))
     if plots:
         yield Grid(plots)
 
 
-def _thinned(at: Array, values: Array) -> list[Point]:
+def _thinned(at_s: Array, values: Array) -> list[Point]:
     """At most so many points: the means of neighbours."""
-    parts = min(len(at), _MOST_POINTS)
-    means = [(float(x.mean()), float(y.mean())) for x, y in zip(np.array_split(at, parts), np.array_split(values, parts), strict=True)]
+    parts = min(len(at_s), _MOST_POINTS)
+    means = [(float(x.mean()), float(y.mean())) for x, y in zip(np.array_split(at_s, parts), np.array_split(values, parts), strict=True)]
     return [(x, y if np.isfinite(y) else None) for x, y in means]

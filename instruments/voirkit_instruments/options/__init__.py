@@ -40,15 +40,15 @@ class ParsedArguments:
     """Waits for the first arguments that the program parses.
 
     Args:
-        found: Called once, with the Namespace, in the thread that parsed.
-        failed: Takes what ``found`` raised.
+        callback: Called once, with the Namespace, in the thread that parsed.
+        failed: Takes what ``callback`` raised.
 
     ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers (one for a
     configuration file, say), so its result is kept until :meth:`settle`, and dropped if ``parse_args`` follows.
     """
 
-    def __init__(self, found: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
-        self._found = found
+    def __init__(self, callback: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
+        self._found = callback
         self._failed = failed
         self._inside: set[int] = set()  # threads within a parsing method: the outermost one has the result
         self._kept: list[Any] = []
@@ -114,14 +114,14 @@ def plain(value: Any, depth: int = 0) -> Any:
 def options(ov: Overseer) -> Iterator[Phase]:
     """Gives the script's arguments once, as ``options``."""
 
-    def found(namespace: Any) -> None:
+    def callback(namespace: Any) -> None:
         subscription.dispose()
         held = plain(dict(getattr(namespace, "__dict__", {})))
         ov.summary["options"] = held
         ov.log({"options": held})
         ov.offer({"options": namespace})
 
-    arguments = ParsedArguments(found, lambda exc: ov.warn(f"--options: the script's arguments can not be shown: {exc}"))
+    arguments = ParsedArguments(callback, lambda exc: ov.warn(f"--options: the script's arguments cannot be shown: {exc}"))
     subscription = ov.given.subscribe(lambda event: arguments.settle())
     try:
         yield ov.phases.run_script

@@ -249,31 +249,31 @@ class Rate:
         if wrap["step"] == "begin":
             self._begun[key] = self._clock()
             return
-        begin = self._begun.pop(key, None)
-        if begin is not None:
-            self._add_span(event.get("task"), begin, self._clock(), self._items(event))
+        begin_ns = self._begun.pop(key, None)
+        if begin_ns is not None:
+            self._add_span(event.get("task"), begin_ns, self._clock(), self._items(event))
 
-    def on_span(self, begin: int, end: int, batch: object) -> None:
+    def on_span(self, begin_ns: int, end: int, batch: object) -> None:
         """For ``compute_rate``: what the recorder has seen a step do with its batch, unless the program gives that itself."""
         if not self._has_wraps:
-            self._add_span(None, begin, end, self._count(batch))
+            self._add_span(None, begin_ns, end, self._count(batch))
 
-    def _add_span(self, task: str | None, begin: int, end: int, items: int | None) -> None:
+    def _add_span(self, task: str | None, begin_ns: int, end: int, items: int | None) -> None:
         late = end >= self._throughput.due_ns
         if late:
             end = self._synchronized(end)
         if items is not None:
             self._task = task
-            self._throughput.add(task, begin, end, items)
+            self._throughput.add(task, begin_ns, end, items)
         if late:
             self._publish(self._throughput.close(end))
 
-    def on_batch(self, task: str | None, begin: int, end: int, batch: object) -> None:
+    def on_batch(self, task: str | None, begin_ns: int, end: int, batch: object) -> None:
         """For ``loading_rate``: a loader has returned a batch, in whatever thread. No device is waited for."""
         items = self._count(batch)
         with self._lock:
             if items is not None:
-                self._throughput.add(task, begin, end, items)
+                self._throughput.add(task, begin_ns, end, items)
             records = self._throughput.close(end) if end >= self._throughput.due_ns else []
         self._publish(records)
 
@@ -287,8 +287,8 @@ class Rate:
     def finish(self) -> None:
         """Give what is left, and write the figures of the run into the summary."""
         if self._use_cuda and (self._last or self._begun):
-            begin = self._clock()
-            self._throughput.add(self._task, begin, self._synchronized(begin), 0)
+            begin_ns = self._clock()
+            self._throughput.add(self._task, begin_ns, self._synchronized(begin_ns), 0)
         with self._lock:
             is_unknown = self._throughput.due_ns == NEVER
             records = (self._unknown if is_unknown else self._throughput).finish()
@@ -358,9 +358,9 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
             is_given = True
             watch.watch(event["loader"], event.get("task"))
 
-    def on_fetch(begin: int, end: int, batch: object) -> None:
+    def on_fetch(begin_ns: int, end: int, batch: object) -> None:
         if not is_given:
-            rate.on_batch(None, begin, end, batch)
+            rate.on_batch(None, begin_ns, end, batch)
 
     ov.given.subscribe(on_loader)
     values_of(ov).on_fetch.append(on_fetch)

@@ -80,7 +80,7 @@ class Steps:
         self.warnings.append(text)
         self._ov.warn(text)
 
-    def begin(self, torch: ModuleType) -> None:
+    def start(self, torch: ModuleType) -> None:
         """torch has been imported."""
         if self._over:
             return
@@ -147,7 +147,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
             return
         recorder = NoRecorder()
     steps = Steps(ov, recorder)
-    when_imported("torch", steps.begin)
+    when_imported("torch", steps.start)
     if recorder is None:
         _watch(steps)
         ov.when_given(steps.listen)
@@ -185,4 +185,4 @@ def begin_in_child(offer: dict[str, Any]) -> None:
     if _here is None:
         steps = Steps(this_process(offer["warnings"]))
         _watch(steps)
-        when_imported("torch", steps.begin)
+        when_imported("torch", steps.start)

@@ -82,19 +82,19 @@ class DeviceTimes:
         """A phase begins in this thread."""
         begun = self._local.__dict__.setdefault("begun", [])
         try:
-            begun.append(None if self._cuda.is_current_stream_capturing() else self._begun())
+            begun.append(None if self._cuda.is_current_stream_capturing() else self._start_span())
         except Exception:  # the program's error of an earlier kernel: it meets it itself
             begun.append(None)
 
-    def _begun(self) -> Span:
+    def _start_span(self) -> Span:
         device = self._cuda.current_device()
-        event, put_ns = self._put(device)
+        event, put_ns = self._record_event(device)
         if device not in self._clocks:
             self._clocks[device] = HostClock(event, put_ns)
-            event, put_ns = self._put(device)
+            event, put_ns = self._record_event(device)
         return Span(device, event, put_ns)
 
-    def _put(self, device: int) -> tuple[Any, int]:
+    def _record_event(self, device: int) -> tuple[Any, int]:
         pool = self._pool.setdefault(device, [])
         event = pool.pop() if pool else self._cuda.Event(enable_timing=True)
         put_ns = now()
@@ -114,7 +114,7 @@ class DeviceTimes:
         span = begun.pop() if begun else None
         try:
             if span is not None and not self._cuda.is_current_stream_capturing() and self._cuda.current_device() == span.device:
-                span.ended, span.ended_put_ns = self._put(span.device)
+                span.ended, span.ended_put_ns = self._record_event(span.device)
                 span.name, span.args, span.value = name, args, value
                 self._pending.append(span)
                 if len(self._pending) > MOST_PENDING:
@@ -122,9 +122,9 @@ class DeviceTimes:
                     self.unresolved += 1
         except Exception:  # the program's error of an earlier kernel
             self.unresolved += 1
-        self.look(LOOKED_AT)
+        self.resolve(LOOKED_AT)
 
-    def look(self, most: int) -> None:
+    def resolve(self, most: int) -> None:
         """Write those of the oldest spans that have happened by now."""
         pending = self._pending
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.steps.record_spans import Recording
 
 
-class Asked:
+class Episode:
     """An iterator over a loader, from its making to its end: an episode.
 
     Attributes:
@@ -70,7 +70,7 @@ class LoaderRecording:
         self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
         self._numbers = recording.numbers
-        self._iterators: dict[int, Asked] = {}  # by identity
+        self._iterators: dict[int, Episode] = {}  # by identity
 
     def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
         end = now()
@@ -87,7 +87,7 @@ class LoaderRecording:
                     self._elsewhere.add(threading.get_ident())
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
                 self._next_loop(began)
-                self._ask(iterator, place, began)
+                self._start_episode(iterator, place, began)
             with self._recording.torch._C.DisableTorchFunction():  # a length may be that of a tensor
                 described = _described(loader)
             self._span(self._iter, began, end, self._arguments({**place, **described}))
@@ -117,11 +117,11 @@ class LoaderRecording:
         fetch, end_of_data = self._fetch, self._end
 
         def describe(iterator: Any) -> tuple[int, int]:
-            return fetch, self._known(iterator).args
+            return fetch, self._episode_of(iterator).args
 
         def other(began: int, end: int, iterator: Any, batch: Any) -> None:
             try:
-                known = self._known(iterator)
+                known = self._episode_of(iterator)
                 if batch is not ABSENT:
                     name, args, value = fetch, known.args, recording.items(batch)
                 else:
@@ -152,69 +152,69 @@ class LoaderRecording:
 
         return leave
 
-    def _known(self, iterator: Any) -> Asked:
+    def _episode_of(self, iterator: Any) -> Episode:
         known = self._iterators.get(id(iterator))
         if known is None or known.ref() is not iterator:
             # Made before anybody watched, or in a way of its own: of a loader that is not known.
-            known = self._ask(iterator, {"loader": None, "episode": self._numbers.episode(iterator)}, now())
+            known = self._start_episode(iterator, {"loader": None, "episode": self._numbers.episode(iterator)}, now())
         known.since_ns = None
         return known
 
-    def _ask(self, iterator: Any, place: dict[str, Any], began_ns: int) -> Asked:
+    def _start_episode(self, iterator: Any, place: dict[str, Any], began_ns: int) -> Episode:
         key = id(iterator)
         before = self._iterators.get(key)
         if before is not None:
             self._over(before, began_ns)
-        asked = Asked(None, self._arguments(place), place, began_ns, self._done())
-        asked.ref = weakref.ref(iterator, self._letting_go(key))
-        self._iterators[key] = asked
-        return asked
+        episode = Episode(None, self._arguments(place), place, began_ns, self._progress_since())
+        episode.ref = weakref.ref(iterator, self._letting_go(key))
+        self._iterators[key] = episode
+        return episode
 
     def _letting_go(self, key: int) -> Any:
-        def let_go(gone: Any) -> None:
-            asked = self._iterators.get(key)
-            if asked is not None and asked.ref is gone:
+        def let_go(reference: Any) -> None:
+            episode = self._iterators.get(key)
+            if episode is not None and episode.ref is reference:
                 del self._iterators[key]
-                self._over(asked, now())
+                self._over(episode, now())
 
         return let_go
 
     def _next_loop(self, began_ns: int) -> None:
-        for asked in self._iterators.values():
-            trained, called = self._done(asked.before)
-            if called and not trained and asked.since_ns is None:
-                asked.since_ns = began_ns
+        for episode in self._iterators.values():
+            trained, called = self._progress_since(episode.before)
+            if called and not trained and episode.since_ns is None:
+                episode.since_ns = began_ns
 
-    def _done(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    def _progress_since(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
         """How much has been trained and called since."""
         hot = self._recording.hot
         return hot.trained - before[0], hot.called - before[1]
 
-    def _over(self, asked: Asked, end_ns: int) -> None:
+    def _over(self, episode: Episode, end_ns: int) -> None:
         """A loop is over: it is a span of the pipeline, once."""
-        if asked.over or asked.pid != os.getpid():
+        if episode.over or episode.pid != os.getpid():
             return
-        asked.over = True
+        episode.over = True
         try:
-            trained, called = self._done(asked.before)
-            if asked.since_ns is not None:
-                self._span(self._evaluate, asked.began_ns, asked.since_ns, asked.args)
+            trained, called = self._progress_since(episode.before)
+            if episode.since_ns is not None:
+                self._span(self._evaluate, episode.began_ns, episode.since_ns, episode.args)
             elif trained:
-                self._span(self._epoch, asked.began_ns, end_ns, asked.args)
-                begin = asked.began_ns if self._trained is None else min(self._trained[0], asked.began_ns)
+                self._span(self._epoch, episode.began_ns, end_ns, episode.args)
+                begin = episode.began_ns if self._trained is None else min(self._trained[0], episode.began_ns)
                 self._trained = begin, now()  # a moment later: the training is around its epochs
             elif called:
-                self._span(self._evaluate, asked.began_ns, end_ns, asked.args)
+                self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
         except Exception as exc:
             self._recording.failed("an epoch", exc)
 
     def finish(self, completed: bool) -> None:
         """The program has ended; what is still held of its loops ends with it, if it came to its own end."""
-        open_ = sorted(self._iterators.values(), key=lambda asked: -asked.began_ns)
+        open_ = sorted(self._iterators.values(), key=lambda episode: -episode.began_ns)
         self._iterators = {}
         if completed:
-            for asked in open_:
-                self._over(asked, now())
+            for episode in open_:
+                self._over(episode, now())
         if self._trained is not None:
             self._span(self._train, *self._trained)
 

@@ -51,7 +51,7 @@ class Losses:
         if type(loss) is float and self.n and -_INFINITE < loss < _INFINITE:  # at each step: without the calls below
             self._read += 1
             if self.n % self._every == 0:
-                self._keep(loss)
+                self._sample(loss)
             self._last = loss
             self.n += 1
             return
@@ -64,26 +64,26 @@ class Losses:
             elif hasattr(loss, "detach"):
                 loss = loss.detach()  # the graph behind it is the program's to free
         if type(loss) is float:
-            self._look(self.n, loss)
+            self._check(self.n, loss)
         if self.n % self._every == 0:
-            self._keep(loss)
+            self._sample(loss)
         if self.n == 0:
             self._first = self._kept[0][1]
         self._last = loss  # the last is read before the program can write over it
         self.n += 1
 
-    def _keep(self, loss: Any) -> None:
+    def _sample(self, loss: Any) -> None:
         self._kept.append((self.n, loss.clone() if hasattr(loss, "clone") else loss))  # the program may write over it
         if len(self._kept) >= MOST_POINTS:
             del self._kept[1::2]
             self._every *= 2
 
-    def _look(self, at: int, loss: float) -> None:
+    def _check(self, index: int, loss: float) -> None:
         self._read += 1
         if not abs(loss) < _INFINITE:
             self._bad += 1
             if self._first_bad is None:
-                self._first_bad = at, loss
+                self._first_bad = index, loss
 
     def summary(self) -> dict[str, Any] | None:
         """``first``, ``last``, ``n``, ``not_finite``, ``curve``; None if no loss was given, or none that is a number.
@@ -100,7 +100,7 @@ class Losses:
             plain = number(kept)
             if plain is not None:
                 if type(kept) is not float:
-                    self._look(at, float(plain))
+                    self._check(at, float(plain))
                 curve.append((at, float(plain) if abs(plain) < _INFINITE else None))
         bad = None
         if self._first_bad is not None:
@@ -152,17 +152,17 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     ov.when_given(lambda given: given.subscribe(losses.on_event))
     no_steps = ov.argparser.value(ov.options, "--no-steps")
 
-    def begin(torch: Any) -> None:
+    def start(torch: Any) -> None:
         listened = ov.may_be_listened_to
         if listened or not no_steps:
             from voirkit_instruments.steps.record_values import values_of
 
-            values_of(ov).begin(torch, losses.seen, listened)
+            values_of(ov).start(torch, losses.seen, listened)
 
     if no_steps and ov.may_be_listened_to:
         from voirkit_instruments.steps.events import LOSS, StepEvents
 
         ov.shared(StepEvents).subscribe(LOSS)  # the steps instrument is to watch torch all the same
-    when_imported("torch", begin)
+    when_imported("torch", start)
     yield ov.phases.finalize
     ov.summary["loss"] = losses.summary()

@@ -144,12 +144,12 @@ def around_step(recording: Recording) -> tuple[Any, Any]:
             args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which, **_settings(optimizer)})
         return step, args
 
-    def look() -> None:
+    def find_device() -> None:
         recording.look_for_device()
 
     cuda = recording.torch.cuda
     known_as = cuda if isinstance(getattr(cuda, "_initialized", None), bool) else None
-    return recording.hot.enter(IN_STEP), recording.hot.leave_step(describe, look, known_as)
+    return recording.hot.enter(IN_STEP), recording.hot.leave_step(describe, find_device, known_as)
 
 
 def around_zero_grad(recording: Recording) -> tuple[Any, Any]:

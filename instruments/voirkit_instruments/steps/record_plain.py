@@ -130,12 +130,12 @@ class HotPath:
 
         return leave
 
-    def leave_step(self, describe: Describe, look: Callable[[], None], cuda: Any = None) -> Leave:
+    def leave_step(self, describe: Describe, find_device: Callable[[], None], cuda: Any = None) -> Leave:
         """After an optimizer's step.
 
         Args:
             describe: Tells, of an optimizer, the name and arguments.
-            look: Called where no device is used yet.
+            find_device: Called where no device is used yet.
             cuda: torch's module, whose ``_initialized`` tells whether there is anything to look at; None: look each time.
         """
         here, span, failed = self.here, self._span, self._failed
@@ -151,7 +151,7 @@ class HotPath:
                 name, args = describe(optimizer)
                 if self.device is None:
                     if cuda is None or cuda._initialized:
-                        look()
+                        find_device()
                 else:
                     self.device.end(name, args)
             except Exception as exc:

@@ -91,7 +91,7 @@ class TrainingValues:
         self._is_off = False  # it has failed, or this is a forked child
         _every.add(self)
 
-    def begin(self, torch: ModuleType, losses: Losses, listened: bool) -> None:
+    def start(self, torch: ModuleType, losses: Losses, listened: bool) -> None:
         """torch has been imported, and the steps instrument has not changed it yet.
 
         Args:
@@ -112,7 +112,7 @@ class TrainingValues:
         events.subscribe(LOSS, before=self._guarded(self._before_backward))
         events.subscribe(OPTIMIZER_STEP, after=self._guarded(self._stepped))
         events.subscribe(LOADER_ITERATED, before=self._guarded(self._iterated))
-        events.subscribe(BATCH_REQUESTED, before=self._guarded(self._asked), after=self._guarded(self._arrived))
+        events.subscribe(BATCH_REQUESTED, before=self._guarded(self._batch_requested), after=self._guarded(self._arrived))
         events.subscribe(FORWARD, before=self._guarded(self._called))
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
@@ -182,7 +182,7 @@ class TrainingValues:
         if self._is_new(loader):
             self._offer({"loader": loader})
 
-    def _asked(self, iterator: Any) -> None:
+    def _batch_requested(self, iterator: Any) -> None:
         loop = self._loop
         loop.asked_ns = now()
         if loop.iterator is not None and loop.has_trained:

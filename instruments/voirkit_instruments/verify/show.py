@@ -64,16 +64,16 @@ def _table(rows: list[tuple[str, str, str]], terminal: TerminalStyle) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _without_probes(found: dict[str, Any]) -> list[str]:
+def _without_probes(readings: dict[str, Any]) -> list[str]:
     """What voirkit has read of torch itself, and what only a probe can tell."""
-    known = [_known(name, value) for name, value in found.items() if value is not None]
+    known = [_reading_text(name, value) for name, value in readings.items() if value is not None]
     if not known:
         return ["  Without a probe nothing is known: no training step of torch was seen."]
-    unknown = [name for name, value in found.items() if value is None]
+    unknown = [name for name, value in readings.items() if value is None]
     return [f"  Known without a probe: {', '.join(known)}.", *([f"  Only a probe tells: {', '.join(unknown)}."] if unknown else [])]
 
 
-def _known(name: str, value: Any) -> str:
+def _reading_text(name: str, value: Any) -> str:
     if name in ("model", "use_cuda"):
         return f"{name} {value}"
     if name.endswith("_rate"):
