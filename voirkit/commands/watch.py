@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     run = LiveRun(path)
     try:
         if options.once or not _is_terminal():
-            _print(_look(run), *_paper())
+            _print(_update(run), *_paper())
         else:
             _watch(run)
     except BrokenPipeError:  # `voirkit watch | head`
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _look(run: LiveRun) -> Picture:
+def _update(run: LiveRun) -> Picture:
     try:
         return run.update()
     except OSError as exc:
@@ -53,22 +53,22 @@ def _watch(run: LiveRun) -> None:
     from voirkit.live.terminal import BottomRows, Keys
 
     rows = BottomRows(sys.stdout.fileno(), sys.stdout.encoding or "ascii")
-    look = _look_of(color=True)
+    style = _terminal_style(color=True)
     picture = None
     try:
         with Keys(sys.stdin.fileno(), is_shared=False) as keys:
             while True:
-                picture = _look(run)
-                if picture.is_over or not _show(rows, watch_frame(picture, rows.size(), look), keys):
+                picture = _update(run)
+                if picture.is_over or not _show(rows, watch_frame(picture, rows.size(), style), keys):
                     break
     finally:
         rows.close()
     if picture is not None:
-        _leave(rows, picture, look)
+        _leave(rows, picture, style)
 
 
 def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
-    """Draw until it is time to look again; False if the user has had enough."""
+    """Draw until the next update is due; False if the user has pressed q."""
     until = time.monotonic() + 1 / PER_S
     rows.draw(lines)
     while (left := until - time.monotonic()) > 0:
@@ -77,17 +77,17 @@ def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
     return True
 
 
-def _leave(rows: BottomRows, picture: Picture, look: TerminalStyle) -> None:
+def _leave(rows: BottomRows, picture: Picture, style: TerminalStyle) -> None:
     """The last picture stays, as ordinary output."""
     from voirkit.live.frame import watch_frame
 
-    rows.leave(watch_frame(picture, (rows.size()[0], 1000), look))
+    rows.leave(watch_frame(picture, (rows.size()[0], 1000), style))
 
 
-def _print(picture: Picture, columns: int, look: TerminalStyle) -> None:
+def _print(picture: Picture, columns: int, style: TerminalStyle) -> None:
     from voirkit.live.frame import watch_frame
 
-    for line in watch_frame(picture, (columns + 1, 1000), look):
+    for line in watch_frame(picture, (columns + 1, 1000), style):
         print(line)
     sys.stdout.flush()
 
@@ -100,10 +100,10 @@ def _paper() -> tuple[int, TerminalStyle]:
     """How wide, and of what, a frame is that is printed once."""
     import shutil
 
-    return shutil.get_terminal_size((100, 0)).columns, _look_of(color=False)
+    return shutil.get_terminal_size((100, 0)).columns, _terminal_style(color=False)
 
 
-def _look_of(color: bool) -> TerminalStyle:
+def _terminal_style(color: bool) -> TerminalStyle:
     from voirkit.report.cells import TerminalStyle, can_show
 
     return TerminalStyle(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
