@@ -297,6 +297,9 @@ def test_without_a_flag_nothing_is_measured_and_given_is_not_touched() -> None:
 
 
 class FakeParser:
+    def group(self, title: str) -> FakeParser:
+        return self
+
     def __init__(self) -> None:
         self.flags: list[str] = []
 
