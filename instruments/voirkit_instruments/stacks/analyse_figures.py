@@ -87,9 +87,9 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shares(counted: Counter[str], of: int) -> dict[str, float]:
+def _shares(counts: Counter[str], total: int) -> dict[str, float]:
     """Those that were seen most often."""
-    return {name: n / of for name, n in counted.most_common(_MOST)}
+    return {name: n / total for name, n in counts.most_common(_MOST)}
 
 
 def rows(counts: Sequence[Counts]) -> Iterator[tuple[int, tuple[str, str, str, int, int], list[Frame]]]:

@@ -133,7 +133,7 @@ class Stacks:
         if of_script is None:
             own = (_OWN.get((name.rpartition(".")[2], "/".join(file.rsplit("/", 2)[-2:]))) for name, file, _ in frames)
             return next((number for number in own if number), OWN)
-        of_script = [_shown(frame) for frame in _without_importing(of_script)]
+        of_script = [_kept_frame(frame) for frame in _without_importing(of_script)]
         stack = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in of_script)
         number = self.stacks.setdefault(stack, len(self.stacks))
         if number == len(self._by_number):
@@ -165,7 +165,7 @@ def _without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 @lru_cache(maxsize=100_000)
-def _shown(frame: Frame) -> Frame:
+def _kept_frame(frame: Frame) -> Frame:
     """A frame as it is kept: a line of the program's own functions alone."""
     if frame.is_unnamed:
         return Frame(UNNAMED, frame.file)

@@ -149,7 +149,7 @@ class StackCounts:
         self.clocks: list[Clock] = []
 
     def add_chunk(
-        self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, until_ns: int | None, seen: Mapping[int, int]
+        self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, until_ns: int | None, last_seen: Mapping[int, int]
     ) -> None:
         """Count what one file of py-spy's holds.
 
@@ -159,7 +159,7 @@ class StackCounts:
             began_ns: When py-spy was started; its clock begins from here to ``ready_ns``.
             ready_ns: When it printed that it samples.
             until_ns: Until then the process executed what py-spy looked at; None if it always did.
-            seen: By thread, when it existed last.
+            last_seen: By thread, when it existed last.
         """
         until_us = max((run[1] for thread in threads for run in thread.runs), default=0)
         spans = self._recorded.between(began_ns, ready_ns + until_us * 1000)[PHASE]
@@ -170,11 +170,11 @@ class StackCounts:
         clock = find_clock(runs.get(leading or 0), spans.get((pid, leading or 0)), self._recorded.names, self._stacks, began_ns, ready_ns)
         if pid == self._pid:
             self.clocks.append(clock)
-        last = max(seen.values(), default=0)
+        last = max(last_seen.values(), default=0)
         if until_ns is not None:
             until_us = max((until_ns - clock.zero_ns) // 1000, 0)
         for thread in threads:
-            existed = seen.get(thread.tid, last)
+            existed = last_seen.get(thread.tid, last)
             # To the end of the file a thread that has ended keeps its last stack.
             gone_us = min((existed - clock.zero_ns) // 1000 if existed < last else until_us, until_us)
             own = [(begin, min(end, max(gone_us, begin + 1)), stack) for begin, end, stack in thread.runs if begin <= until_us]

@@ -51,7 +51,7 @@ class Chunk:
         self.out = self.spy.stdout.fileno()
         os.set_blocking(self.out, False)
 
-    def look(self) -> None:
+    def check_image(self) -> None:
         """Have it end if the process executes something else by now."""
         now, image = time.perf_counter_ns(), _image(self.pid)
         if image == self.image:
@@ -111,25 +111,25 @@ class Tree:
     def run(self) -> None:
         """Until the process ends, or ``interrupt``."""
         while not self._over and self._written <= self._most_bytes:
-            there = self._look()
+            there = self._list_processes()
             if self._pid not in there or self._failed.get(self._pid, 0) >= (_FAILED if self._told else 1):
                 break
             for pid in there:
                 if pid in self._running:
-                    self._running[pid].look()
+                    self._running[pid].check_image()
                 elif self._failed.get(pid, 0) < _FAILED:
-                    self._begin(pid)
+                    self._start_chunk(pid)
             self._wait(_LOOK_S)
         if self._written > self._most_bytes:
             print("what it writes has reached --trace-limit", flush=True)
         for chunk in self._running.values():
-            chunk.look()
+            chunk.check_image()
             chunk.spy.send_signal(signal.SIGINT)
         while self._running:
-            self._look()
+            self._list_processes()
             self._wait(_LOOK_S)
 
-    def _begin(self, pid: int) -> None:
+    def _start_chunk(self, pid: int) -> None:
         self._running[pid] = Chunk(self._command, f"{self._stem}.{self._number}.spy", pid)
         self._number += 1
 
@@ -165,7 +165,7 @@ class Tree:
         if not there and chunk.pid == self._pid:
             print("\n".join(chunk.lines()), flush=True)
 
-    def _look(self) -> list[int]:
+    def _list_processes(self) -> list[int]:
         """The processes that are there. Notes when each thread was there last."""
         now, left, found = time.perf_counter_ns(), [self._pid], []
         while left:

@@ -99,7 +99,7 @@ class Tracer:
             except CannotAttach as exc:
                 self._warn_of(name, exc)
         if self._tracing is not None:
-            self._begin(self._tracing)
+            self._start_tracing(self._tracing)
             return
         why_not = record_counters.why_not()
         if why_not is None and self._tool in (None, "counters"):
@@ -131,7 +131,7 @@ class Tracer:
         who = "--syscalls needs strace or root. " if name == "strace" and os.geteuid() and "installed" in what else f"--syscalls: {name}: "
         self._warn(refusal(who, exc, then))
 
-    def _begin(self, tracing: Attached) -> None:
+    def _start_tracing(self, tracing: Attached) -> None:
         self._record.update(
             tool=tracing.tool, log=os.path.basename(tracing.log), trusted=dict(tracing.trusted), tracer_pid=tracing.process.pid,
             threads=_threads(), files=_files(), began_ns=recorder.now(), traced_call_s=_call_s(),

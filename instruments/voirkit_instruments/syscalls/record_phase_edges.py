@@ -36,15 +36,15 @@ reported: set[str] = set()  # phases whose edges another instrument reports; and
 before_fetch: list[Edge] = [do_nothing]  # called when a batch is about to be fetched
 
 
-def listen(begin: Callable[[str], Edge], end: Callable[[str], Edge]) -> None:
+def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
     """Report the edges of phases from now on.
 
     Args:
-        begin: Makes, of a phase's name, what is called at its beginning.
-        end: The same for its end.
+        make_entry: Makes, of a phase's name, what is called at its beginning.
+        make_exit: The same for its end.
     """
     for phase, edge in _edges.items():
-        edge[:] = begin(phase), end(phase)
+        edge[:] = make_entry(phase), make_exit(phase)
 
 
 def report_to_tracer() -> None:

@@ -72,34 +72,34 @@ class Instance:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def at(self, *names: str) -> str:
+    def file(self, *names: str) -> str:
         """The path of a file of it."""
         return os.path.join(self.path, *names)
 
-    def begin(self, pid: int, numbers: tuple[str, ...]) -> None:
+    def start(self, pid: int, numbers: tuple[str, ...]) -> None:
         """Trace a process, all calls or those of some numbers."""
-        write(self.at("tracing_on"), "0")
-        write(self.at("buffer_size_kb"), str(min(KB_EACH, KB_ALL // (os.cpu_count() or 1))))
-        write(self.at("trace_clock"), "mono")  # the clock of the run's own records
-        write(self.at("options", "overwrite"), "0")
-        write(self.at("options", "event-fork"), "1")
-        file = os.open(self.at("set_event_pid"), os.O_WRONLY)  # not truncated: each write adds one
+        write(self.file("tracing_on"), "0")
+        write(self.file("buffer_size_kb"), str(min(KB_EACH, KB_ALL // (os.cpu_count() or 1))))
+        write(self.file("trace_clock"), "mono")  # the clock of the run's own records
+        write(self.file("options", "overwrite"), "0")
+        write(self.file("options", "event-fork"), "1")
+        file = os.open(self.file("set_event_pid"), os.O_WRONLY)  # not truncated: each write adds one
         for number in dict.fromkeys([str(pid), *threads(pid), *threads(pid)]):
             os.write(file, f"{number}\n".encode())
         os.close(file)
         if numbers:
             chosen = "||".join(f"id=={number}" for number in numbers)
             for event in EVENTS[:2]:
-                write(self.at("events", event, "filter"), chosen)
+                write(self.file("events", event, "filter"), chosen)
         for event in EVENTS:
-            write(self.at("events", event, "enable"), "1")
-        write(self.at("tracing_on"), "1")
+            write(self.file("events", event, "enable"), "1")
+        write(self.file("tracing_on"), "1")
 
     def layout(self) -> dict[int, Any]:
         """By number of the event its name, and of its fields where they are and how long."""
         found = {}
         for event in EVENTS:
-            text = read(self.at("events", event, "format"))
+            text = read(self.file("events", event, "format"))
             number = int(re.findall(r"^ID: (\d+)", text, re.M)[0])
             fields = re.findall(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);", text)
             found[number] = {"event": event.partition("/")[2], "fields": {name: [int(at), int(size)] for name, at, size in fields}}
@@ -108,17 +108,17 @@ class Instance:
     def lost(self) -> int:
         """Events for which there was no room."""
         n = 0
-        for cpu in os.listdir(self.at("per_cpu")):
-            for name, count in re.findall(r"^(.+): (\d+)$", read(self.at("per_cpu", cpu, "stats")), re.M):
+        for cpu in os.listdir(self.file("per_cpu")):
+            for name, count in re.findall(r"^(.+): (\d+)$", read(self.file("per_cpu", cpu, "stats")), re.M):
                 n += int(count) if name in ("overrun", "commit overrun", "dropped events") else 0
         return n
 
     def remove(self) -> None:
         """Leave nothing behind."""
         try:
-            write(self.at("tracing_on"), "0")
+            write(self.file("tracing_on"), "0")
             for event in EVENTS:
-                write(self.at("events", event, "enable"), "0")
+                write(self.file("events", event, "enable"), "0")
         except FileNotFoundError:
             pass  # another run has removed it meanwhile
         for _ in range(100):
@@ -171,14 +171,14 @@ class Copy:
 
 def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None:
     """Copy what is traced until the end, or until it is too much."""
-    sized = instance.at("buffer_subbuf_size_kb")  # since Linux 6.8
+    sized = instance.file("buffer_subbuf_size_kb")  # since Linux 6.8
     page = int(read(sized)) * 1024 if os.path.exists(sized) else os.sysconf("SC_PAGE_SIZE")
-    cpus = sorted(int(name[3:]) for name in os.listdir(instance.at("per_cpu")))
-    copies = [Copy(instance.at("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page) for cpu in cpus]
+    cpus = sorted(int(name[3:]) for name in os.listdir(instance.file("per_cpu")))
+    copies = [Copy(instance.file("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page) for cpu in cpus]
     copied, full = 0, False
-    known = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": 0, "full": False, "machine": os.uname().machine,
+    layout = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": 0, "full": False, "machine": os.uname().machine,
              "byteorder": sys.byteorder}  # fmt: skip
-    tell(stem, known)
+    write_layout(stem, layout)
     print("ready", flush=True)
     try:
         new = 0
@@ -189,18 +189,18 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
             for copy in copies:
                 copy.flush()
     finally:
-        write(instance.at("tracing_on"), "0")
+        write(instance.file("tracing_on"), "0")
         for copy in copies:
             copied += copy.all()
             copy.close()
-    tell(stem, {**known, "lost": instance.lost(), "full": full})
+    write_layout(stem, {**layout, "lost": instance.lost(), "full": full})
     if full:
         print(f"limit: {copied} bytes", flush=True)
 
 
-def tell(stem: str, known: dict[str, Any]) -> None:
+def write_layout(stem: str, layout: dict[str, Any]) -> None:
     """Write down what is known of the files."""
-    write(f"{stem}.ring.json.tmp", json.dumps(known))
+    write(f"{stem}.ring.json.tmp", json.dumps(layout))
     os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
 
 
@@ -220,7 +220,7 @@ def main(tracefs: str, pid: str, stem: str, most: str, *numbers: str) -> None:
     instance = Instance(os.path.join(tracefs, "instances", name))
     os.mkdir(instance.path)
     try:
-        instance.begin(int(pid), numbers)
+        instance.start(int(pid), numbers)
         trace(instance, stem, int(most), ended)
     finally:
         instance.remove()
