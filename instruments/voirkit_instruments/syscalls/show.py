@@ -63,6 +63,8 @@ def sections(part: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
 
 def _blocks(part: Document) -> Iterator[Block]:
     rows = _rows(part)
+    trusted = "; ".join(f"{column}: {word}" for column, word in (part.get("trusted") or {}).items())
+    yield OnPage([Text(trusted, mood="note")] if trusted else [])
     yield from _notes([*_headlines(part), *doubts(part)])
     if rows:
         table = _table(rows, part)
