@@ -14,14 +14,21 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks acceptance check clean
+.PHONY: demo test test-programs test-all test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
+# Elsewhere than in these: what takes minutes, or needs environments or devices of its own.
+APART := not slow and not readers and not frameworks and not gpu
 test: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not readers and not frameworks and not gpu"
+	$(PY) -m pytest -n 2 --dist worksteal -m "(contract or not programs) and $(APART)"
+
+test-programs: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal -m "programs and not contract and $(APART)"
+
+test-all: test test-programs test-slow test-readers test-frameworks
 
 # What measures has the machine for itself, what only takes long shares it.
 ALONE := tests/instruments/test_loader_sweep.py
@@ -82,7 +89,7 @@ benchmarks: $(STAMP)
 acceptance: $(STAMP)
 	bash tests/acceptance.sh
 
-check: lint types test test-slow test-readers test-frameworks docs acceptance
+check: lint types test-all docs acceptance
 
 clean:
 	rm -rf .cache voirkit-runs build dist
