@@ -12,7 +12,6 @@ from _thread import get_ident  # threading is imported where the program imports
 
 from voirkit.imports import when_imported
 from voirkit.processes import inherit
-from voirkit_instruments.steps import STEPS as instrument_steps  # noqa: F401  # for installs from before it was declared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

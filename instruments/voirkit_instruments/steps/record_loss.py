@@ -8,7 +8,6 @@ Keeps no graph alive and never waits for a device while the script runs: what li
 from __future__ import annotations
 
 from voirkit.imports import when_imported
-from voirkit_instruments.steps import LOSS as instrument_loss  # noqa: F401  # for installs from before it was declared
 from voirkit_instruments.values import may_be_read, number
 
 TYPE_CHECKING = False
