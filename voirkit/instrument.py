@@ -101,6 +101,8 @@ class Instrument:
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
+        summarised_from: Kinds of records, and folders of the run directory with a slash behind (``"flame/"``). ``summarise`` is loaded and
+            called only for a run that has one of them; without any it is for each run.
         sections: ``(part, summary) -> Iterable[Section]``: what every report shows of it (``voirkit.report.sections``), where its part is
             not null; ``part`` is the first of its keys.
         difference: ``(first, second, names) -> (document, lines)``: where two opened runs begin to do different things, for
@@ -119,7 +121,7 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        sections: str = "", difference: str = "", rules: str = "",
+        summarised_from: Sequence[str] = (), sections: str = "", difference: str = "", rules: str = "",
         evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
         priority: int = 0, always: bool = False,
@@ -128,7 +130,7 @@ class Instrument:
         self.options, self.record, self.group, self.priority = options, record, group, priority
         self.always = always or not options
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
-        self.leads = leads
+        self.summarised_from, self.leads = summarised_from, leads
         self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 

@@ -26,6 +26,9 @@ class Run:
     def __init__(self, *rows: tuple[int, int, str, int, int, int]) -> None:
         self.rows, self.manifest = rows, {"rank": 0, "pid": 1}
 
+    def segments(self) -> None:
+        return None
+
     def connection(self) -> Run:
         return self
 

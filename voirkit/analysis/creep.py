@@ -18,6 +18,8 @@ _PARTS = 8
 
 def memory_creep(run: Run) -> dict[str, Any] | None:
     """An alert if the first rank's memory creeps; None without samples of it (``--monitor``)."""
+    if not run.recorded("counter"):
+        return None
     query = (
         "SELECT start_ns, number FROM spans WHERE kind = 'counter' AND category = 'monitor' AND name = 'rss' AND rank = 0 ORDER BY start_ns"
     )

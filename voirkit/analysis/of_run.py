@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.joined import joined
+from voirkit.analysis.nesting import distinct
 from voirkit.analysis.phase_records import DEVICE, KIND, Records
 from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.step_phases import PHASES
-from voirkit.runs.tables.parquet import file, quoted
+from voirkit.runs.trace_files import layout
+from voirkit.trace.pieces import of_stem
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
+    from voirkit.runs.segments import SegmentRecords
 
 FOLDER = "steps"
 _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
@@ -27,17 +30,33 @@ _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
 def of_run(run: Run) -> list[Rank]:
     """What each rank of a run did, and each process that trained for itself; empty if nothing of it is known.
 
-    The rollups are used that are there: they hold the same figures at a thousandth of the size.
+    The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of what has been compacted one is made.
     """
     rolled = _rolled_up(run)
     seen = {process for rank in rolled for process in rank.processes}
-    found = run.connection().execute(f"SELECT DISTINCT rank, host, pid FROM spans WHERE kind = {quoted(KIND)}").fetchall()
-    old = {rank.rank for rank in rolled if not rank.processes}  # a rollup that does not say whose: it is of all that the rank had
+    found = run.recorded(KIND)
+    old = {rank.rank for rank in rolled if not rank.processes}  # a roll-up that does not say whose: it is of all that the rank had
     seen |= {(host, pid) for rank, host, pid in found if rank in old}
     if all((host, pid) in seen for _, host, pid in found):
         return joined(rolled)
-    device = records(run, DEVICE) if _uses_device(run) else None
-    return joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen)])
+    device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
+    whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen)])
+    if run.segments() is None and not run.is_live:
+        _roll_up_new(run, whole, seen)
+    return whole
+
+
+def _roll_up_new(run: Run, ranks: Sequence[Rank], known: Collection[tuple[str, int]]) -> None:
+    """Write the roll-ups of ranks all of whose records have been compacted, where that is possible."""
+    import duckdb
+
+    living = {(host, pid) for host, _, pid in (of_stem(own.stem) for own in layout(run.path).segments)}
+    for rank in ranks:
+        if not set(rank.processes) <= set(known) and living.isdisjoint(rank.processes):
+            try:
+                roll_up(run, rank)
+            except (OSError, duckdb.Error):
+                return  # the folder cannot be written to
 
 
 def _uses_device(run: Run) -> bool:
@@ -48,10 +67,47 @@ def _uses_device(run: Run) -> bool:
 
 def records(run: Run, kind: str = KIND) -> Records:
     """The phases that a run's trace holds, or what they did on GPUs."""
+    segments = run.segments()
+    columns = _tables(run, kind) if segments is None else _arrays(segments, kind)
+    sizes = {(one.rank, one.host, one.pid): one.world_size for one in run.processes()}
+    known = run.manifest.get("world_size", 1)
+    columns["arguments"] = [json.loads(text) for text in columns["arguments"]]
+    return Records(**columns, world_sizes=[max(known, sizes.get(process, 0)) for process in columns["processes"]])
+
+
+# Beside the phases, the script's annotations of evaluation, under another category: loops over loaders have their names too.
+_ANNOTATED, _ANNOTATIONS = "annotated", ("evaluate", "test")
+
+
+def _arrays(segments: SegmentRecords, kind: str) -> dict[str, Any]:
+    """The fields of ``Records`` from segments, as ``_tables`` gives them."""
+    chosen: dict[int, tuple[str, str]] = {}
+    for i, name in enumerate(segments.names):
+        if name.kind == kind and kind != "span":
+            chosen[i] = (name.category, name.name)
+        elif name.kind == "span" and name.category == "pipeline" and name.name in _ANNOTATIONS and kind == KIND:
+            chosen[i] = (_ANNOTATED, name.name)
+    found = segments.of_names(chosen)
+    codes, owners = segments.columns["name"][found], segments.columns["process"][found]
+    names = sorted({chosen[code] for code in distinct(codes)})
+    processes = sorted({segments.owners[i] for i in distinct(owners)})
+    name_of = np.array([names.index(chosen[i]) if chosen.get(i) in names else -1 for i in range(len(segments.names))], np.int64)
+    process_of = np.array([processes.index(owner) if owner in processes else -1 for owner in segments.owners], np.int64)
+    arguments, args = segments.arguments(found)
+    return {
+        **{key: segments.columns[key][found] for key in ("start_ns", "duration_ns", "tid")},
+        "name": name_of[codes], "args": args, "value": segments.values(found), "process": process_of[owners],
+        "names": names, "arguments": arguments, "processes": processes,
+    }  # fmt: skip
+
+
+def _tables(run: Run, kind: str) -> dict[str, Any]:
+    """The fields of ``Records`` from tables."""
+    from voirkit.runs.tables.parquet import quoted
+
     connection = run.connection()
-    # Beside the phases, the script's annotations of evaluation, under another category: loops over loaders have their names too.
-    annotations = "kind = 'span' AND category = 'pipeline' AND name IN ('evaluate', 'test')" if kind == KIND else "false"
-    category = "CASE WHEN kind = 'span' THEN 'annotated' ELSE category END AS category"
+    annotations = f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}" if kind == KIND else "false"
+    category = f"CASE WHEN kind = 'span' THEN '{_ANNOTATED}' ELSE category END AS category"
     connection.execute(
         f"CREATE OR REPLACE TEMP VIEW phases AS SELECT * REPLACE ({category}) FROM spans WHERE kind = {quoted(kind)} OR ({annotations})"
     )
@@ -69,10 +125,7 @@ def records(run: Run, kind: str = KIND) -> Records:
         "JOIN known_processes p ON p.rank = s.rank AND p.host = s.host AND p.pid = s.pid"
     ).fetchnumpy()
     plain = {key: np.asarray(values) for key, values in columns.items()}
-    sizes = {(one.rank, one.host, one.pid): one.world_size for one in run.processes()}
-    known = run.manifest.get("world_size", 1)
-    world_sizes = [max(known, sizes.get(process, 0)) for process in processes]
-    return Records(**plain, names=names, arguments=[json.loads(text) for text in arguments], processes=processes, world_sizes=world_sizes)
+    return {**plain, "names": names, "arguments": arguments, "processes": processes}
 
 
 def numbered(**columns: Sequence[Any]) -> dict[str, Any]:
@@ -103,6 +156,8 @@ def roll_up(run: Run, rank: Rank) -> str:
     Raises:
         OSError, duckdb.Error: It can not be written.
     """
+    from voirkit.runs.tables.parquet import file, quoted
+
     folder = os.path.join(run.path, FOLDER)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet")
@@ -126,20 +181,22 @@ def roll_up(run: Run, rank: Rank) -> str:
     task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
     chosen = f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns"
     options = f"FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {{voirkit: {quoted(facts)}}}"
-    connection.execute(f"COPY (SELECT {chosen} FROM rollup) TO {file(path + '.tmp')} ({options})").fetchall()
+    draft = f"{path}.{os.getpid()}.tmp"  # two readers may make it at once
+    connection.execute(f"COPY (SELECT {chosen} FROM rollup) TO {file(draft)} ({options})").fetchall()
     connection.unregister("rollup")
-    os.replace(path + ".tmp", path)
+    os.replace(draft, path)
     return path
 
 
 def _rolled_up(run: Run) -> list[Rank]:
+    folder = os.path.join(run.path, FOLDER)
+    names = [name for name in sorted(os.listdir(folder)) if name.endswith(".parquet")] if os.path.isdir(folder) else []
+    if not names:
+        return []
     import duckdb
 
-    folder = os.path.join(run.path, FOLDER)
     found = []
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if not name.endswith(".parquet"):
-            continue
+    for name in names:
         path = os.path.join(folder, name)
         try:
             found.append(_read(run, path))
@@ -149,6 +206,8 @@ def _rolled_up(run: Run) -> list[Rank]:
 
 
 def _read(run: Run, path: str) -> Rank:
+    from voirkit.runs.tables.parquet import file, quoted
+
     connection = run.connection()
     (text,) = connection.execute(f"SELECT value FROM parquet_kv_metadata({file(path)}) WHERE key = 'voirkit'").fetchone() or (b"{}",)
     known = json.loads(bytes(text))

@@ -12,7 +12,7 @@ from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
 from voirkit.analysis.handed import handed
 from voirkit.analysis.joined import joined
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import Array, distinct, outer_first
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.steps import (
     BACKWARD,
@@ -93,7 +93,7 @@ def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], t
     if process not in device.processes:
         return None
     own = np.flatnonzero((device.process == list(device.processes).index(process)) & (device.tid == tid))
-    own = own[np.lexsort((-device.duration_ns[own], device.start_ns[own]))]
+    own = own[outer_first(device.start_ns[own], device.duration_ns[own])]
     return on_device(host, _timeline(device, own), train)
 
 
@@ -110,7 +110,7 @@ def training_thread(records: Records, process: int) -> Array | None:
         if len(threads):
             own = own[records.tid[own] == threads[np.argmax(counts)]]
             break
-    return own[np.lexsort((-records.duration_ns[own], records.start_ns[own]))]
+    return own[outer_first(records.start_ns[own], records.duration_ns[own])]
 
 
 def meanings(names: Sequence[tuple[str, str]]) -> Array:
@@ -172,9 +172,7 @@ def _annotated(records: Records, chosen: Array) -> list[tuple[int, int]]:
 
 def _lengths(records: Records, chosen: Array) -> dict[int, int]:
     """By loader, how many batches an epoch has."""
-    described = [
-        arguments for arguments in (records.arguments[i] for i in np.unique(records.args[chosen]).tolist()) if "length" in arguments
-    ]
+    described = [arguments for arguments in (records.arguments[i] for i in distinct(records.args[chosen])) if "length" in arguments]
     return {
         _number(about, "loader"): about["length"] for about in described if type(about["length"]) is int and about.get("loader") is not None
     }
@@ -190,12 +188,13 @@ def _modes(records: Records, chosen: Array) -> list[tuple[int, bool]]:
 def _requests(records: Records, chosen: Array) -> Iterator[Request]:
     kinds = {i: _REQUESTS[name] for i, name in enumerate(records.names) if name in _REQUESTS}
     asked = chosen[np.isin(records.name[chosen], list(kinds))]
+    askers = [(arguments.get("episode", 0), _number(arguments, "loader")) for arguments in records.arguments]
     columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
+    fetch, left = Kind.FETCH, Kind.LEFT  # looking a member up takes longer than all the rest of a line
     for name, start, duration, value, args in zip(*(c[asked].tolist() for c in columns), strict=True):
-        arguments, kind = records.arguments[args], kinds[name]
-        items = value if kind is Kind.FETCH and value >= 0 else None
-        begin = start + duration if kind is Kind.LEFT else start
-        yield Request(kind, begin, start + duration, arguments.get("episode", 0), _number(arguments, "loader"), items)
+        kind, end = kinds[name], start + duration
+        episode, loader = askers[args]
+        yield Request(kind, end if kind is left else start, end, episode, loader, value if kind is fetch and value >= 0 else None)
 
 
 def _number(arguments: Mapping[str, Any], key: str) -> int:
@@ -235,7 +234,7 @@ def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[s
     waited = np.bincount(np.maximum(numbers, 0), weights=records.duration_ns[waits])
     loaders = [int(n) for n in np.argsort(-waited, kind="stable") if n in set(numbers.tolist())]
     firsts = first_batches(records, waits, trained)
-    for i in np.unique(records.args[waits]).tolist():
+    for i in distinct(records.args[waits]):
         arguments = records.arguments[i]
         if arguments.get("loader") == loaders[0] and "workers" in arguments:
             return {**{key: arguments.get(key) for key in _OF_LOADER}, "loaders": loaders, "first_batches": firsts}

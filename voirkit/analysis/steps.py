@@ -187,7 +187,7 @@ def _steps_of(timeline: Timeline) -> Steps:
     turn_of = _owners(made, timeline.start_ns)
     n = len(made.turns)
     trains = _trained(made, work)
-    calls = _episodes_with(made.turns, turn_of, timeline.meaning == FORWARD)
+    calls = _episodes_with(made, turn_of, timeline.meaning == FORWARD)
     own = _by_turn(timeline, turn_of, n)
     time = _time(made, n)
     training = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in trains]
@@ -255,7 +255,7 @@ def _work(timeline: Timeline) -> Work:
 
 def _trained(made: Cut, work: Work) -> frozenset[int]:
     """The episodes in which something is trained."""
-    return frozenset(_episodes_with(made.turns, _owners(made, work.start_ns), (work.kind & Work.TRAINS) != 0))
+    return frozenset(_episodes_with(made, _owners(made, work.start_ns), (work.kind & Work.TRAINS) != 0))
 
 
 def _owners(made: Cut, at_ns: Array) -> Array:
@@ -266,8 +266,8 @@ def _owners(made: Cut, at_ns: Array) -> Array:
     return np.where(piece < 0, OUTSIDE, np.asarray(made.owners)[piece])
 
 
-def _episodes_with(turns: Sequence[Turn], turn_of: Array, chosen: Array) -> set[int]:
-    return {turns[i].episode for i in np.unique(turn_of[chosen]) if i != OUTSIDE}
+def _episodes_with(made: Cut, turn_of: Array, chosen: Array) -> set[int]:
+    return set(made.episodes[turn_of[chosen & (turn_of != OUTSIDE)]].tolist())
 
 
 def _by_turn(timeline: Timeline, turn_of: Array, n: int) -> Array:
@@ -303,5 +303,5 @@ def _completed(start: Array, time: Array, items: Array, own: Array) -> Table:
 
 def _items(turn: Turn, requests: Sequence[Request]) -> int:
     """Of the loop's own loader: one that is asked beside it (``zip``) brings other halves of the same items."""
-    known = [requests[i].items for i in turn.requests if requests[i].episode == turn.episode]
-    return known[0] if known and known[0] is not None else -1
+    items = next((requests[i].items for i in turn.requests if requests[i].episode == turn.episode), None)
+    return -1 if items is None else items

@@ -154,9 +154,16 @@ def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
 
 
 def _part(instrument: Instrument, runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an instrument adds to the summary; nothing where what the run itself wrote stands."""
+    """What an instrument adds to the summary; nothing where it has recorded nothing, or what the run itself wrote stands."""
+    if instrument.summarised_from and not any(_has(run, one) for run in runs for one in instrument.summarised_from):
+        return {}
     part = resolve(instrument.summarise)(runs, ranks, found)
     return {} if part is None else {key: part[key] for key in instrument.parts if key in part}
+
+
+def _has(run: Run, what: str) -> bool:
+    """Whether a run has records of a kind, or a folder."""
+    return os.path.isdir(os.path.join(run.path, what)) if what.endswith("/") else bool(run.recorded(what))
 
 
 def _own(run: Run, failures: PartFailures) -> dict[str, Any]:

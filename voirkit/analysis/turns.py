@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
 
 OUTSIDE = -1  # the turn of the time that belongs to none
 
@@ -23,6 +28,7 @@ class Kind(IntEnum):
 
 
 _LET_GO = (Kind.LEFT, Kind.TORN)
+_ITER, _FETCH, _END, _TORN = Kind.ITER, Kind.FETCH, Kind.END, Kind.TORN  # asking the enum takes longer than all the rest of a line
 
 
 @dataclass(slots=True)  # frozen, making one would take three times as long: two for each step
@@ -78,6 +84,11 @@ class Cut:
     edges: list[int]
     owners: list[int]
 
+    @cached_property
+    def episodes(self) -> Array:
+        """The episode of each turn; to be asked for when all are there."""
+        return np.array([turn.episode for turn in self.turns], dtype=np.int64)
+
 
 @dataclass
 class _Episode:
@@ -105,22 +116,22 @@ def cut(requests: Sequence[Request]) -> Cut:
     for i, request in enumerate(requests):
         episode = episodes[request.episode]
         if episode.companion:
-            if request.kind is Kind.FETCH and open_:
+            if request.kind is _FETCH and open_:
                 made.turns[open_[-1].turn].requests.append(i)
             continue
         if episode not in open_:
-            if request.kind >= Kind.END:
+            if request.kind >= _END:
                 continue  # it never gave a batch
             over = next((at for at, e in enumerate(open_) if e.loader == request.loader and e.last < i), len(open_))
             _abandon(open_, open_[over:], request.start_ns, made)
         elif request.kind not in _LET_GO:  # an iterator may be held until long after its loop
             _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, made)
-        if request.kind is Kind.ITER:
+        if request.kind is _ITER:
             if episode not in open_:
                 _begin(episode, request.start_ns, open_, made)
             continue
-        if request.kind >= Kind.END:
-            if request.kind is not Kind.TORN:
+        if request.kind >= _END:
+            if request.kind is not _TORN:
                 _close(episode, request.start_ns, made)
             open_.remove(episode)
             _own(made, request.start_ns, OUTSIDE)
@@ -142,31 +153,31 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
         episode = found.get(request.episode)
         if episode is None:
             episode = found[request.episode] = _Episode(request.episode, request.loader, request.start_ns)
-        if request.kind is Kind.FETCH:
+        if request.kind is _FETCH:
             episode.last = i
     ended: set[int] = set()
     open_: list[_Episode] = []
     for i, request in enumerate(requests):
-        if request.kind is Kind.ITER:
+        if request.kind is _ITER:
             continue  # iterators may be made in any order before the first is asked
         episode = found[request.episode]
         if request.kind in _LET_GO:
             if episode in open_:
                 open_.remove(episode)
             continue
-        if request.kind is Kind.END:
+        if request.kind is _END:
             ended.add(episode.number)
         if episode.companion:
             continue
         if episode not in open_:
-            if request.kind is Kind.FETCH:
+            if request.kind is _FETCH:
                 open_.append(episode)
             continue
         while open_[-1] is not episode:
             above = open_.pop()
             # Both go on, or the one that leads has come to its end first: they are asked by turns.
-            above.companion = above.last > i or (request.kind is Kind.END and above.number not in ended)
-        if request.kind is Kind.END:
+            above.companion = above.last > i or (request.kind is _END and above.number not in ended)
+        if request.kind is _END:
             open_.pop()
     return found
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.runs.opened import Run
-    from voirkit.runs.tables.trace_tables import Process
+    from voirkit.runs.processes import Process
 
 
 def main(argv: Sequence[str]) -> int:

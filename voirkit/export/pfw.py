@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.runs.opened import Extent, Run
+    from voirkit.runs.processes import Process
     from voirkit.runs.selection import Selection
-    from voirkit.runs.tables.trace_tables import Process
 
 NAME, SUFFIX, IS_TEXT = "pfw", "", True
 VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces

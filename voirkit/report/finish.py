@@ -1,8 +1,8 @@
-"""Completes the record of a run that has just ended: steps and verdict in ``summary.json``, the rollup, the trace put to rest.
+"""Completes the record of a run that has just ended: steps and verdict in ``summary.json``, from what lies in segments.
 
 A program of its own, so that the training process loads nothing for it:
 
-    python -m voirkit.report.finish RUN --rank R --pid PID [--draw COLUMNS [--colour] --shown RUN]
+    python -m voirkit.report.finish RUN --rank R --pid PID [--compact] [--draw COLUMNS [--colour] --shown RUN]
 """
 
 from __future__ import annotations
@@ -10,40 +10,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from voirkit.analysis.document import Rank
-from voirkit.analysis.of_run import of_run, roll_up
-from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.summary import summary_of
 from voirkit.runs.directory import SUMMARY, write_json
 from voirkit.runs.opened import Run
-from voirkit.runs.tables import compaction as at_rest
-from voirkit.trace.pieces import of_stem
 
 
-def finish(path: str, rank: int, pid: int) -> dict[str, Any]:
-    """Complete one rank's part of a run; rank 0 writes the summary. A run that nobody launched as ranks is completed whole.
+def finish(path: str, rank: int, pid: int, compact: bool = False) -> dict[str, Any]:
+    """Complete a run as far as one of its ranks can; rank 0 writes the summary.
 
     Args:
         path: The run directory.
         rank: Whose.
         pid: The process that has recorded it, which is about to end.
+        compact: Whether its trace is compacted and its steps are rolled up now, and not when somebody first reads them.
 
     Returns:
         The summary.
     """
-    with Run(path, ended=[pid]) as run:  # puts the trace to rest before it is read: it is written once
-        failures = PartFailures()
-        ranks: list[Rank] = PartFailures().attempt("steps", lambda: of_run(run), [])  # the summary says why
-        leads = run.manifest.get("world_size", 1) == 1  # the ranks that there are it has started itself
-        left: list[str] = failures.attempt("the trace", lambda: at_rest.settle(path, None if leads else rank, ended=[pid]).left, [])
-        living = {(host, other) for host, _, other in map(of_stem, left)}
-        for one in ranks:
-            if (leads or one.rank == rank) and living.isdisjoint(one.processes):
-                failures.attempt("the steps' own file, from which other reports are faster", partial(roll_up, run, one), "")
-        run.warnings += failures.lines()
+    with Run(path, ended=[pid], compacts=compact) as run:
         summary = summary_of(run)
         if rank == 0:
             write_json(os.path.join(path, SUMMARY), summary)
@@ -58,14 +44,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("RUN")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--compact", action="store_true")
     parser.add_argument("--draw", type=int, metavar="COLUMNS")
     parser.add_argument("--colour", action="store_true")
     parser.add_argument("--shown")
     options: Any = parser.parse_args(argv)
-    summary = finish(options.RUN, options.rank, options.pid)
+    summary = finish(options.RUN, options.rank, options.pid, options.compact)
     if options.draw and _says_something(summary):
         _draw(summary, options)
-    at_rest.settle(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
+    if options.compact:
+        from voirkit.runs.tables import compaction as at_rest
+
+        at_rest.settle(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Brings the trace of a run that ends into the form that is kept, in another process: what that imports has no place in the program's.
+"""Completes the record of a run that ends, in another process: what that imports has no place in the program's.
 
-What is interrupted loses nothing: the segments stay, and whoever opens the run does it then.
+What is interrupted loses nothing: the segments stay, and whoever opens the run reads them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ def has_segments(path: str, other_than: int | None = None) -> bool:
 
 
 def finish(
-    path: str, rank: int, warn: Callable[[str], None], draw: tuple[int, bool, str] | None = None
+    path: str, rank: int, warn: Callable[[str], None], draw: tuple[int, bool, str] | None = None, compacts: bool = False
 ) -> tuple[dict[str, Any] | None, str]:
-    """Have the record of a rank completed by another process, and wait for it: steps, verdict, Parquet files in place of segments.
+    """Have the record of a rank completed by another process, and wait for it: steps and verdict.
 
     Args:
         path: The run directory, its summary written as far as the run itself knows it.
         rank: Whose part of it.
         warn: Told if that fails; the segments are still there then.
         draw: Columns, whether with colours, and the name of the run directory to be shown, if a table is wanted.
+        compacts: Whether Parquet files take the place of segments now, and not when somebody first reads the run.
 
     Returns:
         The completed summary (None if nothing was recorded, or that failed), and the table (empty if there were no steps).
@@ -50,6 +51,8 @@ def finish(
     if not has_segments(path):
         return None, ""
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
+    if compacts:
+        words.append("--compact")
     if draw is not None:
         words += ["--draw", str(draw[0]), *(["--colour"] if draw[1] else []), "--shown", draw[2]]
     why, table = _run("voirkit.report.finish", path, *words, program=_SHORT)
@@ -60,8 +63,8 @@ def finish(
     return read_summary(path), table
 
 
-def settle(path: str, rank: int) -> None:
-    """Have what this process has recorded after the run put to rest as well; if that fails, whoever opens the run does it."""
+def compact(path: str, rank: int) -> None:
+    """Have what this process has recorded after the run compacted as well; if that fails, whoever opens the run does it."""
     _run("voirkit.runs.tables.compaction", path, "--rank", str(rank), "--ended", str(os.getpid()))
 
 
@@ -124,20 +127,33 @@ def discard(path: str) -> None:
 
 
 def dropped_by_others(path: str, rank: int) -> dict[str, int]:
-    """What the other processes of a rank, whose trace is at rest, could not record: how many by name."""
-    folder, found = os.path.join(path, "trace", "processes"), dict[str, int]()
+    """What the other processes of a rank, whose records are in segments, could not record: how many by name."""
+    folder, found = os.path.join(path, "trace"), dict[str, int]()
     try:
-        names = [name for name in os.listdir(folder) if f"-r{rank}-" in name]
+        stems = [name[: -len(".dropped")] for name in os.listdir(folder) if name.endswith(".dropped") and f"-r{rank}-" in name]
     except OSError:
         return found
-    for name in names:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            for line in file:
-                process = json.loads(line)
-                if process["pid"] != os.getpid():
-                    for what, n in process["dropped"].items():
-                        found[what] = found.get(what, 0) + n
+    for stem in stems:
+        if stem.rpartition("-")[2].partition(".")[0] == str(os.getpid()):
+            continue
+        for name, n in _dropped(os.path.join(folder, stem)):
+            found[name] = found.get(name, 0) + n
     return found
+
+
+def _dropped(stem: str) -> Iterator[tuple[str, int]]:
+    """(name, how many) of the records that a process could not write; see ``voirkit.trace.layout``."""
+    names: dict[int, str] = {}
+    with open(f"{stem}.names", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith('{"n":') and line.endswith("}\n"):
+                name = json.loads(line)
+                names[name["n"]] = f"{name['category']}.{name['name']}"
+    with open(f"{stem}.dropped", "rb") as counts:
+        data = counts.read()
+    for number, n in enumerate(memoryview(data[: len(data) & ~7]).cast("Q")):
+        if n:
+            yield names.get(number, "(names beyond what is kept)"), n
 
 
 def describe_dropped(dropped: dict[str, int]) -> list[str]:

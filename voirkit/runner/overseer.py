@@ -468,6 +468,7 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     add("--run-dir", metavar="DIR", help="directory to record the run in (default: voirkit-runs/<time>-<script>)")
     add("--force", action="store_true", help="replace the run in --run-dir")
     limit = "disk space for the trace, such as 500MB; events beyond it are only counted (default: 4GB)"
+    add("--compact", action="store_true", help="compact the trace when the run ends, not when it is first read: it takes less space then")
     add("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE", help=limit)
     add("--html", action="store_true", help="also write the report as one HTML page, report.html in the run directory")
     add("--quiet", action="store_true", help="print errors and warnings only")

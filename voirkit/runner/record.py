@@ -119,7 +119,7 @@ class RunRecord:
         self._write()
         import_times.end()
         if self._has_trace:
-            recording.go_on()
+            recording.go_on(bool(self._ov.options.compact))
         if self._descriptor is not None:
             self._descriptor.close()
 
@@ -142,12 +142,13 @@ class RunRecord:
             ov.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
 
     def _complete(self, files: Record) -> None:
-        """Have steps and verdict put into the summary, and what was recorded become what can be read fast."""
+        """Have steps and verdict put into the summary."""
         ov, rank = self._ov, files.manifest["rank"]
+        dropped_by_others = completion.dropped_by_others(files.path, rank)  # before it is compacted
         if files.is_whole:  # else nothing can be written there, of which the user has been warned
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
-            completed, self.table = completion.finish(files.path, rank, ov.warn, draw)
+            completed, self.table = completion.finish(files.path, rank, ov.warn, draw, bool(ov.options.compact))
             after = os.times()
             ov.summary = completed or ov.summary
             # Of all children: the only one that ends meanwhile.
@@ -157,7 +158,7 @@ class RunRecord:
             cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
         ov.warnings += [text for text in ov.summary["warnings"] if text not in ov.warnings]
         dropped = ov.summary["dropped"]
-        for name, n in completion.dropped_by_others(files.path, rank).items():
+        for name, n in dropped_by_others.items():
             dropped[name] = dropped.get(name, 0) + n
         for line in completion.describe_dropped(dropped):
             ov.warn(line)

@@ -29,6 +29,7 @@ _plan: dict[str, Any] | None = None  # folder, rank, host, limit, world_size
 _report: Callable[[str], None] = tell
 _ended: dict[str, Any] | None = None  # the plan of the run that has ended
 _late: tuple[dict[str, Any], int] | None = None  # that plan while what comes after its run is recorded, and by which process
+_compacts_late = False
 
 
 def prepare(
@@ -83,12 +84,16 @@ def end() -> Any:
     return recorder.end() if recorder is not None and plan is not None else None
 
 
-def go_on() -> None:
-    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one. Its trace is at rest already.
+def go_on(compacts: bool) -> None:
+    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one.
 
-    It goes into files of its own, which are put to rest when python ends; what the run came to does not count it.
+    It goes into files of its own; what the run came to does not count it.
+
+    Args:
+        compacts: Whether those are compacted when python ends, as the run's own have been.
     """
-    global _late
+    global _late, _compacts_late
+    _compacts_late = compacts
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and _ended is not None and _plan is None:
         _late = _ended, os.getpid()
@@ -102,10 +107,10 @@ def end_late() -> None:
     if _late is None:
         return
     (plan, pid), _late = _late, None
-    if sys.modules[RECORDER].end().events and os.getpid() == pid:
+    if sys.modules[RECORDER].end().events and os.getpid() == pid and _compacts_late:
         from voirkit.runner import completion
 
-        completion.settle(plan["folder"], plan["rank"])
+        completion.compact(plan["folder"], plan["rank"])
 
 
 def _start_recorder(recorder: ModuleType) -> None:
@@ -180,7 +185,7 @@ def begin_standalone(folder: str, where: str) -> bool:
 def _end_with_python() -> None:
     if _alone is not None:
         end_standalone()
-        go_on()  # into segments, which whoever opens the run puts to rest
+        go_on(compacts=False)  # into segments, which whoever opens the run compacts
 
 
 def end_standalone() -> None:

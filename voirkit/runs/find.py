@@ -8,7 +8,7 @@ import os
 from voirkit.errors import RunDirectoryError, did_you_mean
 from voirkit.runs import directory
 from voirkit.runs.manifest import SCHEMA
-from voirkit.runs.tables.trace_files import layout
+from voirkit.runs.trace_files import layout
 
 LATEST = os.path.join(directory.PARENT, "latest")
 

@@ -8,23 +8,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import weakref
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
-
-import duckdb
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.errors import RunDirectoryError, VoirkitError
 from voirkit.runs import directory
 from voirkit.runs.alive import goes_on
-from voirkit.runs.chosen import chosen_events
 from voirkit.runs.find import LATEST, find
+from voirkit.runs.processes import Process
+from voirkit.runs.segments import SegmentRecords, is_little
 from voirkit.runs.selection import EVERYTHING, Selection
-from voirkit.runs.tables import compaction as at_rest
-from voirkit.runs.tables.no_room import no_room, of_the_system
-from voirkit.runs.tables.spans import connect
-from voirkit.runs.tables.trace_tables import Process, open_trace
+from voirkit.runs.trace_files import layout
+
+if TYPE_CHECKING:  # loaded when the tables are asked for: the end of a run does without
+    import duckdb
 
 BATCH = 10_000  # rows that are python objects at a time
 
@@ -65,6 +63,7 @@ class Run:
     Args:
         path: The directory.
         ended: Ids of living processes of this host that record into it no more.
+        compacts: Whether what has ended is compacted before it is read. If not, small runs are read without DuckDB where that is possible.
 
     Attributes:
         path: Its absolute path, links resolved.
@@ -74,18 +73,16 @@ class Run:
         warnings: What could not be read.
     """
 
-    def __init__(self, path: str, ended: Collection[int] = ()) -> None:
+    def __init__(self, path: str, ended: Collection[int] = (), *, compacts: bool = True) -> None:
         self.path = find(path)
-        self._ended = ended
+        self._ended, self._compacts = ended, compacts
         self.warnings: list[str] = []
         self.manifest = self._json(directory.MANIFEST) or {}
         self.summary = self._json(directory.SUMMARY)
         self.is_live = goes_on(self.manifest)
-        try:
-            self._folder = tempfile.mkdtemp(prefix="voirkit-")
-        except OSError as exc:
-            raise no_room(exc, os.path.dirname(exc.filename or "") or "$TMPDIR") from None
-        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._closed = False
+        self._folder = ""  # of temporary files
+        self._segments: SegmentRecords | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._kept: list[duckdb.DuckDBPyConnection] = []
         self._processes: list[Process] = []
@@ -101,7 +98,9 @@ class Run:
         for connection in (*self._kept, *([] if self._connection is None else [self._connection])):
             connection.close()
         self._kept, self._connection = [], None
-        self._remove()
+        self._closed = True
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Run:
         return self
@@ -132,25 +131,71 @@ class Run:
             ValueError: The run has been closed.
             VoirkitError: The trace can not be read, or there is no room for what is still in segments.
         """
-        if not self._remove.alive:
+        if self._closed:
             raise ValueError(f"the run {self.path} has been closed")
         if self._connection is None:
-            connection = connect(os.path.join(self._folder, "duckdb"))
-            if not self.is_live:
-                self._settle(connection)
-            try:
-                opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
-            except OSError as exc:
-                connection.close()
-                if str(exc.filename).startswith(self._folder):
-                    raise no_room(exc, os.path.dirname(self._folder)) from None
-                raise RunDirectoryError(
-                    f"its trace can not be read: {exc.strerror or exc}.", where=str(exc.filename or self.path)
-                ) from None
-            self.warnings += opened.warnings
-            self._processes = opened.processes
-            self._connection = connection
+            self._connection = self._open()
         return self._connection.cursor()
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        from voirkit.runs.tables.no_room import no_room
+        from voirkit.runs.tables.spans import connect
+        from voirkit.runs.tables.trace_tables import open_trace
+
+        self._make_folder()
+        connection = connect(os.path.join(self._folder, "duckdb"))
+        if self._compacts and not self.is_live:
+            self._compact(connection)
+        try:
+            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
+        except OSError as exc:
+            connection.close()
+            if str(exc.filename).startswith(self._folder):
+                raise no_room(exc, os.path.dirname(self._folder)) from None
+            raise self._unreadable(exc) from None
+        self.warnings += [warning for warning in opened.warnings if warning not in self.warnings]
+        self._processes = opened.processes
+        return connection
+
+    def _make_folder(self) -> None:
+        import tempfile
+
+        from voirkit.runs.tables.no_room import no_room
+
+        try:
+            self._folder = tempfile.mkdtemp(prefix="voirkit-")
+        except OSError as exc:
+            raise no_room(exc, os.path.dirname(exc.filename or "") or "$TMPDIR") from None
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _unreadable(self, exc: OSError) -> RunDirectoryError:
+        return RunDirectoryError(f"its trace can not be read: {exc.strerror or exc}.", where=str(exc.filename or self.path))
+
+    def segments(self) -> SegmentRecords | None:
+        """The records as arrays, of a run that is not compacted, if all of them fit into memory; None if they are to be read as tables.
+
+        Raises:
+            RunDirectoryError: The trace can not be read.
+        """
+        if self._segments is None and not self._compacts:
+            try:
+                now = layout(self.path)
+                if not now.spans and is_little(now.segments):
+                    self._segments = SegmentRecords(self.path, now, self._offset_ns())
+            except OSError as exc:
+                raise self._unreadable(exc) from None
+            if self._segments is None:
+                self._compacts = True
+            else:
+                self.warnings += self._segments.warnings
+        return self._segments
+
+    def recorded(self, kind: str) -> list[tuple[int, str, int]]:
+        """(rank, host, pid) of the processes that have records of a kind, ascending."""
+        segments = self.segments()
+        if segments is not None:
+            return segments.recorded(kind)
+        return self.connection().execute("SELECT DISTINCT rank, host, pid FROM spans WHERE kind = ? ORDER BY ALL", [kind]).fetchall()
 
     def _offset_ns(self) -> int:
         clocks = self.manifest.get("clocks")
@@ -158,7 +203,11 @@ class Run:
             return 0
         return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
-    def _settle(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def _compact(self, connection: duckdb.DuckDBPyConnection) -> None:
+        import duckdb
+
+        from voirkit.runs.tables import compaction as at_rest
+
         try:
             at_rest.settle(self.path, ended=self._ended, connection=connection)
         except (OSError, duckdb.Error):
@@ -171,6 +220,9 @@ class Run:
 
     def processes(self) -> list[Process]:
         """The processes that recorded, in the order in which they began."""
+        segments = self.segments()
+        if segments is not None:
+            return list(segments.processes)
         self.connection()
         return list(self._processes)
 
@@ -184,6 +236,8 @@ class Run:
         Raises:
             CommandLineError: The run has no such steps or ranks.
         """
+        from voirkit.runs.chosen import chosen_events
+
         known = self._chosen.get((selection.steps, selection.ranks))
         if known is None:
             known = chosen_events(self.connection(), selection, f"chosen_times_{len(self._chosen)}")
@@ -212,6 +266,8 @@ class Run:
         Raises:
             RunDirectoryError: The trace is damaged where it could not be seen before.
         """
+        import duckdb
+
         try:
             cursor = self.connection().execute(query)
             while batch := cursor.fetchmany(BATCH):
@@ -221,6 +277,8 @@ class Run:
 
     def damaged(self, exc: Exception) -> VoirkitError:
         """The error for a trace that DuckDB can not read, or has no room for."""
+        from voirkit.runs.tables.no_room import no_room, of_the_system
+
         full = of_the_system(exc, self._folder)
         if full is not None:
             return no_room(full, os.path.dirname(self._folder))

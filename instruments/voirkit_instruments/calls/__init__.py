@@ -39,6 +39,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.calls.record:record",
     parts={"calls": dict},
     summarise="voirkit_instruments.calls.analyse:summarise",
+    summarised_from=("call",),
     sections="voirkit_instruments.calls.show:sections",
     difference="voirkit_instruments.calls.show_difference:difference",
 )  # fmt: skip

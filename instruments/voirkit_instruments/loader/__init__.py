@@ -18,6 +18,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.loader.record:record",
     parts={"loader": dict},
     summarise="voirkit_instruments.loader.analyse:summarise",
+    summarised_from=("loader",),
     evidence={"loading": "voirkit_instruments.loader.analyse_advice:advice"},
     sections="voirkit_instruments.loader.show:sections",
     rules="voirkit_instruments.loader.analyse:rules",

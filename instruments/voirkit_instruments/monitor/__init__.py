@@ -33,6 +33,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.monitor.record:record",
     parts={"monitor": dict},
     summarise="voirkit_instruments.monitor.analyse:summarise",
+    summarised_from=("counter",),
     sections="voirkit_instruments.monitor.show:sections",
 )  # fmt: skip
 

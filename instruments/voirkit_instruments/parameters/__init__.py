@@ -30,6 +30,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.parameters.record:record",
     parts={"parameters": dict},
     summarise="voirkit_instruments.parameters.analyse:summarise",
+    summarised_from=("parameter",),
     sections="voirkit_instruments.parameters.show:sections",
     priority=1,  # before the steps instrument, which it sees the steps through
 )  # fmt: skip

@@ -25,6 +25,7 @@ NATIVE = Instrument(
     record="voirkit_instruments.stacks.record_native:record",
     parts={"native": dict},
     summarise="voirkit_instruments.stacks.analyse_native:summarise",
+    summarised_from=(f"{NATIVE_FOLDER}/",),
     sections="voirkit_instruments.stacks.show:native_sections",
     folders=(NATIVE_FOLDER, NATIVE_FILE),
 )  # fmt: skip
@@ -44,6 +45,7 @@ FLAME = Instrument(
     record="voirkit_instruments.stacks.record:record",
     parts={"flame": dict},
     summarise="voirkit_instruments.stacks.analyse:summarise",
+    summarised_from=(f"{FLAME_FOLDER}/",),
     evidence={"line": "voirkit_instruments.stacks.analyse_evidence:source_lines"},
     sections="voirkit_instruments.stacks.show:flame_sections",
     folders=(FLAME_FOLDER,),

@@ -24,6 +24,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.syscalls.record:record",
     parts={"syscalls": dict},
     summarise="voirkit_instruments.syscalls.analyse:summarise",
+    summarised_from=(f"{FOLDER}/",),
     evidence={"system call": "voirkit_instruments.syscalls.analyse_evidence:system_calls"},
     sections="voirkit_instruments.syscalls.show:sections",
     folders=(FOLDER,),

@@ -21,6 +21,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.torch_profile.record:record",
     parts={"torch_profile": dict},
     summarise="voirkit_instruments.torch_profile.analyse:summarise",
+    summarised_from=(f"{FOLDER}/",),
     evidence={"operator": "voirkit_instruments.torch_profile.analyse_evidence:operators"},
     sections="voirkit_instruments.torch_profile.show:sections",
     folders=(FOLDER,),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from voirkit.analysis.nesting import Array
     from voirkit.analysis.steps import Steps
     from voirkit.runs.opened import Run
-    from voirkit.runs.tables.trace_tables import Process
+    from voirkit.runs.processes import Process
 
 
 NAME, SUFFIX, IS_TEXT = "traincheck", "", True

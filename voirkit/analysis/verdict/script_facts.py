@@ -5,12 +5,12 @@ Advice is held against these facts, so that nothing is advised that the script d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import Array, distinct
 from voirkit.analysis.steps import FORWARD
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from voirkit.analysis.steps import Table, Timeline
 
 _NS = 1e-9
+_NONE = np.iinfo(np.int64).min
 
 
 def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array)
 
     def arguments(category: str, name: str) -> list[Mapping[str, Any]]:
         at = chosen[records.name[chosen] == numbers.get((category, name), -1)]
-        return [records.arguments[i] for i in np.unique(records.args[at]).tolist()]
+        return [records.arguments[i] for i in distinct(records.args[at])]
 
     optimizers = {one.get("which", 0): one for one in arguments("compute", "step") if "optimizer" in one}
     if optimizers:
@@ -87,23 +88,18 @@ def first_batches(records: Records, waits: Array, trained: Collection[int]) -> d
         ``loops``; ``first_s``: what they waited for their iterators and first batches; ``again_s``: the same without the first loop, and
         without what a later batch takes at the median: what workers that stay would save; ``wait_s``: of all batches. Empty for none.
     """
-    episodes: dict[int, list[Sequence[Any]]] = {}
-    columns = (records.name, records.args, records.duration_ns)
-    for name, args, duration in zip(*(column[waits].tolist() for column in columns), strict=True):
-        arguments = records.arguments[args]
-        kind = records.names[name][1]
-        if arguments.get("episode") in trained and kind in ("iter", "fetch"):
-            episodes.setdefault(arguments["episode"], []).append((kind, duration))
-    firsts, later = [], []
-    for rows in episodes.values():
-        fetches = [duration for kind, duration in rows if kind == "fetch"]
-        if fetches:
-            firsts.append(sum(duration for kind, duration in rows if kind == "iter") + fetches[0])
-            later += fetches[1:]
-    if not firsts:
+    of_arguments = [arguments.get("episode") for arguments in records.arguments]
+    episode = np.array([one if one in trained else _NONE for one in of_arguments], np.int64)[records.args[waits]]
+    kind = np.array([name for _, name in records.names])[records.name[waits]]
+    duration = records.duration_ns[waits]
+    makes, asks = (np.flatnonzero((kind == name) & (episode != _NONE)) for name in ("iter", "fetch"))
+    loops, first = np.unique(episode[asks], return_index=True)
+    if not len(loops):
         return {}
-    usual = float(np.median(later)) if later else 0.0
-    again = sum(max(first - usual, 0.0) for first in firsts[1:])
-    return {
-        "loops": len(firsts), "first_s": sum(firsts) * _NS, "again_s": again * _NS, "wait_s": (sum(firsts) + sum(later)) * _NS,
-    }  # fmt: skip
+    firsts, later = duration[asks[first]], np.delete(duration[asks], first)
+    of_loop = makes[np.isin(episode[makes], loops)]
+    np.add.at(firsts, np.searchsorted(loops, episode[of_loop]), duration[of_loop])
+    firsts = firsts[np.argsort(first)]  # as they came
+    usual = float(np.median(later)) if len(later) else 0.0
+    again, waited = float(np.maximum(firsts[1:] - usual, 0.0).sum()), int(firsts.sum() + later.sum())
+    return {"loops": len(firsts), "first_s": int(firsts.sum()) * _NS, "again_s": again * _NS, "wait_s": waited * _NS}

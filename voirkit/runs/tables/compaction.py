@@ -21,10 +21,10 @@ import duckdb
 
 from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.lock import locked
+from voirkit.runs.processes import description
 from voirkit.runs.tables import parquet
 from voirkit.runs.tables.spans import connect
-from voirkit.runs.tables.trace_files import journal_path, layout, read_journal
-from voirkit.runs.tables.trace_tables import description
+from voirkit.runs.trace_files import journal_path, layout, read_journal
 from voirkit.trace.layout import folder_of
 from voirkit.trace.pieces import Pieces, has_grown, of_stem
 from voirkit.trace.reader import Files

@@ -5,13 +5,12 @@ Checked with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB reads numpy arrays w
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import duckdb
 import numpy as np
 
+from voirkit.runs.segments import FIGURE, clean, strict
 from voirkit.runs.tables.utf8_paths import reachable
 from voirkit.trace.pieces import Piece, Source
 
@@ -33,7 +32,6 @@ COLUMNS = {
     "kind": "VARCHAR",
     "rank": "INTEGER",
 }
-FIGURE = "figure"  # the key of a record's own number that is a double, as a counter's is
 _WHOLE = (
     "CASE WHEN json_type(text, '$.{0}') IN ('BIGINT', 'UBIGINT') THEN try_cast(json_extract_string(text, '$.{0}') AS BIGINT) END AS {0}"
 )
@@ -100,33 +98,3 @@ def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
     found = np.empty(len(texts), object)
     found[:] = texts
     return found
-
-
-def clean(text: str | None) -> str | None:
-    """A text that can be written as UTF-8: half a surrogate pair becomes its escape."""
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def strict(arguments: bytes) -> str:
-    """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so that no reader fails."""
-    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
-        return arguments.decode()
-    try:
-        found = json.loads(arguments)
-    except ValueError:
-        return "{}"
-    return json.dumps({clean(key): _strict(value) for key, value in found.items()}, separators=(",", ":"))
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {"hex"}:
-            return value["hex"]  # a number of thousands of digits
-        return {clean(key): _strict(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_strict(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return clean(value) if isinstance(value, str) else value

@@ -1,0 +1,126 @@
+"""The end of a run reads segments, everybody else tables: both come to the same summary, and a reader leaves the run compacted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CLEAN, Place
+
+from voirkit import __version__
+from voirkit.analysis import overhead
+from voirkit.analysis.summary import summary_of
+from voirkit.runs.opened import Run, open_run
+from voirkit.runs.summary import empty
+
+TRAINING = """
+import os, signal, torch
+from voirkit import ai
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = TensorDataset(torch.randn(40, 4), torch.randn(40, 1))
+for epoch in range(2):
+    for x, y in DataLoader(data, batch_size=4, num_workers=WORKERS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x.clone()), y)
+        loss.backward()
+        optimizer.step()
+        ai.update(step=epoch)
+    with ai.pipeline.evaluate, torch.no_grad():
+        for x, y in DataLoader(data, batch_size=8):
+            model(x)
+END
+"""
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"  # nobody has compacted it, or written its summary
+
+
+def ended(run: Path) -> Path:
+    """A killed run as one that has ended, of which nothing has been summed up."""
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "ended": "normal", "exit_code": 0}))
+    own = {**empty(__version__), "command": manifest["command"], "ended": "normal", "exit_code": 0, "duration_s": 20.0, "overhead": None}
+    (run / "summary.json").write_text(json.dumps(own))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ([], 2),
+        (["--loader"], 2),
+        (["--checks", "--parameters", "--calls"], 0),
+        (["--monitor=0.05", "--memory-snapshot"], 0),
+        (["--trace-limit", "70kB", "--loader"], 0),
+    ],
+)
+def test_segments_and_tables_come_to_the_same_summary(
+    options: list[str], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", str(workers)).replace("END", KILLED))
+    place.voirkit(*options, "main.py")
+    run = ended(tmp_path / "run")
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    monkeypatch.setattr(overhead, "_call_s", lambda: 1e-7)
+    with Run(str(run), compacts=False) as opened:
+        assert opened.segments() is not None
+        before = summary_of(opened)
+        lost = [process.dropped for process in opened.processes() if process.dropped]
+    assert bool(lost) == ("--trace-limit" in options)
+    assert before["steps"]["n"] == 20 or lost
+    assert [*run.glob("trace/*.seg")]
+    with open_run(other) as opened:
+        after = summary_of(opened)
+    assert json.dumps(before) == json.dumps(after)
+    assert not [*other.glob("trace/*.seg")]
+    assert (other / "steps" / "rank=0.parquet").exists() == bool(before["steps"]["n"])
+    with open_run(other) as opened:  # from the roll-up
+        again = summary_of(opened)
+    assert json.dumps(before) == json.dumps(again)
+
+
+def test_the_end_of_a_run_leaves_its_trace_as_it_was_written(tmp_path: Path) -> None:
+    place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", ""))
+    assert place.voirkit("main.py").code == 0
+    run = tmp_path / "run"
+    assert not [*run.glob("**/*.parquet")]
+    assert json.loads((run / "summary.json").read_text())["steps"]["n"] == 20
+
+
+def test_with_compact_a_run_ends_with_its_trace_compacted_and_its_steps_rolled_up(tmp_path: Path) -> None:
+    place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", ""))
+    assert place.voirkit("--compact", "main.py").code == 0
+    run = tmp_path / "run"
+    assert not [*run.glob("trace/*.seg")]
+    assert [*run.glob("trace/kind=phase/rank=0/*.parquet")]
+    assert (run / "steps" / "rank=0.parquet").exists()
+
+
+def test_the_end_of_a_run_loads_no_duckdb_where_no_instrument_asks_for_it(tmp_path: Path) -> None:
+    place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", KILLED))
+    place.voirkit("main.py")
+    run = ended(tmp_path / "run")
+    code = "import sys; from voirkit.report.finish import finish; finish(sys.argv[1], 0, 0); print('duckdb' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_several_may_read_a_run_for_the_first_time_at_once(tmp_path: Path) -> None:
+    place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", ""))
+    assert place.voirkit("main.py").code == 0
+    command = [sys.executable, "-m", "voirkit", "report", "--json", str(tmp_path / "run")]
+    readers = [subprocess.Popen(command, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    said = [reader.communicate(timeout=240) for reader in readers]
+    assert [reader.returncode for reader in readers] == [0, 0, 0], said
+    summaries: list[dict[str, Any]] = [json.loads(out) for out, _ in said]
+    assert {err for _, err in said} == {b""}
+    assert summaries[0] == summaries[1] == summaries[2]
+    assert summaries[0]["steps"]["n"] == 20
+    assert sorted(os.listdir(tmp_path / "run" / "steps")) == ["rank=0.parquet"]
