@@ -156,7 +156,7 @@ def ways(rounds: int) -> None:
 
 def size(every: int) -> None:
     """Print how many bytes the records take."""
-    from voirkit.runs.tables import compaction as at_rest
+    from voirkit.runs.tables import compaction
     from voirkit.trace import recorder
 
     optimizer, watch = torch.optim.SGD(resnet18(), 1e-3), watch_of(every)
@@ -167,7 +167,7 @@ def size(every: int) -> None:
         watch.finish()
         events = recorder.end().events
         raw = _bytes(place)
-        at_rest.settle(place, ended=[os.getpid()])
+        compaction.compact(place, ended=[os.getpid()])
         rest = _bytes(place)
     print(f"\n{events:,} records of {steps} steps: {raw / events:.1f} bytes each in segments, {rest / events:.1f} at rest")
 

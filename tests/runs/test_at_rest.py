@@ -19,7 +19,7 @@ from conftest import CLEAN
 from recorded import LOOP_EVENTS, files, record, rows, start
 
 from voirkit.runs.opened import open_run
-from voirkit.runs.tables import compaction as at_rest
+from voirkit.runs.tables import compaction
 from voirkit.runs.tables import trace_tables
 from voirkit.runs.tables.spans import connect
 
@@ -47,7 +47,7 @@ def settle(run: Path, *, crash_at: int = -1) -> int:
     """Settle in a process of its own, which ends without a word before it changes the folder for the n-th time; its exit code."""
     code = f"""
 import os, sys
-from voirkit.runs.tables.compaction import settle
+from voirkit.runs.tables.compaction import compact
 left = {crash_at}
 def count(original):
     def counted(*args, **kwargs):
@@ -60,7 +60,7 @@ def count(original):
 if left >= 0:
     for name in ("replace", "unlink", "fsync", "makedirs", "rmdir", "chmod"):
         setattr(os, name, count(getattr(os, name)))
-settle(sys.argv[1])
+compact(sys.argv[1])
 """
     return subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, timeout=240, check=False).returncode
 
@@ -70,21 +70,21 @@ def test_the_same_is_read_from_segments_and_at_rest(tmp_path: Path) -> None:
     with connect(str(tmp_path / "spill")) as connection:
         trace_tables.open_trace(str(run), connection, str(tmp_path / "spare"))
         before = connection.execute("SELECT * FROM spans ORDER BY ALL").fetchall()
-    assert at_rest.settle(str(run)).events == LOOP_EVENTS
+    assert compaction.compact(str(run)).events == LOOP_EVENTS
     with open_run(run) as opened:
         assert sorted(opened.trace().fetchall(), key=str) == sorted(before, key=str)
 
 
 def test_a_run_at_rest_has_a_file_for_each_kind_and_rank_and_no_segments(tmp_path: Path) -> None:
     run = record(tmp_path / "run")
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     kinds = {f"trace/kind={kind}/rank=0/{HOST}-0.parquet" for kind in ("span", "mark", "counter", "meta")}
     assert files(run) == {*kinds, f"trace/processes/{HOST}-r0-0.jsonl"}
 
 
 def test_files_at_rest_are_sorted_by_start_and_compressed_with_zstd(tmp_path: Path) -> None:
     run = record(tmp_path / "run", "for i in range(5000): span('a', f'name {i % 7}', NOW - i, NOW, step=i // 100)")
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     path = f"{run}/trace/kind=span/rank=0/{HOST}-0.parquet"
     starts = [start for (start,) in duckdb.sql(f"SELECT start_ns FROM read_parquet('{path}')").fetchall()]
     assert starts == sorted(starts)
@@ -95,9 +95,9 @@ def test_files_at_rest_are_sorted_by_start_and_compressed_with_zstd(tmp_path: Pa
 
 def test_settling_again_changes_nothing(tmp_path: Path) -> None:
     run = record(tmp_path / "run")
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     before = files(run)
-    assert at_rest.settle(str(run)) == at_rest.Settled(0, [])
+    assert compaction.compact(str(run)) == at_rest.Settled(0, [])
     assert files(run) == before
 
 
@@ -105,7 +105,7 @@ def test_what_is_recorded_later_goes_into_further_files(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for i in range(3):
         record(run, f"span('a', 'b', NOW, NOW + 1, step={i})")
-        at_rest.settle(str(run))
+        compaction.compact(str(run))
     assert steps(run) == Counter({0: 1, 1: 1, 2: 1})
     assert len([name for name in files(run) if name.endswith(".parquet")]) == 3
 
@@ -114,7 +114,7 @@ def test_a_large_recording_is_written_in_pieces(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("voirkit.trace.pieces.MOST", 100)
     monkeypatch.setattr("voirkit.trace.pieces.Pieces.__init__.__defaults__", (100,))
     run = record(tmp_path / "run", NUMBERED.format(n=450))
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     assert len([name for name in files(run) if name.endswith(".parquet")]) == 5
     assert steps(run) == Counter(range(450))
 
@@ -255,7 +255,7 @@ def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monke
     def settled_meanwhile(path: str) -> Any:
         found = look(path)
         if not looks:
-            at_rest.settle(path)
+            compaction.compact(path)
         looks.append(path)
         return found
 
@@ -277,5 +277,5 @@ def test_a_full_disk_leaves_the_segments(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_without_a_trace_is_at_rest(tmp_path: Path) -> None:
-    assert at_rest.settle(str(tmp_path)) == at_rest.Settled(0, [])
+    assert compaction.compact(str(tmp_path)) == at_rest.Settled(0, [])
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from recorded import LOOP_EVENTS, files, record, rows
 import voirkit
 from voirkit.errors import RunDirectoryError
 from voirkit.runs.opened import open_run
-from voirkit.runs.tables import compaction as at_rest
+from voirkit.runs.tables import compaction
 from voirkit.trace import layout
 
 HOST = os.uname().nodename
@@ -138,7 +138,7 @@ def test_closing_leaves_no_files(run: Path, tmp_path: Path, monkeypatch: pytest.
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(spare))
-    monkeypatch.setattr(at_rest, "settle", lambda run, **_: None)
+    monkeypatch.setattr(compaction, "compact", lambda run, **_: None)
     with open_run(run) as opened:
         assert len(rows(opened)) == 101
         assert list(spare.iterdir())
@@ -231,7 +231,7 @@ def test_noise_in_a_segment_does_no_harm(run: Path) -> None:
 
 
 def test_foreign_files_are_left_alone(run: Path) -> None:
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     foreign = [
         "trace/notes.txt",
         "trace/kind=span/rank=0/notes.txt",
@@ -247,9 +247,9 @@ def test_foreign_files_are_left_alone(run: Path) -> None:
 
 
 def test_a_parquet_file_written_in_part_is_told_and_the_others_are_read(run: Path) -> None:
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     record(run, TWO)
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     path = run / f"trace/kind=span/rank=0/{HOST}-0.parquet"
     os.truncate(path, path.stat().st_size // 2)
     assert read(run) == (101, [f"{path} can not be read; what is in it is lost."])
@@ -258,7 +258,7 @@ def test_a_parquet_file_written_in_part_is_told_and_the_others_are_read(run: Pat
 def test_a_parquet_file_of_another_kind_is_told(run: Path) -> None:
     import duckdb
 
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     path = run / "trace/kind=span/rank=0/other.parquet"
     duckdb.sql(f"COPY (SELECT 1 AS x) TO '{path}'")
     assert read(run) == (101, [f"{path} can not be read; what is in it is lost."])
@@ -271,7 +271,7 @@ def test_duckdb_never_shows_a_progress_bar(run: Path) -> None:
 
 
 def test_a_parquet_file_that_is_damaged_inside_is_an_error_that_names_the_run(run: Path) -> None:
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     path = run / f"trace/kind=span/rank=0/{HOST}-0.parquet"
     data = bytearray(path.read_bytes())
     data[4:600] = os.urandom(596)
@@ -283,7 +283,7 @@ def test_a_parquet_file_that_is_damaged_inside_is_an_error_that_names_the_run(ru
 @pytest.mark.parametrize("text", ["", "x", '{"pid": 1}', '{"pid": 1', "[]"])
 def test_without_the_description_of_the_processes_the_events_are_there(run: Path, text: str) -> None:
     (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0", "clocks": {"perf_counter_ns": 0, "time_ns": 10**18}}))
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     path = run / f"trace/processes/{HOST}-r0-0.jsonl"
     path.write_text(text)
     damaged = [f"{path} is damaged: names of processes and threads are missing."] if text else []
@@ -303,7 +303,7 @@ def test_a_damaged_manifest_or_summary_is_told(run: Path, name: str, text: str) 
 
 
 def test_a_run_may_be_copied_and_its_folders_name_may_be_odd(run: Path, tmp_path: Path) -> None:
-    at_rest.settle(str(run))
+    compaction.compact(str(run))
     odd = tmp_path / "it's=a 'kind=x' {}*?[a]"
     shutil.copytree(run, odd)
     assert read(odd) == (101, [])

@@ -53,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
     if options.draw and _says_something(summary):
         _draw(summary, options)
     if options.compact:
-        from voirkit.runs.tables import compaction as at_rest
+        from voirkit.runs.tables import compaction
 
-        at_rest.settle(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
+        compaction.compact(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
     return 0
 
 

@@ -167,10 +167,10 @@ def begin_standalone(folder: str, where: str) -> bool:
         where: What named it, for messages.
     """
     global _alone, _alone_pid
-    from voirkit.runs import alone
+    from voirkit.runs import standalone
 
     try:
-        _alone, _alone_pid = alone.join(folder, where), os.getpid()
+        _alone, _alone_pid = standalone.join(folder, where), os.getpid()
     except VoirkitError as exc:
         tell(f"{exc}\n  This run is not recorded.")
         return False

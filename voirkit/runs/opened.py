@@ -206,10 +206,10 @@ class Run:
     def _compact(self, connection: duckdb.DuckDBPyConnection) -> None:
         import duckdb
 
-        from voirkit.runs.tables import compaction as at_rest
+        from voirkit.runs.tables import compaction
 
         try:
-            at_rest.settle(self.path, ended=self._ended, connection=connection)
+            compaction.compact(self.path, ended=self._ended, connection=connection)
         except (OSError, duckdb.Error):
             pass  # the folder can not be written to, the disk is full: it is read as it is
 

@@ -1,4 +1,4 @@
-"""Puts what was recorded to rest: segments become sorted Parquet files, and are removed.
+"""Compacts what was recorded: segments become sorted Parquet files, and are removed.
 
 At every moment each record is to be read exactly once, from its segment or from Parquet, whoever is killed and whoever reads meanwhile: see
 ``trace_files``. Records of a process that is alive, or ran on another host, are left alone.
@@ -32,11 +32,11 @@ from voirkit.trace.reader import Files
 _LITTLE_BYTES = 64_000_000
 
 
-class Settled(NamedTuple):
-    """What ``settle`` did.
+class Compacted(NamedTuple):
+    """What ``compact`` did.
 
     Attributes:
-        events: How many records were put to rest.
+        events: How many records were compacted.
         left: The processes (stems of their files) that were left alone: they are alive, on another host, or can not be read whole.
     """
 
@@ -44,8 +44,8 @@ class Settled(NamedTuple):
     left: list[str]
 
 
-def settle(run: str, rank: int | None = None, ended: Collection[int] = (), connection: duckdb.DuckDBPyConnection | None = None) -> Settled:
-    """Put the records of processes that have ended to rest. May be called again, at any time, by several at once.
+def compact(run: str, rank: int | None = None, ended: Collection[int] = (), connection: duckdb.DuckDBPyConnection | None = None) -> Compacted:
+    """Compact the records of processes that have ended. May be called again, at any time, by several at once.
 
     Args:
         run: The run directory.
@@ -58,7 +58,7 @@ def settle(run: str, rank: int | None = None, ended: Collection[int] = (), conne
     """
     folder = folder_of(run)
     if not os.path.isdir(folder):
-        return Settled(0, [])
+        return Compacted(0, [])
     events, left = 0, []
     for one in _ranks(run) if rank is None else [rank]:
         with locked(f"{folder}/settle-r{one}.lock"):
@@ -67,12 +67,12 @@ def settle(run: str, rank: int | None = None, ended: Collection[int] = (), conne
             resting = [files for files in own if _has_ended(files, ended)]
             others = [files for files in own if files not in resting]
             while resting:
-                count, refused = _settle(folder, one, resting, bool(others), connection)
+                count, refused = _compact_processes(folder, one, resting, bool(others), connection)
                 events += count
                 others += [files for files in resting if files.stem in refused]
                 resting = [files for files in resting if files.stem not in refused] if refused else []
             left += [files.stem for files in others]
-    return Settled(events, left)
+    return Compacted(events, left)
 
 
 def _ranks(run: str) -> list[int]:
@@ -103,10 +103,10 @@ def _header(names: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _settle(
+def _compact_processes(
     folder: str, rank: int, resting: list[Files], keep_names: bool, connection: duckdb.DuckDBPyConnection | None
 ) -> tuple[int, set[str]]:
-    """Put some processes' records to rest.
+    """Compact the records of some processes.
 
     Returns:
         How many; or, if nothing could be done, the stems of those that are in the way.
@@ -211,7 +211,7 @@ def _sync(path: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The command: settle, and say what is left.
+    """The command: compact, and say what is left.
 
     Returns:
         The exit code.
@@ -228,7 +228,7 @@ def main(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     try:
-        settle(options.RUN, options.rank, options.ended)
+        compact(options.RUN, options.rank, options.ended)
     except (OSError, duckdb.Error) as exc:
         tell(f"{options.RUN}: the trace stays in segments, which can be read as well: {str(exc).partition(chr(10))[0]}")
         return 1

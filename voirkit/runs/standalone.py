@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Alone:
+class StandaloneRun:
     """This process's part in a run.
 
     Attributes:
@@ -57,7 +57,7 @@ class Alone:
             pass  # the trace is there; the folder can be opened without
 
 
-def join(path: str, where: str) -> Alone:
+def join(path: str, where: str) -> StandaloneRun:
     """Make a run directory, or take part in the run that goes on there.
 
     Args:
@@ -80,8 +80,8 @@ def join(path: str, where: str) -> Alone:
             )
         if again and begun["rank"] == 0:
             directory.write_json(os.path.join(path, directory.MANIFEST), begun)
-            return Alone(path, begun, leads=True)
-        return Alone(path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun))
+            return StandaloneRun(path, begun, leads=True)
+        return StandaloneRun(path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun))
     except OSError as exc:
         raise RunDirectoryError(f"can not be used: {exc.strerror}.", where=where) from None
 
@@ -104,4 +104,4 @@ def _make(path: str, begun: dict[str, Any]) -> bool:
             os.unlink(temporary)
 
 
-__all__ = ["Alone", "join"]
+__all__ = ["StandaloneRun", "join"]
