@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from voirkit.analysis.segmentation import Kind, Request
 from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, MEANING, OPTIMIZER, WAIT, Timeline
-from voirkit.analysis.turns import Kind, Request
 
 
 class Script:

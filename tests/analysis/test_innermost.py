@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit.analysis.innermost import innermost
+from voirkit.analysis.nesting import innermost
 
 Span = tuple[int, int]
 

@@ -5,7 +5,7 @@ import pytest
 from conftest import Place
 
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.of_run import _rolled_up, roll_up
+from voirkit.analysis.run_steps import _rolled_up, roll_up
 from voirkit.analysis.steps import PARTS, PHASES, DeviceTable, Steps, Table
 from voirkit.runs.opened import Run
 

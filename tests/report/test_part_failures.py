@@ -84,7 +84,7 @@ def test_a_part_of_the_summary_that_fails_costs_that_part(
     ]
 
 
-@pytest.mark.parametrize("name", ["of_run", "figures", "conclusions", "alerts", "memory_creep", "_dropped", "_duration"])
+@pytest.mark.parametrize("name", ["read_steps", "figures", "conclusions", "alerts", "memory_creep", "_dropped", "_duration"])
 def test_a_step_of_the_summary_that_fails_costs_no_other_part(
     name: str, killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_step_of_the_summary_that_fails_costs_no_other_part(
     assert "main.py" in out
     assert "was killed" in out
     assert err.count("KeyError: 'planted'") == 1
-    if name in ("of_run", "figures"):
+    if name in ("read_steps", "figures"):
         assert "could not be computed" in out
         assert "No training step was seen" not in out
     else:
@@ -180,7 +180,7 @@ def test_a_part_of_a_comparison_that_fails_is_one_line(
 def test_the_end_of_a_run_writes_its_summary_and_table_whatever_fails(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(summaries, "of_run", fails)
+    monkeypatch.setattr(summaries, "read_steps", fails)
     (run / "summary.json").unlink()
     assert finish.main([str(run), "--pid", str(os.getpid()), "--draw", "100", "--shown", "run"]) == 0
     summary = json.loads((run / "summary.json").read_text())

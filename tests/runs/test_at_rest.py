@@ -19,8 +19,7 @@ from conftest import CLEAN
 from recorded import LOOP_EVENTS, files, record, rows, start
 
 from voirkit.runs.opened import open_run
-from voirkit.runs.tables import compaction
-from voirkit.runs.tables import trace_tables
+from voirkit.runs.tables import compaction, trace_tables
 from voirkit.runs.tables.spans import connect
 
 HOST = os.uname().nodename
@@ -97,7 +96,7 @@ def test_settling_again_changes_nothing(tmp_path: Path) -> None:
     run = record(tmp_path / "run")
     compaction.compact(str(run))
     before = files(run)
-    assert compaction.compact(str(run)) == at_rest.Settled(0, [])
+    assert compaction.compact(str(run)) == compaction.Compacted(0, [])
     assert files(run) == before
 
 
@@ -168,7 +167,7 @@ def test_each_rank_settles_its_own(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for rank in range(2):
         record(run, f"span('a', 'b', NOW, NOW + 1, step={rank})", RANK=str(rank))
-    assert at_rest.main([str(run), "--rank", "1"]) == 0
+    assert compaction.main([str(run), "--rank", "1"]) == 0
     assert f"trace/kind=span/rank=1/{HOST}-0.parquet" in files(run)
     assert len([name for name in files(run) if name.endswith(".seg")]) == 1
     with open_run(run) as opened:
@@ -213,7 +212,7 @@ def test_a_killed_run_is_put_to_rest_when_it_is_opened(living: Any, tmp_path: Pa
 
 
 def test_a_living_process_that_records_no_more_can_be_named(living: Any, tmp_path: Path) -> None:
-    assert at_rest.main([str(tmp_path / "run"), "--ended", str(living.pid)]) == 0
+    assert compaction.main([str(tmp_path / "run"), "--ended", str(living.pid)]) == 0
     assert not any(name.endswith((".seg", ".names")) for name in files(tmp_path / "run"))
 
 
@@ -242,7 +241,7 @@ def test_a_folder_that_can_not_be_written_to_is_read_as_it_is(tmp_path: Path, mo
         raise PermissionError(13, "Permission denied")
 
     run = record(tmp_path / "run", NUMBERED.format(n=100))
-    monkeypatch.setattr(at_rest, "locked", refuse)
+    monkeypatch.setattr(compaction, "locked", refuse)
     before = files(run)
     assert steps(run) == Counter(range(100))
     assert files(run) == before
@@ -270,12 +269,12 @@ def test_a_full_disk_leaves_the_segments(tmp_path: Path, monkeypatch: pytest.Mon
 
     run = record(tmp_path / "run", NUMBERED.format(n=100))
     before = files(run)
-    monkeypatch.setattr(at_rest.parquet, "write", fail)
-    assert at_rest.main([str(run)]) == 1
+    monkeypatch.setattr(compaction.parquet, "write", fail)
+    assert compaction.main([str(run)]) == 1
     assert "the trace stays in segments" in capsys.readouterr().err
     assert files(run) == before
 
 
 def test_a_run_without_a_trace_is_at_rest(tmp_path: Path) -> None:
-    assert compaction.compact(str(tmp_path)) == at_rest.Settled(0, [])
+    assert compaction.compact(str(tmp_path)) == compaction.Compacted(0, [])
     assert list(tmp_path.iterdir()) == []

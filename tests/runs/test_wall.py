@@ -9,7 +9,7 @@ import pytest
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import CHECKPOINT, GC, REST, Steps, Table
-from voirkit.analysis.wall import wall_of
+from voirkit.analysis.summary import wall_of
 from voirkit.commands.run import process_begun_ns
 from voirkit.report.overview import wall_line
 from voirkit.runs.wall import account

@@ -12,7 +12,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.requests import Work
-from voirkit.analysis.turns import OUTSIDE, Kind, Request, Turn
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, StepInterval
 
 _NEVER = np.iinfo(np.int64).max
 _OFTEN = 0.5  # of the steps: what is called under no_grad in so many of them is a part of them (a teacher, a target network)
@@ -48,7 +48,7 @@ class Calls:
     end_ns: int
 
 
-def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[Turn], trains: frozenset[int], steps_ns: Array) -> Array:
+def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], steps_ns: Array) -> Array:
     """Which model calls evaluate, though they lie in no loop that does; shape (n,).
 
     Args:
@@ -94,7 +94,7 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[Turn], tra
 
 
 def requests_of_evaluation(
-    chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[Turn], trains: frozenset[int], number: int
+    chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], number: int
 ) -> list[Request]:
     """One request where each model call begins, and one that finds nothing where the last of a row of them is over.
 
@@ -114,7 +114,7 @@ def requests_of_evaluation(
     return found
 
 
-def _rows(chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[Turn], trains: frozenset[int]) -> list[Calls]:
+def _rows(chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int]) -> list[Calls]:
     """The calls that follow each other with no training between; by mode a row lasts from ``eval()`` to ``train()``."""
     calls = np.flatnonzero(chosen)
     trained = _trains(work, chosen)

@@ -12,7 +12,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.requests import Work
-from voirkit.analysis.turns import OUTSIDE, Kind, Request, Turn
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, StepInterval
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Led:
     ahead: int = 0
 
 
-def steps_outside(work: Work, turn: Array, turns: Sequence[Turn], trains: frozenset[int], since_ns: int = 0) -> list[Led]:
+def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], since_ns: int = 0) -> list[Led]:
     """The steps of training that lie in no loop over a loader.
 
     Args:
@@ -83,7 +83,7 @@ def _led(steps: Array, optimizer: Array) -> list[Array]:
     return found
 
 
-def _read_ahead(work: Work, turn: Array, turns: Sequence[Turn], episode: int) -> int:
+def _read_ahead(work: Work, turn: Array, turns: Sequence[StepInterval], episode: int) -> int:
     """How many batches a loop asks for before it trains on the first, and so trains on when it has no more (transformers' Trainer)."""
     own = np.flatnonzero([t.episode == episode for t in turns])
     walks = np.isin(own, turn[work.kind == Work.BACKWARD])

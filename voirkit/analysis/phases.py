@@ -10,10 +10,11 @@ import numpy as np
 
 from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
-from voirkit.analysis.handed import handed
 from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import Array, distinct, outer_first
 from voirkit.analysis.phase_records import Records
+from voirkit.analysis.requests import requests_through_queue
+from voirkit.analysis.segmentation import Kind, Request
 from voirkit.analysis.steps import (
     BACKWARD,
     COMMUNICATION,
@@ -30,7 +31,6 @@ from voirkit.analysis.steps import (
     Timeline,
     steps_of,
 )
-from voirkit.analysis.turns import Kind, Request
 from voirkit.analysis.verdict.script_facts import first_batches, in_training_mode, script_facts
 
 _OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
@@ -70,7 +70,7 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     waited = chosen
     if not steps.wait_known:
         others = np.flatnonzero((records.process == number) & (records.tid != records.tid[chosen[0]]))
-        requests = _handed(records, chosen, others, timeline)
+        requests = _queue_requests(records, chosen, others, timeline)
         if requests:
             steps, waited = steps_of(replace(timeline, requests=requests)), others
     if device is not None:
@@ -203,7 +203,7 @@ def _number(arguments: Mapping[str, Any], key: str) -> int:
     return -1 if number is None else int(number)
 
 
-def _handed(records: Records, chosen: Array, others: Array, timeline: Timeline) -> list[Request]:
+def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Timeline) -> list[Request]:
     """The requests of a thread with what it got from queues, if other threads fetched batches; empty if that is not so."""
     queue = next((i for i, name in enumerate(records.names) if name == ("dataloader", "queue")), None)
     got = chosen[records.name[chosen] == queue]
@@ -212,7 +212,7 @@ def _handed(records: Records, chosen: Array, others: Array, timeline: Timeline) 
     start = records.start_ns[got]
     gets = list(zip(start.tolist(), (start + records.duration_ns[got]).tolist(), strict=True))
     works = timeline.start_ns[np.isin(timeline.meaning, (FORWARD, BACKWARD, OPTIMIZER))]
-    made = handed(gets, list(_requests(records, others)), works)
+    made = requests_through_queue(gets, list(_requests(records, others)), works)
     if not made:
         return []
     if made[-1].kind is not Kind.END:  # it asked for no more

@@ -1,6 +1,6 @@
 """A thread's requests for batches as a reader of the script would count them: a batch read ahead is none, and a loop that is left ends.
 
-What was recorded is put right before ``turns`` cuts the time at it.
+What was recorded is put right before ``segmentation`` cuts the time at it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, cut
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, split_at_requests
 
 _EPOCH = 1 << 32  # more than there are iterators: an epoch of a kept iterator has the number of that and so many times its own
 
@@ -155,7 +155,7 @@ def _left(requests: list[Request], work: Work) -> list[Request]:
     """
     if not any(r.kind is Kind.LEFT for r in requests):
         return requests
-    made = cut(requests)
+    made = split_at_requests(requests)
     kinds, tails, last_ns = _worked(made, work)
     loader_of = {r.episode: r.loader for r in requests}
     last = {turn.episode: i for i, turn in enumerate(made.turns)}
@@ -170,14 +170,14 @@ def _left(requests: list[Request], work: Work) -> list[Request]:
         i, others = last[request.episode], whole.get(request.loader, [])
         wanted = int(np.bitwise_and.reduce(kinds[others])) if others else 0
         if not kinds[i] or wanted & ~int(kinds[i]):
-            requests[at] = replace(request, kind=Kind.TORN)
+            requests[at] = replace(request, kind=Kind.INCOMPLETE)
         elif others:
             end = min(request.start_ns, int(last_ns[i] + tails[others].max()))
             requests[at] = replace(request, start_ns=end, end_ns=end)
     return sorted(requests, key=lambda r: r.start_ns)
 
 
-def _worked(made: Cut, work: Work) -> tuple[Array, Array, Array]:
+def _worked(made: Segmentation, work: Work) -> tuple[Array, Array, Array]:
     """By turn: which kinds of work were done, how long it went on after the last of them, and when that ended; without loops in it."""
     n = len(made.turns)
     edges, owners = np.asarray(made.edges), np.asarray(made.owners)
@@ -193,3 +193,29 @@ def _worked(made: Cut, work: Work) -> tuple[Array, Array, Array]:
     after = np.where(owners == OUTSIDE, 0, np.maximum(ends - np.maximum(edges, last_ns[np.maximum(owners, 0)]), 0))
     tails = np.bincount(owners[owners != OUTSIDE], weights=after[owners != OUTSIDE], minlength=n).astype(np.int64)
     return kinds, tails, last_ns
+
+
+def requests_through_queue(gets: Sequence[tuple[int, int]], batches: Sequence[Request], works: Array) -> list[Request]:
+    """The requests of a thread that trains on batches which another thread takes from a loader and hands to it through a ``queue.Queue``.
+
+    Args:
+        gets: (start, end) of what the thread got from queues, ascending, in nanoseconds.
+        batches: What other threads asked of loaders.
+        works: When the thread's own work began, ascending, in nanoseconds.
+
+    A get that no work follows before the next is the word that there is no more. What is got first was fetched first.
+    """
+    fetched = sorted((r for r in batches if r.kind is Kind.FETCH), key=lambda r: r.end_ns)
+    until = [*(start for start, _ in gets[1:]), np.iinfo(np.int64).max]
+    works_at = np.searchsorted(works, until) - np.searchsorted(works, [end for _, end in gets])
+    found: list[Request] = []
+    episode, n = -1, 0  # numbers of iterators are not negative
+    for (start, end), worked in zip(gets, works_at.tolist(), strict=True):
+        if worked:
+            batch = fetched[n] if n < len(fetched) else None
+            n += 1
+            found.append(Request(Kind.FETCH, start, end, episode, batch.loader if batch else -1, batch.items if batch else None))
+        elif found and found[-1].kind is Kind.FETCH:
+            found.append(Request(Kind.END, start, end, episode, found[-1].loader))
+            episode -= 1
+    return found

@@ -15,7 +15,7 @@ from voirkit.analysis.hand_evaluation import Marks, evaluating, requests_of_eval
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.optimizer_steps import requests_of_steps, steps_outside
 from voirkit.analysis.requests import Work, as_read, iterator_of
-from voirkit.analysis.turns import OUTSIDE, Cut, Kind, Request, Turn, cut
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, split_at_requests
 from voirkit.runs.step_phases import PHASES
 
 PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other
@@ -179,11 +179,11 @@ def _saving_between(timeline: Timeline, steps: Steps) -> int:
 def _steps_of(timeline: Timeline) -> Steps:
     work = _work(timeline)
     requests = as_read(timeline.requests, work, timeline.lengths)
-    made = cut(requests)
+    made = split_at_requests(requests)
     loops = [requests, *_outside_of_loops(timeline, work, made)]
     if any(loops[1:]):
         requests = _merged(loops)
-        made = cut(requests)
+        made = split_at_requests(requests)
     turn_of = _owners(made, timeline.start_ns)
     n = len(made.turns)
     trains = _trained(made, work)
@@ -198,7 +198,7 @@ def _steps_of(timeline: Timeline) -> Steps:
     return Steps(train, evaluation, any(made.turns[i].episode in episodes for i in training), episodes=iterators)
 
 
-def _outside_of_loops(timeline: Timeline, work: Work, made: Cut) -> tuple[list[Request], list[Request]]:
+def _outside_of_loops(timeline: Timeline, work: Work, made: Segmentation) -> tuple[list[Request], list[Request]]:
     """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does."""
     turn = _owners(made, work.start_ns)
     trains = _trained(made, work)
@@ -214,7 +214,7 @@ def _outside_of_loops(timeline: Timeline, work: Work, made: Cut) -> tuple[list[R
     return steps, requests_of_evaluation(evaluates, work, marks, turn, made.turns, trains, number - len(led))
 
 
-def _known_since(requests: Sequence[Request], made: Cut, trains: frozenset[int]) -> int:
+def _known_since(requests: Sequence[Request], made: Segmentation, trains: frozenset[int]) -> int:
     """Where only the end of a run is known, its first loop may have begun before: what lies before its requests is then a part of it."""
     first = next((turn for turn in made.turns if turn.episode in trains), None)
     begun = first is None or any(r.episode == first.episode and r.kind is Kind.ITER for r in requests)
@@ -253,12 +253,12 @@ def _work(timeline: Timeline) -> Work:
     return Work(start, start + timeline.duration_ns[chosen], kind[chosen], *about)
 
 
-def _trained(made: Cut, work: Work) -> frozenset[int]:
+def _trained(made: Segmentation, work: Work) -> frozenset[int]:
     """The episodes in which something is trained."""
     return frozenset(_episodes_with(made, _owners(made, work.start_ns), (work.kind & Work.TRAINS) != 0))
 
 
-def _owners(made: Cut, at_ns: Array) -> Array:
+def _owners(made: Segmentation, at_ns: Array) -> Array:
     """The turn to which each instant belongs."""
     if not made.edges:
         return np.full(len(at_ns), OUTSIDE)
@@ -266,7 +266,7 @@ def _owners(made: Cut, at_ns: Array) -> Array:
     return np.where(piece < 0, OUTSIDE, np.asarray(made.owners)[piece])
 
 
-def _episodes_with(made: Cut, turn_of: Array, chosen: Array) -> set[int]:
+def _episodes_with(made: Segmentation, turn_of: Array, chosen: Array) -> set[int]:
     return set(made.episodes[turn_of[chosen & (turn_of != OUTSIDE)]].tolist())
 
 
@@ -278,7 +278,7 @@ def _by_turn(timeline: Timeline, turn_of: Array, n: int) -> Array:
     return np.bincount(cells, weights=own[inside], minlength=n * len(_COLUMNS))[: n * len(_COLUMNS)].reshape(n, len(_COLUMNS))
 
 
-def _time(made: Cut, n: int) -> Array:
+def _time(made: Segmentation, n: int) -> Array:
     """How long each turn lasted, without the loops that lie in it; turns that were never closed have no right figure here."""
     if not n:
         return np.zeros(0, dtype=np.int64)
@@ -288,7 +288,7 @@ def _time(made: Cut, n: int) -> Array:
     return np.bincount(owners[inside], weights=lasting[inside], minlength=n).astype(np.int64)
 
 
-def _table(turns: Sequence[Turn], chosen: Sequence[int], requests: Sequence[Request], own: Array, time: Array) -> Table:
+def _table(turns: Sequence[StepInterval], chosen: Sequence[int], requests: Sequence[Request], own: Array, time: Array) -> Table:
     items = [_items(turns[i], requests) for i in chosen]
     start = [turns[i].start_ns for i in chosen]
     return _completed(np.array(start, dtype=np.int64), time[list(chosen)], np.array(items, dtype=np.int64), own[list(chosen)])
@@ -301,7 +301,7 @@ def _completed(start: Array, time: Array, items: Array, own: Array) -> Table:
     return Table(start, own.sum(axis=1), items, own)
 
 
-def _items(turn: Turn, requests: Sequence[Request]) -> int:
+def _items(turn: StepInterval, requests: Sequence[Request]) -> int:
     """Of the loop's own loader: one that is asked beside it (``zip``) brings other halves of the same items."""
     items = next((requests[i].items for i in turn.requests if requests[i].episode == turn.episode), None)
     return -1 if items is None else items

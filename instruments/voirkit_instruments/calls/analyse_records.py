@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import Array, parents
-from voirkit.analysis.of_run import numbered
+from voirkit.analysis.run_steps import numbered
 from voirkit.runs.step_phases import PHASES
 from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.calls.analyse_when import TASKS, When

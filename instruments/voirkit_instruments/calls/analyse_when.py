@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from voirkit.analysis import of_run, phases
+from voirkit.analysis import phases, run_steps
 from voirkit.analysis.nesting import Array, parents
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.steps import REST
@@ -139,8 +139,8 @@ def _loops_inside(steps: Steps) -> Array:
 
 def when(run: Run) -> dict[int, When]:
     """What is known of each rank that recorded phases."""
-    recorded = of_run.records(run)
-    steps = {rank.rank: rank.steps for rank in of_run.of_run(run)}
+    recorded = run_steps.records(run)
+    steps = {rank.rank: rank.steps for rank in run_steps.read_steps(run)}
     best: dict[int, tuple[int, int, Array]] = {}
     for number, (rank, _, _) in enumerate(recorded.processes):
         chosen = phases.training_thread(recorded, number)

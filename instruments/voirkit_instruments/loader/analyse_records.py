@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.of_run import numbered
+from voirkit.analysis.run_steps import numbered
 from voirkit.runs.tables.parquet import quoted
 
 if TYPE_CHECKING:

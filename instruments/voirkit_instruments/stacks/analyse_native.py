@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.innermost import NONE
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import NONE, Array
 from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.ranks import rank_and_world_size

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.innermost import NONE, innermost
-from voirkit.analysis.nesting import Array, exclusive_ns
+from voirkit.analysis.nesting import NONE, Array, exclusive_ns, innermost
 from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS
 from voirkit.runs.step_phases import PHASES
 from voirkit.runs.tables.parquet import quoted

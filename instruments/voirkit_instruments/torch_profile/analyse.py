@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.of_run import records
 from voirkit.analysis.phase_records import Records
+from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
 from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import read_json, write_json

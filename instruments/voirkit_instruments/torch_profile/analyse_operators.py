@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.innermost import innermost
-from voirkit.analysis.nesting import Array, parents, without_children
+from voirkit.analysis.nesting import Array, innermost, parents, without_children
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.phases import meanings
 from voirkit.analysis.steps import VOIRKIT

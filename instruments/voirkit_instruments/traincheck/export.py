@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.of_run import of_run
+from voirkit.analysis.run_steps import read_steps
 from voirkit.errors import CommandLineError, VoirkitError
 from voirkit.export.pfw import stem
 from voirkit.report.output import STDOUT, text
@@ -65,7 +65,7 @@ class _Export:
 
     def __init__(self, run: Run, selection: Selection) -> None:
         self._run = run
-        self._steps = {rank.rank: rank.steps for rank in of_run(run)}
+        self._steps = {rank.rank: rank.steps for rank in read_steps(run)}
         self._stretches = None if selection.steps is None else stretches(selection.steps, self._steps)
         events = run.events(Selection(ranks=selection.ranks))
         if self._stretches is not None:

@@ -8,7 +8,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.comparison import environments, figures, said
-from voirkit.analysis.of_run import of_run
+from voirkit.analysis.run_steps import read_steps
 from voirkit.report.comparison import differences_section, figures_of_instruments, figures_section
 from voirkit.report.figure import duration
 from voirkit.report.html.components import Html, join, paragraph, section, stacked, strong, text
@@ -84,7 +84,7 @@ def _figures(summaries: Pair) -> Html | None:
 def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Html | None:
     parts: list[object] = []
     for at, (run, name) in enumerate(zip(runs, names, strict=True)):
-        ranks = [rank for rank in of_run(run) if len(rank.steps.train)]
+        ranks = [rank for rank in read_steps(run) if len(rank.steps.train)]
         if ranks:
             caption = f"{('first', 'second')[at]} ({name}): time of a step"
             parts.append(picture(run, ranks[0], _COLUMNS, caption, group=f"time {at}"))

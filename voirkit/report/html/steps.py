@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.of_run import of_run
+from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.steps import Table
 from voirkit.report.figure import duration, figure
 from voirkit.report.html.components import Html, folded, section, table
@@ -31,7 +31,7 @@ Summary = Mapping[str, Any]
 
 def steps(run: Run, summary: Summary) -> Html | None:
     """The steps of the first rank, and the loss."""
-    ranks = [rank for rank in of_run(run) if len(_timed_steps(rank))]
+    ranks = [rank for rank in read_steps(run) if len(_timed_steps(rank))]
     parts: list[object] = []
     note = ""
     if ranks:

@@ -44,7 +44,9 @@ class Compacted(NamedTuple):
     left: list[str]
 
 
-def compact(run: str, rank: int | None = None, ended: Collection[int] = (), connection: duckdb.DuckDBPyConnection | None = None) -> Compacted:
+def compact(
+    run: str, rank: int | None = None, ended: Collection[int] = (), connection: duckdb.DuckDBPyConnection | None = None
+) -> Compacted:
     """Compact the records of processes that have ended. May be called again, at any time, by several at once.
 
     Args:

@@ -27,7 +27,7 @@ FOLDER = "steps"
 _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
 
 
-def of_run(run: Run) -> list[Rank]:
+def read_steps(run: Run) -> list[Rank]:
     """What each rank of a run did, and each process that trained for itself; empty if nothing of it is known.
 
     The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of what has been compacted one is made.

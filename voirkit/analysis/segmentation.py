@@ -24,11 +24,16 @@ class Kind(IntEnum):
     FETCH = 1  # a batch, which came
     END = 2  # a batch, and there was none
     LEFT = 3  # nothing more: the iterator was let go, and its step ends
-    TORN = 4  # the same, in the middle of a step
+    INCOMPLETE = 4  # the same, in the middle of a step
 
 
-_LET_GO = (Kind.LEFT, Kind.TORN)
-_ITER, _FETCH, _END, _TORN = Kind.ITER, Kind.FETCH, Kind.END, Kind.TORN  # asking the enum takes longer than all the rest of a line
+_LET_GO = (Kind.LEFT, Kind.INCOMPLETE)
+_ITER, _FETCH, _END, _INCOMPLETE = (
+    Kind.ITER,
+    Kind.FETCH,
+    Kind.END,
+    Kind.INCOMPLETE,
+)  # asking the enum takes longer than all the rest of a line
 
 
 @dataclass(slots=True)  # frozen, making one would take three times as long: two for each step
@@ -53,7 +58,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Turn:
+class StepInterval:
     """From one request for a batch to the next request to the same iterator.
 
     Attributes:
@@ -70,7 +75,7 @@ class Turn:
 
 
 @dataclass
-class Cut:
+class Segmentation:
     """A thread's time, cut.
 
     Attributes:
@@ -80,7 +85,7 @@ class Cut:
             another's turn owns its own time: that of the turn around it excludes it.
     """
 
-    turns: list[Turn]
+    turns: list[StepInterval]
     edges: list[int]
     owners: list[int]
 
@@ -100,7 +105,7 @@ class _Episode:
     turn: int = OUTSIDE  # the turn that is open
 
 
-def cut(requests: Sequence[Request]) -> Cut:
+def split_at_requests(requests: Sequence[Request]) -> Segmentation:
     """Cut a thread's time at its requests.
 
     Args:
@@ -111,7 +116,7 @@ def cut(requests: Sequence[Request]) -> Cut:
     leads, and the other's requests lie in the leader's turns.
     """
     episodes = _episodes(requests)
-    made = Cut([], [], [])
+    made = Segmentation([], [], [])
     open_: list[_Episode] = []
     for i, request in enumerate(requests):
         episode = episodes[request.episode]
@@ -131,7 +136,7 @@ def cut(requests: Sequence[Request]) -> Cut:
                 _begin(episode, request.start_ns, open_, made)
             continue
         if request.kind >= _END:
-            if request.kind is not _TORN:
+            if request.kind is not _INCOMPLETE:
                 _close(episode, request.start_ns, made)
             open_.remove(episode)
             _own(made, request.start_ns, OUTSIDE)
@@ -182,22 +187,22 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
     return found
 
 
-def _begin(episode: _Episode, at: int, open_: list[_Episode], made: Cut) -> None:
+def _begin(episode: _Episode, at: int, open_: list[_Episode], made: Segmentation) -> None:
     open_.append(episode)
     _turn(episode, at, made)
 
 
-def _turn(episode: _Episode, at: int, made: Cut) -> None:
+def _turn(episode: _Episode, at: int, made: Segmentation) -> None:
     episode.turn = len(made.turns)
-    made.turns.append(Turn(episode.number, at))
+    made.turns.append(StepInterval(episode.number, at))
     _own(made, at, episode.turn)
 
 
-def _close(episode: _Episode, at: int, made: Cut) -> None:
+def _close(episode: _Episode, at: int, made: Segmentation) -> None:
     made.turns[episode.turn].end_ns = at
 
 
-def _abandon(open_: list[_Episode], gone: list[_Episode], at: int, made: Cut) -> None:
+def _abandon(open_: list[_Episode], gone: list[_Episode], at: int, made: Segmentation) -> None:
     """Close loops that were left without their iterator's end."""
     for episode in gone:
         _close(episode, at, made)
@@ -206,7 +211,7 @@ def _abandon(open_: list[_Episode], gone: list[_Episode], at: int, made: Cut) ->
         _own(made, at, open_[-1].turn if open_ else OUTSIDE)
 
 
-def _own(made: Cut, at: int, owner: int) -> None:
+def _own(made: Segmentation, at: int, owner: int) -> None:
     if made.edges and made.edges[-1] == at:
         made.owners[-1] = owner
         return
