@@ -55,13 +55,13 @@ def trace_files(place: Place) -> set[str]:
 
 
 @ENGINES
-def test_a_script_under_voirkit_is_recorded_and_put_to_rest(place, engine):
+def test_a_script_under_voirkit_is_recorded_and_compacted_when_it_is_read(place, engine):
     place.write(main=ANNOTATED)
     ended = place.voirkit("main.py", env=engine)
     assert (ended.code, ended.err.count("\n")) == (0, 1), ended.err
-    assert ".seg" not in trace_files(place)
     found = rows(place.folder / "run")
     assert [e.args for e in found] == [{"step": i} for i in range(5)]
+    assert ".seg" not in trace_files(place)
 
 
 def test_the_summary_says_what_recording_cost(place):

@@ -112,7 +112,7 @@ PROCESSES, THREADS = 3, 4
 def record(folder: Path, program: str = PROGRAM) -> Place:
     """Run the program under voirkit in a folder; its run directory is ``run``."""
     place = Place(folder).write(main=program)
-    ended = place.voirkit("--quiet", "main.py")
+    ended = place.voirkit("--quiet", "--compact", "main.py")
     assert (ended.code, ended.err) == (0, "")
     return place
 
