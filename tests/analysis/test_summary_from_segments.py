@@ -94,15 +94,6 @@ def test_the_end_of_a_run_leaves_its_trace_as_it_was_written(tmp_path: Path) -> 
     assert json.loads((run / "summary.json").read_text())["steps"]["n"] == 20
 
 
-def test_what_is_trained_after_the_run_is_no_part_of_it_for_later_readers_either(tmp_path: Path) -> None:
-    training = TRAINING.replace("WORKERS", "0").replace("END", "").replace("\n", "\n    ")
-    Place(tmp_path).write(main=f"import atexit\ndef train():{training}\ntrain()\natexit.register(train)\n").voirkit("main.py")
-    with open_run(tmp_path / "run") as opened:
-        assert opened.summary is not None
-        assert opened.summary["steps"]["n"] == 20
-        assert summary_of(opened)["steps"]["n"] == 20
-
-
 def test_with_compact_a_run_ends_with_its_trace_compacted_and_its_steps_rolled_up(tmp_path: Path) -> None:
     place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", ""))
     assert place.voirkit("--compact", "main.py").code == 0

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.joined import joined
-from voirkit.analysis.nesting import Array, distinct
+from voirkit.analysis.nesting import distinct
 from voirkit.analysis.phase_records import DEVICE, KIND, Records
 from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.step_phases import PHASES
 from voirkit.runs.trace_files import layout
-from voirkit.runs.wall import Moments
 from voirkit.trace.pieces import of_stem
 
 if TYPE_CHECKING:
@@ -73,21 +72,7 @@ def records(run: Run, kind: str = KIND) -> Records:
     sizes = {(one.rank, one.host, one.pid): one.world_size for one in run.processes()}
     known = run.manifest.get("world_size", 1)
     columns["arguments"] = [json.loads(text) for text in columns["arguments"]]
-    late = _after_the_run(run, columns)
-    if late.any():
-        columns.update({key: columns[key][~late] for key in ("start_ns", "duration_ns", "name", "args", "value", "process", "tid")})
     return Records(**columns, world_sizes=[max(known, sizes.get(process, 0)) for process in columns["processes"]])
-
-
-def _after_the_run(run: Run, columns: Mapping[str, Any]) -> Array:
-    """Which records the run's own process made when the run was over, in callbacks of ``atexit``: no summary counts them."""
-    manifest, duration_s = run.manifest, (run.summary or {}).get("duration_s")
-    begun = Moments(manifest).begun
-    leader = (manifest.get("rank", 0), manifest.get("host"), manifest.get("pid"))
-    if begun is None or not isinstance(duration_s, (int, float)) or leader not in columns["processes"]:
-        return np.zeros(len(columns["tid"]), bool)
-    own: Array = columns["process"] == columns["processes"].index(leader)
-    return own & (columns["start_ns"] > begun + duration_s * 1e9)
 
 
 # Beside the phases, the script's annotations of evaluation, under another category: loops over loaders have their names too.
