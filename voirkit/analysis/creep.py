@@ -27,12 +27,12 @@ def memory_creep(run: Run) -> dict[str, Any] | None:
     return creep(np.asarray(found["start_ns"]) / 1e9, np.asarray(found["number"]))
 
 
-def creep(at_s: Array, held: Array) -> dict[str, Any] | None:
+def creep(at_s: Array, held_bytes: Array) -> dict[str, Any] | None:
     """An alert if memory grows steadily over the second half of a run.
 
     Args:
         at_s: When it was looked at, ascending; seconds, shape (n,).
-        held: Bytes, same shape.
+        held_bytes: Same shape.
 
     Steady is: the median of the slopes between all pairs of samples (Theil and Sen), so that workers that come and go with each epoch and
     single peaks count for nothing, and a rise from most of the half's eighths to the next.
@@ -40,15 +40,15 @@ def creep(at_s: Array, held: Array) -> dict[str, Any] | None:
     if not len(at_s):
         return None
     half = at_s >= (at_s[0] + at_s[-1]) / 2
-    at_s, held = at_s[half], held[half]
+    at_s, held_bytes = at_s[half], held_bytes[half]
     lasted = float(at_s[-1] - at_s[0])
     if len(at_s) < limits.FEW_SAMPLES or lasted < limits.CREEP_LEAST_S:
         return None
-    slope = _slope(at_s, held)
-    grown, usual = slope * lasted, float(np.median(held))
+    slope = _slope(at_s, held_bytes)
+    grown, usual = slope * lasted, float(np.median(held_bytes))
     if grown < max(limits.CREEPS * usual, limits.CREEP_BYTES):
         return None
-    parts = [float(np.median(part)) for part in np.array_split(held, _PARTS)]
+    parts = [float(np.median(part)) for part in np.array_split(held_bytes, _PARTS)]
     if np.mean(np.diff(parts) > 0) < limits.CREEP_RISES:
         return None
     an_hour = slope * 3600
@@ -61,10 +61,10 @@ def creep(at_s: Array, held: Array) -> dict[str, Any] | None:
     }
 
 
-def _slope(at_s: Array, held: Array) -> float:
+def _slope(at_s: Array, held_bytes: Array) -> float:
     """The median slope between two samples, bytes a second."""
     chosen = np.unique(np.linspace(0, len(at_s) - 1, min(len(at_s), _MOST)).astype(int))
     first, second = np.triu_indices(len(chosen), 1)
-    time, bytes_ = at_s[chosen], held[chosen]
+    time, bytes_ = at_s[chosen], held_bytes[chosen]
     apart = time[second] - time[first]
     return float(np.median((bytes_[second] - bytes_[first])[apart > 0] / apart[apart > 0]))

@@ -34,22 +34,22 @@ _ROUNDS, _TIMES = 7, 200
 _COLD_NS = 50_000
 
 
-def overhead_of(runs: Sequence[Run], found: Mapping[str, Any]) -> dict[str, Any] | None:
+def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``overhead`` of a summary.
 
     Args:
         runs: The run, or the directories of its ranks.
-        found: The summary so far: what the run itself measured, its ``duration_s`` and ``processors``.
+        summary: As it is so far: what the run itself measured, its ``duration_s`` and ``processors``.
 
     Returns:
         The part; as it is where it was completed before. None if the run's duration is not known.
     """
-    own = found.get("overhead")
-    duration_s = found.get("duration_s")
+    own = summary.get("overhead")
+    duration_s = summary.get("duration_s")
     if duration_s is None or (own is not None and "patches" in own.get("parts", {})):
         return None if own is None else dict(own)
     # Estimates are processor time, all else is time by the clock: what waits for a processor does so in voirkit's part as well.
-    processors = found.get("processors") or {}
+    processors = summary.get("processors") or {}
     waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
     call_s = _call_s() * (1 + waiting)
     leader = (runs[0].manifest.get("rank", 0), runs[0].manifest.get("pid"))

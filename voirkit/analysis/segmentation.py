@@ -116,39 +116,39 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
     leads, and the other's requests lie in the leader's turns.
     """
     episodes = _episodes(requests)
-    made = Segmentation([], [], [])
+    segmentation = Segmentation([], [], [])
     open_: list[_Episode] = []
     for i, request in enumerate(requests):
         episode = episodes[request.episode]
         if episode.companion:
             if request.kind is _FETCH and open_:
-                made.turns[open_[-1].turn].requests.append(i)
+                segmentation.turns[open_[-1].turn].requests.append(i)
             continue
         if episode not in open_:
             if request.kind >= _END:
                 continue  # it never gave a batch
-            over = next((at for at, e in enumerate(open_) if e.loader == request.loader and e.last < i), len(open_))
-            _abandon(open_, open_[over:], request.start_ns, made)
+            over = next((at_ns for at_ns, e in enumerate(open_) if e.loader == request.loader and e.last < i), len(open_))
+            _abandon(open_, open_[over:], request.start_ns, segmentation)
         elif request.kind not in _LET_GO:  # an iterator may be held until long after its loop
-            _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, made)
+            _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, segmentation)
         if request.kind is _ITER:
             if episode not in open_:
-                _begin(episode, request.start_ns, open_, made)
+                _open_turn(episode, request.start_ns, open_, segmentation)
             continue
         if request.kind >= _END:
             if request.kind is not _INCOMPLETE:
-                _close(episode, request.start_ns, made)
+                _close(episode, request.start_ns, segmentation)
             open_.remove(episode)
-            _own(made, request.start_ns, OUTSIDE)
-            _own(made, request.end_ns, open_[-1].turn if open_ else OUTSIDE)
+            _own(segmentation, request.start_ns, OUTSIDE)
+            _own(segmentation, request.end_ns, open_[-1].turn if open_ else OUTSIDE)
             continue
         if episode not in open_:
-            _begin(episode, request.start_ns, open_, made)
-        elif made.turns[episode.turn].requests:
-            _close(episode, request.start_ns, made)
-            _turn(episode, request.start_ns, made)
-        made.turns[episode.turn].requests.append(i)
-    return made
+            _open_turn(episode, request.start_ns, open_, segmentation)
+        elif segmentation.turns[episode.turn].requests:
+            _close(episode, request.start_ns, segmentation)
+            _turn(episode, request.start_ns, segmentation)
+        segmentation.turns[episode.turn].requests.append(i)
+    return segmentation
 
 
 def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
@@ -187,33 +187,33 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
     return found
 
 
-def _begin(episode: _Episode, at: int, open_: list[_Episode], made: Segmentation) -> None:
+def _open_turn(episode: _Episode, at_ns: int, open_: list[_Episode], segmentation: Segmentation) -> None:
     open_.append(episode)
-    _turn(episode, at, made)
+    _turn(episode, at_ns, segmentation)
 
 
-def _turn(episode: _Episode, at: int, made: Segmentation) -> None:
-    episode.turn = len(made.turns)
-    made.turns.append(StepInterval(episode.number, at))
-    _own(made, at, episode.turn)
+def _turn(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
+    episode.turn = len(segmentation.turns)
+    segmentation.turns.append(StepInterval(episode.number, at_ns))
+    _own(segmentation, at_ns, episode.turn)
 
 
-def _close(episode: _Episode, at: int, made: Segmentation) -> None:
-    made.turns[episode.turn].end_ns = at
+def _close(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
+    segmentation.turns[episode.turn].end_ns = at_ns
 
 
-def _abandon(open_: list[_Episode], gone: list[_Episode], at: int, made: Segmentation) -> None:
+def _abandon(open_: list[_Episode], abandoned: list[_Episode], at_ns: int, segmentation: Segmentation) -> None:
     """Close loops that were left without their iterator's end."""
-    for episode in gone:
-        _close(episode, at, made)
+    for episode in abandoned:
+        _close(episode, at_ns, segmentation)
         open_.remove(episode)
-    if gone:
-        _own(made, at, open_[-1].turn if open_ else OUTSIDE)
+    if abandoned:
+        _own(segmentation, at_ns, open_[-1].turn if open_ else OUTSIDE)
 
 
-def _own(made: Segmentation, at: int, owner: int) -> None:
-    if made.edges and made.edges[-1] == at:
-        made.owners[-1] = owner
+def _own(segmentation: Segmentation, at_ns: int, owner: int) -> None:
+    if segmentation.edges and segmentation.edges[-1] == at_ns:
+        segmentation.owners[-1] = owner
         return
-    made.edges.append(at)
-    made.owners.append(owner)
+    segmentation.edges.append(at_ns)
+    segmentation.owners.append(owner)

@@ -179,44 +179,44 @@ def _saving_between(timeline: Timeline, steps: Steps) -> int:
 def _steps_of(timeline: Timeline) -> Steps:
     work = _work(timeline)
     requests = as_read(timeline.requests, work, timeline.lengths)
-    made = split_at_requests(requests)
-    loops = [requests, *_outside_of_loops(timeline, work, made)]
+    segmentation = split_at_requests(requests)
+    loops = [requests, *_outside_of_loops(timeline, work, segmentation)]
     if any(loops[1:]):
         requests = _merged(loops)
-        made = split_at_requests(requests)
-    turn_of = _owners(made, timeline.start_ns)
-    n = len(made.turns)
-    trains = _trained(made, work)
-    calls = _episodes_with(made, turn_of, timeline.meaning == FORWARD)
+        segmentation = split_at_requests(requests)
+    turn_of = _owners(segmentation, timeline.start_ns)
+    n = len(segmentation.turns)
+    trains = _trained(segmentation, work)
+    calls = _episodes_with(segmentation, turn_of, timeline.meaning == FORWARD)
     own = _by_turn(timeline, turn_of, n)
-    time = _time(made, n)
-    training = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in trains]
-    evaluated = [i for i, t in enumerate(made.turns) if t.end_ns is not None and t.episode in calls - trains]
+    time = _time(segmentation, n)
+    training = [i for i, t in enumerate(segmentation.turns) if t.end_ns is not None and t.episode in trains]
+    evaluated = [i for i, t in enumerate(segmentation.turns) if t.end_ns is not None and t.episode in calls - trains]
     episodes = trains & {request.episode for request in loops[0]}
     iterators = frozenset(map(iterator_of, episodes))
-    train, evaluation = (_table(made.turns, chosen, requests, own, time) for chosen in (training, evaluated))
-    return Steps(train, evaluation, any(made.turns[i].episode in episodes for i in training), episodes=iterators)
+    train, evaluation = (_table(segmentation.turns, chosen, requests, own, time) for chosen in (training, evaluated))
+    return Steps(train, evaluation, any(segmentation.turns[i].episode in episodes for i in training), episodes=iterators)
 
 
-def _outside_of_loops(timeline: Timeline, work: Work, made: Segmentation) -> tuple[list[Request], list[Request]]:
+def _outside_of_loops(timeline: Timeline, work: Work, segmentation: Segmentation) -> tuple[list[Request], list[Request]]:
     """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does."""
-    turn = _owners(made, work.start_ns)
-    trains = _trained(made, work)
+    turn = _owners(segmentation, work.start_ns)
+    trains = _trained(segmentation, work)
     saved, zeroed = (timeline.start_ns[timeline.meaning == meaning] for meaning in (CHECKPOINT, ZERO_GRAD))
     marks = Marks(timeline.modes, zeroed, saved, timeline.annotated)
-    led = steps_outside(work, turn, made.turns, trains, _known_since(timeline.requests, made, trains))
+    led = steps_outside(work, turn, segmentation.turns, trains, _known_since(timeline.requests, segmentation, trains))
     ends = np.concatenate([steps.end_ns for steps in led]) if led else work.start_ns[:0]
-    evaluates = evaluating(work, marks, turn, made.turns, trains, ends)
+    evaluates = evaluating(work, marks, turn, segmentation.turns, trains, ends)
     number = min([r.episode - 1 for r in timeline.requests] + [-2])  # -1 is a loader that is not known
     steps = requests_of_steps(led, work.chosen((turn == OUTSIDE) & ~evaluates & (work.kind != Work.OPTIMIZER)), number)
     if not evaluates.any():
         return steps, []
-    return steps, requests_of_evaluation(evaluates, work, marks, turn, made.turns, trains, number - len(led))
+    return steps, requests_of_evaluation(evaluates, work, marks, turn, segmentation.turns, trains, number - len(led))
 
 
-def _known_since(requests: Sequence[Request], made: Segmentation, trains: frozenset[int]) -> int:
+def _known_since(requests: Sequence[Request], segmentation: Segmentation, trains: frozenset[int]) -> int:
     """Where only the end of a run is known, its first loop may have begun before: what lies before its requests is then a part of it."""
-    first = next((turn for turn in made.turns if turn.episode in trains), None)
+    first = next((turn for turn in segmentation.turns if turn.episode in trains), None)
     begun = first is None or any(r.episode == first.episode and r.kind is Kind.ITER for r in requests)
     return 0 if begun or first is None else first.start_ns
 
@@ -253,21 +253,21 @@ def _work(timeline: Timeline) -> Work:
     return Work(start, start + timeline.duration_ns[chosen], kind[chosen], *about)
 
 
-def _trained(made: Segmentation, work: Work) -> frozenset[int]:
+def _trained(segmentation: Segmentation, work: Work) -> frozenset[int]:
     """The episodes in which something is trained."""
-    return frozenset(_episodes_with(made, _owners(made, work.start_ns), (work.kind & Work.TRAINS) != 0))
+    return frozenset(_episodes_with(segmentation, _owners(segmentation, work.start_ns), (work.kind & Work.TRAINS) != 0))
 
 
-def _owners(made: Segmentation, at_ns: Array) -> Array:
+def _owners(segmentation: Segmentation, at_ns: Array) -> Array:
     """The turn to which each instant belongs."""
-    if not made.edges:
+    if not segmentation.edges:
         return np.full(len(at_ns), OUTSIDE)
-    piece = np.searchsorted(np.asarray(made.edges), at_ns, side="right") - 1
-    return np.where(piece < 0, OUTSIDE, np.asarray(made.owners)[piece])
+    piece = np.searchsorted(np.asarray(segmentation.edges), at_ns, side="right") - 1
+    return np.where(piece < 0, OUTSIDE, np.asarray(segmentation.owners)[piece])
 
 
-def _episodes_with(made: Segmentation, turn_of: Array, chosen: Array) -> set[int]:
-    return set(made.episodes[turn_of[chosen & (turn_of != OUTSIDE)]].tolist())
+def _episodes_with(segmentation: Segmentation, turn_of: Array, chosen: Array) -> set[int]:
+    return set(segmentation.episodes[turn_of[chosen & (turn_of != OUTSIDE)]].tolist())
 
 
 def _by_turn(timeline: Timeline, turn_of: Array, n: int) -> Array:
@@ -278,11 +278,11 @@ def _by_turn(timeline: Timeline, turn_of: Array, n: int) -> Array:
     return np.bincount(cells, weights=own[inside], minlength=n * len(_COLUMNS))[: n * len(_COLUMNS)].reshape(n, len(_COLUMNS))
 
 
-def _time(made: Segmentation, n: int) -> Array:
+def _time(segmentation: Segmentation, n: int) -> Array:
     """How long each turn lasted, without the loops that lie in it; turns that were never closed have no right figure here."""
     if not n:
         return np.zeros(0, dtype=np.int64)
-    edges, owners = np.asarray(made.edges), np.asarray(made.owners)
+    edges, owners = np.asarray(segmentation.edges), np.asarray(segmentation.owners)
     lasting = np.diff(edges, append=edges[-1])
     inside = owners != OUTSIDE
     return np.bincount(owners[inside], weights=lasting[inside], minlength=n).astype(np.int64)

@@ -44,49 +44,49 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     """
     runs = (run, *others)
     failures = PartFailures()
-    found = _own(run, failures)
-    found["world_size"] = failures.attempt("ranks", lambda: _world_size(runs, found), found["world_size"])
+    summary = _own(run, failures)
+    summary["world_size"] = failures.attempt("ranks", lambda: _world_size(runs, summary), summary["world_size"])
     ranks: list[Rank] = failures.attempt("steps", lambda: [rank for one in runs for rank in read_steps(one)], [])
-    renewed = "steps" not in failures and bool(ranks or not found.get("steps"))
+    renewed = "steps" not in failures and bool(ranks or not summary.get("steps"))
     if renewed:
-        computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, found), {})
-        found.update(computed)
-        if ranks or not found.get("wall"):
-            found["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, found), found.get("wall"))
+        computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, summary), {})
+        summary.update(computed)
+        if ranks or not summary.get("wall"):
+            summary["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, summary), summary.get("wall"))
     for instrument in installed_instruments():
         if instrument.summarise:
             part: Mapping[str, Any] = failures.attempt(
-                instrument.name.replace("_", " "), partial(_part, instrument, runs, ranks, found), {}
+                instrument.name.replace("_", " "), partial(_part, instrument, runs, ranks, summary), {}
             )
-            found.update(part)
-    found["overhead"] = failures.attempt("overhead", lambda: overhead_of(runs, found), found.get("overhead"))
+            summary.update(part)
+    summary["overhead"] = failures.attempt("overhead", lambda: overhead_of(runs, summary), summary.get("overhead"))
     if "steps" in failures:
-        if not found.get("steps"):
-            found.update(verdict=dict(_STEPS_FAILED), advice=[])
+        if not summary.get("steps"):
+            summary.update(verdict=dict(_STEPS_FAILED), advice=[])
     elif renewed:  # after the parts: what they found goes into it
         nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
-        found["verdict"], found["advice"] = failures.attempt("verdict", lambda: conclusions(found, _facts(ranks)), nothing)
-    raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(found), [])
+        summary["verdict"], summary["advice"] = failures.attempt("verdict", lambda: conclusions(summary, _facts(ranks)), nothing)
+    raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(summary), [])
     creep = failures.attempt("memory", lambda: memory_creep(run), None)
-    found["alerts"] = [*raised, *([creep] if creep else [])]
+    summary["alerts"] = [*raised, *([creep] if creep else [])]
     lost: dict[str, int]
     if run.summary is None and not run.is_live:
         lost = failures.attempt("dropped records", lambda: _dropped(run), {})
-        found["dropped"] = lost
+        summary["dropped"] = lost
     for other in others:
         lost = failures.attempt("dropped records", partial(_dropped, other), {})
         for name, n in lost.items():
-            found["dropped"][name] = found["dropped"].get(name, 0) + n
-    lines: list[str] = failures.attempt("ranks", lambda: _not_recorded(run, ranks, found), [])
+            summary["dropped"][name] = summary["dropped"].get(name, 0) + n
+    lines: list[str] = failures.attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
     run.warnings += [*lines, *failures.lines()]
     said = [warning for one in runs for warning in one.warnings]
-    found["warnings"] = [*found["warnings"], *(w for w in dict.fromkeys(said) if w not in found["warnings"])]
-    return found
+    summary["warnings"] = [*summary["warnings"], *(w for w in dict.fromkeys(said) if w not in summary["warnings"])]
+    return summary
 
 
-def _wall(run: Run, ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any] | None:
-    imported = ((found.get("wall") or {}).get("parts") or {}).get("import") or {}
-    return wall_of(run.manifest, found["duration_s"], ranks, imported.get("total_s", 0.0))
+def _wall(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    imported = ((summary.get("wall") or {}).get("parts") or {}).get("import") or {}
+    return wall_of(run.manifest, summary["duration_s"], ranks, imported.get("total_s", 0.0))
 
 
 def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequence[Rank], imported_s: float = 0.0) -> dict[str, Any] | None:
@@ -128,19 +128,19 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
     inside = sum(int(table.own_ns[:, list(ASIDE.values())].sum()) for table in (steps.train, steps.evaluation))
     parts["between"] = script_ended - begun - since - inside
     parts["exit"] = ended - script_ended
-    found = account({name: spent * 1e-9 for name, spent in parts.items()}, duration_s, (moments.script - moments.begun) * 1e-9)
-    return {**found, "waits": True} if waits else found
+    wall = account({name: spent * 1e-9 for name, spent in parts.items()}, duration_s, (moments.script - moments.begun) * 1e-9)
+    return {**wall, "waits": True} if waits else wall
 
 
 def _parts_ns(steps: Steps) -> dict[str, int]:
     """Training and evaluation without what is a part of its own, and those parts, wherever they lie."""
-    found = {}
+    parts_ns = {}
     for name, table in (("training", steps.train), ("evaluation", steps.evaluation)):
-        found[name] = int(table.time_ns.sum() - table.own_ns[:, list(ASIDE.values())].sum())
+        parts_ns[name] = int(table.time_ns.sum() - table.own_ns[:, list(ASIDE.values())].sum())
     for name, column in ASIDE.items():
         inside = sum(int(table.own_ns[:, column].sum()) for table in (steps.train, steps.evaluation))
-        found[name] = inside + sum(steps.aside_ns.get(name, (0, 0)))
-    return found
+        parts_ns[name] = inside + sum(steps.aside_ns.get(name, (0, 0)))
+    return parts_ns
 
 
 _STEPS_FAILED = {
@@ -151,10 +151,10 @@ _STEPS_FAILED = {
 }
 
 
-def step_figures(ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, Any]:
+def step_figures(ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any]:
     """``steps``, ``rates``, ``evaluation``, ``ranks`` of a summary; rates given by hand (eval_rate) are kept."""
     made = figures(ranks)
-    made["rates"] = {**(found.get("rates") or {}), **made["rates"]}
+    made["rates"] = {**(summary.get("rates") or {}), **made["rates"]}
     facts = _facts(ranks)
     if "workers" in facts:
         made["steps"]["loader"] = {key: facts.get(key) for key in ("workers", "dataset", "batch_size")}
@@ -163,14 +163,14 @@ def step_figures(ranks: Sequence[Rank], found: Mapping[str, Any]) -> dict[str, A
     return made
 
 
-def _world_size(runs: Sequence[Run], found: Mapping[str, Any]) -> int:
+def _world_size(runs: Sequence[Run], summary: Mapping[str, Any]) -> int:
     """How many ranks there were: as launchers said when the run began, or as the program's processes learnt later."""
-    return max(found.get("world_size") or 1, *(process.world_size for run in runs for process in run.processes()), 1)
+    return max(summary.get("world_size") or 1, *(process.world_size for run in runs for process in run.processes()), 1)
 
 
-def _not_recorded(run: Run, ranks: Sequence[Rank], found: Mapping[str, Any]) -> list[str]:
+def _not_recorded(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> list[str]:
     forked = {(one.host, one.pid) for one in run.processes() if one.name.startswith("Fork") and not one.name.startswith("ForkServer")}
-    return list(not_recorded(run.manifest, ranks, found["world_size"], forked))
+    return list(not_recorded(run.manifest, ranks, summary["world_size"], forked))
 
 
 # What looks at the process that voirkit started, and at no other.
@@ -208,11 +208,11 @@ def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
     return max(ranks, key=lambda r: len(r.steps.train)).facts if ranks else {}
 
 
-def _part(instrument: Instrument, runs: Sequence[Run], ranks: Sequence[Rank], found: Mapping[str, Any]) -> Mapping[str, Any]:
+def _part(instrument: Instrument, runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> Mapping[str, Any]:
     """What an instrument adds to the summary; nothing where it has recorded nothing, or what the run itself wrote stands."""
     if instrument.summarised_from and not any(_has(run, one) for run in runs for one in instrument.summarised_from):
         return {}
-    part = resolve(instrument.summarise)(runs, ranks, found)
+    part = resolve(instrument.summarise)(runs, ranks, summary)
     return {} if part is None else {key: part[key] for key in instrument.parts if key in part}
 
 
@@ -231,17 +231,17 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     if own is not None and (strange := [key for key, kind in kinds.items() if not isinstance(own.get(key), (kind, type(None)))]):
         run.warnings.append(f"{run.path}/summary.json is not like any that voirkit writes ({', '.join(strange[:3])}): it is made anew.")
         own = None
-    found = {
+    summary = {
         "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []),
         "exit_code": manifest.get("exit_code"), "duration_s": None, "world_size": manifest.get("world_size", 1), **_EMPTY,
         **dict.fromkeys(parts_of_summary()), **(own or {}),
     }  # fmt: skip
-    if own is None or found.get("ended") == "running":
-        found["ended"] = "running" if run.is_live else _ended(manifest)
-        found["duration_s"] = failures.attempt("duration", lambda: _duration(run), None)
+    if own is None or summary.get("ended") == "running":
+        summary["ended"] = "running" if run.is_live else _ended(manifest)
+        summary["duration_s"] = failures.attempt("duration", lambda: _duration(run), None)
     for key, nothing in (("dropped", {}), ("warnings", []), ("given", {})):
-        found[key] = found.get(key) or nothing
-    return found
+        summary[key] = summary.get(key) or nothing
+    return summary
 
 
 def _ended(manifest: Mapping[str, Any]) -> str:
@@ -259,11 +259,11 @@ def _duration(run: Run) -> float | None:
 
 
 def _dropped(run: Run) -> dict[str, int]:
-    found: dict[str, int] = {}
+    dropped: dict[str, int] = {}
     for process in run.processes():
         for name, n in process.dropped.items():
-            found[name] = found.get(name, 0) + n
-    return found
+            dropped[name] = dropped.get(name, 0) + n
+    return dropped
 
 
 def check_stream(run: Run) -> None:

@@ -25,18 +25,18 @@ class Record:
     Args:
         path: The run directory.
         warn: Told what can not be written.
-        begun: The manifest.
+        manifest: As it was begun.
 
     Attributes:
         is_whole: Whether all that there is one of could be written.
     """
 
-    def __init__(self, path: str, warn: Callable[[str], None], begun: dict[str, Any]) -> None:
-        self.path, self._warn, self.manifest = path, warn, begun
-        self._leads = begun["rank"] == 0  # one rank writes what there is one of
+    def __init__(self, path: str, warn: Callable[[str], None], manifest: dict[str, Any]) -> None:
+        self.path, self._warn, self.manifest = path, warn, manifest
+        self._leads = manifest["rank"] == 0  # one rank writes what there is one of
         self._lines = LineFile(self._stream_path, warn)
         self.is_whole = True
-        self._write({directory.MANIFEST: begun})
+        self._write({directory.MANIFEST: manifest})
 
     def _stream_path(self, pid: int) -> str:
         return os.path.join(self.path, "stream", f"{self.manifest['host']}-r{self.manifest['rank']}-{pid}.jsonl")

@@ -5,6 +5,10 @@ from __future__ import annotations
 from voirkit.instrument import Instrument, Option, lazy_names
 from voirkit_instruments.flag_values import duration
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def address(text: str) -> tuple[str, int]:
     """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given."""
@@ -12,6 +16,23 @@ def address(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
         raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def import_extra(module: str, option: str) -> Any:
+    """A module of the extra ``monitor``.
+
+    Raises:
+        CommandLineError: It is not installed.
+    """
+    from importlib import import_module
+
+    from voirkit.errors import CommandLineError
+
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        what = f"it needs {exc.name or module}, which is not installed."
+        raise CommandLineError(what, where=option, next="Install it with: pip install 'voirkit[monitor]'") from None
 
 
 COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")  # bytes since some beginning; other figures are levels

@@ -10,6 +10,7 @@ import os
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.monitor import import_extra
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,25 +21,10 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 
-def needed(module: str, option: str) -> Any:
-    """A module of the extra ``monitor``.
-
-    Raises:
-        CommandLineError: It is not installed.
-    """
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as exc:
-        what = f"it needs {exc.name or module}, which is not installed."
-        raise CommandLineError(what, where=option, next="Install it with: pip install 'voirkit[monitor]'") from None
-
-
 def _nvml(ov: Overseer) -> Any:
     """The module that reads NVIDIA's GPUs, or None; that it is missing is told only where there is a driver."""
     try:
-        return needed("pynvml", "--monitor")
+        return import_extra("pynvml", "--monitor")
     except CommandLineError as exc:
         if os.path.exists("/proc/driver/nvidia"):
             ov.warn(f"{exc}\n  GPUs are left out.")

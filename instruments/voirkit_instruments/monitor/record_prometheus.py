@@ -13,7 +13,7 @@ import time
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
-from voirkit_instruments.monitor.record import needed
+from voirkit_instruments.monitor import import_extra
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
     """Serve the run's figures while the script runs."""
     if os.environ.get("RANK", "0") != "0":
         return
-    needed("prometheus_client", "--prometheus")
+    import_extra("prometheus_client", "--prometheus")
     yield ov.phases.load_script
     if ov.run_dir is None:
         return

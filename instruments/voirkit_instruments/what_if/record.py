@@ -20,6 +20,7 @@ from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit.intercept import ThreadState
 from voirkit_instruments.values import is_readable
+from voirkit_instruments.what_if.record_changes import PLAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from voirkit.phases import PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
-PLAIN = "plain"
 MOST_LOSSES = 10_000  # that are kept
 
 

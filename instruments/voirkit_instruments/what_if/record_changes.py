@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from voirkit.intercept import Patches
 
+PLAIN = "plain"  # the setting of a run without a change
+
 
 class Ceiling(NamedTuple):
     """The most that a change could win.

@@ -26,8 +26,7 @@ from voirkit.runs.summary import SCHEMA
 from voirkit_instruments.child_run import program_words, started_with
 from voirkit_instruments.what_if.analyse_results import Results
 from voirkit_instruments.what_if.analyse_statistics import NONE, judge_pairs
-from voirkit_instruments.what_if.record import PLAIN
-from voirkit_instruments.what_if.record_changes import make_change
+from voirkit_instruments.what_if.record_changes import PLAIN, make_change
 from voirkit_instruments.what_if.show import HEAD, ceiling, name_of, row, sentences
 
 TYPE_CHECKING = False
