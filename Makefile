@@ -14,21 +14,21 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-programs test-all test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
-# Elsewhere than in these: what takes minutes, or needs environments or devices of its own.
-APART := not slow and not readers and not frameworks and not gpu
+# What neither takes minutes nor needs an environment or a device of its own; of it, files that take seven seconds or more run apart.
+FAST := not slow and not readers and not frameworks and not gpu
 test: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m "(contract or not programs) and $(APART)"
+	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and not long"
 
-test-programs: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m "programs and not contract and $(APART)"
+test-long: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and long"
 
-test-all: test test-programs test-slow test-readers test-frameworks
+test-all: test test-long test-slow test-readers test-frameworks
 
 # What measures has the machine for itself, what only takes long shares it.
 ALONE := tests/instruments/test_loader_sweep.py

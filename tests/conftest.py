@@ -206,13 +206,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             skips.note("torch is not installed", path)
 
 
-# Tests that start programs, known by these fixtures or marked in their file: `make test` leaves them to `make test-programs`, but for contracts.
-_STARTS_PROGRAMS = {"place", "voirkit", "traced"}
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_torch(item.path):
             item.add_marker(pytest.mark.torch)
-        if _STARTS_PROGRAMS.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.programs)

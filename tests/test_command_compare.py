@@ -13,6 +13,8 @@ from conftest import Ended, Place
 from live_training import TRAINING
 from recorded import record_with_manifest
 
+pytestmark = pytest.mark.long
+
 
 def compare(place: Place, *words: str, **options: Any) -> Ended:
     return place.run(sys.executable, "-m", "voirkit", "compare", *words, **options)

@@ -18,6 +18,8 @@ from page import Page
 
 from voirkit.runs.step_phases import shown_phases
 
+pytestmark = pytest.mark.long
+
 TRAINED = TRAINING + "Training().epoch()\n"
 SEVERAL = TRAINING + "training = Training(length=LENGTH, step_ms=STEP)\nfor _ in range(3):\n    training.epoch()\n"
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from conftest import Ended, Place
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torchvision")
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

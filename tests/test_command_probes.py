@@ -24,6 +24,8 @@ from voirkit.probes.selector.check import check_all
 from voirkit.probes.selector.grammar import parse
 from voirkit.probes.selector.suggestions import offers
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*/main.py"))
 STDLIB = [Path(str(module.__file__)) for module in (argparse, ast, json.decoder, shutil, textwrap, subprocess)]
 SCRIPT = """

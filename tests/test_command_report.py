@@ -11,6 +11,8 @@ import pytest
 from conftest import CLEAN, Ended, Place
 from live_training import TRAINING
 
+pytestmark = pytest.mark.long
+
 FINISHED = TRAINING + "Training().epoch()\n"
 KILLED = TRAINING + "import signal\nTraining().epoch()\nos.kill(os.getpid(), signal.SIGKILL)\n"
 ON_GPU = (

@@ -9,6 +9,8 @@ import sys
 import pytest
 from conftest import Ended, Place
 
+pytestmark = pytest.mark.long
+
 LOG = """\
 7 1.000000 access("/vk!forward+", F_OK) = -1 ENOENT (No such file or directory) <0.000001>
 7 1.100000 openat(AT_FDCWD, "/data/a.txt", O_RDONLY) = 3 <0.000010>

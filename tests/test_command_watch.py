@@ -19,6 +19,8 @@ from live_training import TRAINING
 sys.path.insert(0, str(Path(__file__).parent / "instruments"))
 from terminal import Terminal
 
+pytestmark = pytest.mark.long
+
 VOIRKIT = [sys.executable, "-m", "voirkit"]
 # Trains an epoch for each line that it is given, and says so.
 SCRIPT = (
@@ -240,7 +242,7 @@ def test_counters_of_the_monitor_are_shown(place: Place, begin: Begin) -> None:
         "    recorder.counter(recorder.name('monitor', name, kind='counter', value=units), recorder.now(), value)\n"
         "print('ready', flush=True)\nsys.stdin.readline()"
     )
-    assert "cpu 1.75 cores   rss 2.5 GB   gpu0 load 50%" in watch(place, "run")
+    assert "cpu 1.75 cores   rss 2.5 GB   gpu0 load 50.0%" in watch(place, "run")
 
 
 def test_a_run_of_another_host_is_shown_by_its_own_clock(place: Place, begin: Begin) -> None:

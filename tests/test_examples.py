@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from conftest import Ended, Place
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torchvision")
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

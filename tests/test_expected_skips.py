@@ -8,6 +8,8 @@ import pytest
 from conftest import Ended, Place
 from expected_skips import read_patterns
 
+pytestmark = pytest.mark.long
+
 EXPECTED = "# nobody plugs one in\nneeds a .* device\n"
 
 

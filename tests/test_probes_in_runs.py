@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from conftest import Place
 
+pytestmark = pytest.mark.long
+
 TRAIN = """
 import sys
 LIMIT = 3

@@ -6,6 +6,8 @@ import sys
 import pytest
 from conftest import Place
 
+pytestmark = pytest.mark.long
+
 SCRIPT = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

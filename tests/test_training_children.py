@@ -7,6 +7,8 @@ import sys
 import pytest
 from conftest import Place
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 # What each process prints it has counted itself.
@@ -62,6 +64,7 @@ def test_ranks_that_the_script_spawns_are_those_of_the_run(place: Place) -> None
     assert (summary["world_size"], summary["steps"]["n"], summary["steps"]["items"]) == (2, 6, 48)
     assert [(row["rank"], row["steps"]) for row in summary["ranks"]] == [(0, 6), (1, 6)]
     assert summary["processes"] == []
+    assert place.python("-m", "voirkit", "report", "run").code == 0  # the first reader compacts
     assert sorted(file.name for file in (place.folder / "run" / "steps").iterdir()) == ["rank=0.parquet", "rank=1.parquet"]
 
 

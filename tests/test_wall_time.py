@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from conftest import Place
 
+pytestmark = pytest.mark.long
+
 SLOW = "import time\ntime.sleep(0.4)\n"
 
 

@@ -14,6 +14,8 @@ import pytest
 from annotating import counts, rows
 from conftest import Ended, Place
 
+pytestmark = pytest.mark.long
+
 SCRIPT = """
     {imports}
 

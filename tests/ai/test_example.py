@@ -11,6 +11,8 @@ from recorded import OF_OTHER_RUNS
 
 from voirkit.export.formats import formats
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,6 +12,8 @@ import pytest
 from annotating import Event, counts, events, phases, rows
 from conftest import CLEAN, Ended, Place
 
+pytestmark = pytest.mark.long
+
 ANNOTATED = """
     from voirkit.ai import ai
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from annotating import counts, phases, rows
 
+pytestmark = pytest.mark.long
+
 LATE = """
 import atexit, sys, threading
 

@@ -16,6 +16,8 @@ from voirkit_instruments.loader.analyse_batches import follow_batches
 from voirkit_instruments.loader.analyse_operations import measure_operations
 from voirkit_instruments.loader.analyse_records import LoaderRecords, find_loaders
 
+pytestmark = pytest.mark.long
+
 
 def looked_into(folder: Path, *loaders: Loader, cpus: int = 8) -> dict[str, Any]:
     record(folder / "run", *loaders, cpus=cpus)

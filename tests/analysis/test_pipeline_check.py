@@ -11,6 +11,8 @@ from pipelined import Loader, record
 from voirkit.runs.opened import Run
 from voirkit_instruments.loader.analyse_check import Rule, check
 
+pytestmark = pytest.mark.long
+
 OUT_OF_ORDER = Loader(operations=(("Sleep", [60.0, 0.5]),), own=0.0, collate=0.0, pause=0.0)
 
 

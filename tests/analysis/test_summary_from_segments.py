@@ -19,6 +19,8 @@ from voirkit.analysis.summary import summary_of
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.summary import empty
 
+pytestmark = pytest.mark.long
+
 TRAINING = """
 import os, signal, torch
 from voirkit import ai

@@ -21,6 +21,8 @@ import pytest
 from conftest import CLEAN
 from corpus import HEALTHY, PLANTED, Script
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 # One for each check, and the healthy ones that come nearest to a bug.

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from conftest import CLEAN
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 TRAINER = """

@@ -8,7 +8,7 @@ import pytest
 from calling import FUNCTIONS, TRAINING, calls, named, place, traced
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 TENSOR = {"tensor": "torch.Tensor", "dtype": "float32", "device": "cpu", "grad": False}
 

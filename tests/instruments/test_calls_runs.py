@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from calling import FUNCTIONS, MAIN, NET, TRAINING, calls, named, place, traced
 
+pytestmark = pytest.mark.long
+
 LOOK = "def look(x=None): return x\n"
 USER = "import mine\nmine.look(1)\nprint('ran')\n"
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.instruments.unchanged import ALONE, COMPILED, NET, TOGETHER, environment, parts, run, write
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 pytest.importorskip("voirkit_instruments.calls._calls", reason="voirkit was installed without a C compiler")
 

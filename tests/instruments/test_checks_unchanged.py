@@ -10,6 +10,8 @@ from textwrap import dedent
 import pytest
 from conftest import CLEAN
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 PROGRAM = """

@@ -23,6 +23,8 @@ from dashing import (
 )
 from terminal import CLEAN
 
+pytestmark = pytest.mark.long
+
 # What it shows
 
 

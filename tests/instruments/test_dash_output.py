@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
 from dashing import (
     VOIRKIT,
     WAIT,
@@ -15,6 +16,8 @@ from dashing import (
     output_of,
 )
 from terminal import Terminal
+
+pytestmark = pytest.mark.long
 
 PRINTS = (
     WAIT

@@ -18,6 +18,8 @@ from dashing import (
 from live_training import TRAINING
 from terminal import CLEAN, Terminal
 
+pytestmark = pytest.mark.long
+
 TRAINS = (
     TRAINING
     + """

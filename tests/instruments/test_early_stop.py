@@ -15,6 +15,8 @@ from voirkit.phases import StopProgram
 from voirkit_instruments.early_stop.record import Stopper, early_stop, interruptible, stop_after_rates, stop_after_time
 from voirkit_instruments.flag_values import duration as seconds
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from conftest import Place
 

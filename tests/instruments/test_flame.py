@@ -14,6 +14,8 @@ from functools import cache
 import pytest
 from conftest import Ended, Place
 
+pytestmark = pytest.mark.long
+
 PHASES = """
 import os, threading, time
 from voirkit.trace import recorder

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from loading_runs import Record, episodes, named, records, under_loader, values, violations, write
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 DATA = """

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from loading_runs import under_loader, write
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch")
 
 DATASETS = """

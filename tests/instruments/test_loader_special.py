@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from loading_runs import named, records, under_loader, values, violations, write
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch")
 
 NUMBERS = """

@@ -10,6 +10,8 @@ from conftest import Place
 
 from voirkit_instruments.loader_sweep.record import Measurement, candidate_workers, measure, parse_setting, replace_arguments, sweep
 
+pytestmark = pytest.mark.long
+
 PREDICTED = [{"workers": n, "rate": min(100.0 * max(n, 0.8), 400.0)} for n in range(9)]
 
 

@@ -10,6 +10,8 @@ from textwrap import dedent
 import pytest
 from loading_runs import Said, run, under_loader, write
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 HEAD = """

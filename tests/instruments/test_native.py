@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from conftest import CLEAN, Ended, Place
 
+pytestmark = pytest.mark.long
+
 SPANS = """
 import hashlib, os, threading, time, zlib
 from voirkit.trace import recorder

@@ -13,6 +13,8 @@ from conftest import Place
 from voirkit.runs.opened import open_run
 from voirkit_instruments.parameters.analyse import parameters_of
 
+pytestmark = pytest.mark.long
+
 MODEL = """
 import os, pickle, sys, torch
 from torch import nn

@@ -20,6 +20,8 @@ from voirkit.analysis.steps import GC
 from voirkit_instruments.steps.record_phases import LEAST_NS
 from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
 
+pytestmark = pytest.mark.long
+
 MS = 1_000_000
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from voirkit_instruments.steps.batch_sizes import batches
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.long]
 
 
 def test_a_loader_tells_what_it_is(kept: Kept) -> None:

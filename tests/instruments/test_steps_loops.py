@@ -15,6 +15,8 @@ from planted import OTHER, STEP, WAIT, Loop, Net, Points, Seen, clock, seen, usu
 from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
+pytestmark = pytest.mark.long
+
 Says = Callable[..., Seen]
 
 

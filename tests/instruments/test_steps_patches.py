@@ -12,7 +12,7 @@ from phases import STEP, Watched, net, points, watched
 from torch import nn
 from torch.utils.data import DataLoader
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.long]
 
 
 # processes

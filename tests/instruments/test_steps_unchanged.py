@@ -14,6 +14,8 @@ import pytest
 from tests.instruments.unchanged import ALONE, COMPILED, NET, ONLY_IN_C, TOGETHER, environment, parts, run, write
 from voirkit.trace import reader
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 # Records as a run does, for as long as the program runs.

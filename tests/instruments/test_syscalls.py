@@ -15,6 +15,8 @@ import pytest
 from conftest import Ended, Place
 from syscall_runs import PGID, PLANTED, count, document, instances, use
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(params=["kernel", "strace"])
 def tracer(request: pytest.FixtureRequest, place: Place) -> str:

@@ -14,6 +14,8 @@ import pytest
 from conftest import Place
 from syscall_runs import INSTANCES, PGID, PLANTED, count, document, instances, use
 
+pytestmark = pytest.mark.long
+
 # Finds what reads the kernel's tracing of this process, and does something to it.
 READER = """
 import os, signal, sys, time

@@ -20,7 +20,7 @@ from voirkit_instruments.dash.board import text_of
 from voirkit_instruments.steps.record_loss import Losses
 from voirkit_instruments.values import brief, is_readable, number
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors|quantized|torch.ao|torch.jit.script).*")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors|quantized|torch.ao|torch.jit.script).*"), pytest.mark.long]
 
 
 class Wrapper(torch.Tensor):

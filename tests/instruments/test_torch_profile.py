@@ -20,6 +20,8 @@ from voirkit_instruments.steps.events import FORWARD, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.torch_profile.record import TorchProfile
 from voirkit_instruments.torch_profile.record_steps import StepCounter, Window, parse_window
 
+pytestmark = pytest.mark.long
+
 TRAIN = """
 import os, sys, threading
 import torch
@@ -291,7 +293,7 @@ def test_a_script_that_traces_its_memory_itself_goes_on_doing_so() -> None:
     tracemalloc.start()
     try:
         snapshot = MemorySnapshot(ov, python=True)
-        snapshot.begin(SimpleNamespace(cuda=None))
+        snapshot.torch_imported(SimpleNamespace(cuda=None))
         snapshot.end()
         assert tracemalloc.is_tracing()
     finally:
@@ -354,7 +356,7 @@ def test_on_cuda_the_history_of_allocations_is_kept_and_written(tmp_path: Path) 
     steps, forwards = (
         ov.shared(StepEvents).around(event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None) for event in (OPTIMIZER_STEP, FORWARD)
     )
-    snapshot.begin(SimpleNamespace(cuda=cuda, _C=cuda))
+    snapshot.torch_imported(SimpleNamespace(cuda=cuda, _C=cuda))
     assert cuda.done == []  # nothing initializes CUDA but the program
     for call in cuda.queued:
         call()
@@ -377,7 +379,7 @@ def test_what_held_the_memory_of_a_device_when_it_ran_out_is_told_by_line(tmp_pa
     ov: Any = SmallOverseer()
     ov.run_dir = str(tmp_path)
     snapshot, cuda = MemorySnapshot(ov, python=False), _Cuda()
-    snapshot.begin(SimpleNamespace(cuda=cuda, _C=cuda))
+    snapshot.torch_imported(SimpleNamespace(cuda=cuda, _C=cuda))
     cuda.queued[0]()
     cuda.ran_out(0, 1, 2, 3)
     try:

@@ -20,6 +20,8 @@ from voirkit_instruments.steps.record_loss import Losses
 from voirkit_instruments.steps.record_values import values_of
 from voirkit_instruments.values import ScalarReader
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -14,6 +14,8 @@ from voirkit.probes.selector.suggestions import Candidates
 from voirkit_instruments.verify.record import probes_of, verify
 from voirkit_instruments.verify.show import report
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from conftest import Place
 

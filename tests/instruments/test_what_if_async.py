@@ -25,7 +25,7 @@ from voirkit.intercept import Patches
 from voirkit_instruments.what_if import record_checkpoint_async as what_if_async
 from voirkit_instruments.what_if.record_checkpoint_async import BackgroundSaves, CheckpointAsync, Save
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 
 class Changed:

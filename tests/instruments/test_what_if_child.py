@@ -8,6 +8,8 @@ from zipfile import ZipFile
 import pytest
 from conftest import Ended, Place
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch")
 
 SAVES = """

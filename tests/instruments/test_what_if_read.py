@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from voirkit.intercept import Patches
 from voirkit_instruments.what_if.record_read_ahead import ReadAhead, WatchedQueue
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 
 class Files(Dataset):  # type: ignore[misc, type-arg]

@@ -14,6 +14,8 @@ from conftest import Place
 
 from voirkit import SelectorError, probing, refstring
 
+pytestmark = pytest.mark.long
+
 SOURCE = """\
 import functools
 def deco(function):

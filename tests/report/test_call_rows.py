@@ -8,6 +8,8 @@ import pytest
 from called import Training, record
 from conftest import Place
 
+pytestmark = pytest.mark.long
+
 CALLED = Training(steps=3, fails=1, relus=(1, 2, 1))
 
 

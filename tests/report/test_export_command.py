@@ -16,6 +16,8 @@ from recorded import OF_OTHER_RUNS, files, record_with_manifest
 
 from voirkit.export.formats import formats
 
+pytestmark = pytest.mark.long
+
 HOST = os.uname().nodename
 BROKEN = "Give another name with -o, or overwrite it with --force."
 

@@ -27,6 +27,8 @@ from voirkit.report.html import comparison as html_comparison
 from voirkit.report.html import document as html
 from voirkit.report.sections import Section, Text
 
+pytestmark = pytest.mark.long
+
 SCRIPT = TRAINING + "Training().epoch()\n"
 
 

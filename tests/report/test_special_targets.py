@@ -16,6 +16,8 @@ from recorded import OF_OTHER_RUNS, files, record, record_with_manifest
 
 from voirkit.export.formats import formats
 
+pytestmark = pytest.mark.long
+
 EXPORT = (sys.executable, "-m", "voirkit", "export")
 MANY = "for i in range({}): span('a', 'b', NOW + i, NOW + i + 1, ('count', i), step=i % 97)"
 

@@ -22,6 +22,8 @@ from voirkit.runs.opened import open_run
 from voirkit.runs.tables import compaction, trace_tables
 from voirkit.runs.tables.spans import connect
 
+pytestmark = pytest.mark.long
+
 HOST = os.uname().nodename
 NUMBERED = "for i in range({n}): span('a', f'name {{i % 7}}', NOW + i, NOW + i + 5, step=i)"
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import pytest
 from tracing import Traced, ended
 
+pytestmark = pytest.mark.long
+
 # The program counts, in memory that survives it, what it has recorded: after each span.
 COUNTING = """
 import mmap
