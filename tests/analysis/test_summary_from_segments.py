@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 from conftest import CLEAN, Place
+from recorded import LOOP_EVENTS, record, rows
 
 from voirkit import __version__
 from voirkit.analysis import overhead
 from voirkit.analysis.summary import summary_of
+from voirkit.runs import opened
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.summary import empty
+from voirkit.runs.tables import compaction
+from voirkit.runs.trace_files import Layout, layout
 
 pytestmark = pytest.mark.long
 
@@ -74,20 +78,20 @@ def test_segments_and_tables_come_to_the_same_summary(
     run = ended(tmp_path / "run")
     other = Path(shutil.copytree(run, tmp_path / "other"))
     monkeypatch.setattr(overhead, "_call_s", lambda: 1e-7)
-    with Run(str(run), compacts=False) as opened:
-        assert opened.segments() is not None
-        before = summary_of(opened)
-        lost = [process.dropped for process in opened.processes() if process.dropped]
+    with Run(str(run), compacts=False) as read:
+        assert read.segments() is not None
+        before = summary_of(read)
+        lost = [process.dropped for process in read.processes() if process.dropped]
     assert bool(lost) == ("--trace-limit" in options)
     assert before["steps"]["n"] == 20 or lost
     assert [*run.glob("trace/*.seg")]
-    with open_run(other) as opened:
-        after = summary_of(opened)
+    with open_run(other) as read:
+        after = summary_of(read)
     assert json.dumps(before) == json.dumps(after)
     assert not [*other.glob("trace/*.seg")]
     assert (other / "steps" / "rank=0.parquet").exists() == bool(before["steps"]["n"])
-    with open_run(other) as opened:  # from the roll-up
-        again = summary_of(opened)
+    with open_run(other) as read:  # from the roll-up
+        again = summary_of(read)
     assert json.dumps(before) == json.dumps(again)
 
 
@@ -115,6 +119,22 @@ def test_the_end_of_a_run_loads_no_duckdb_where_no_instrument_asks_for_it(tmp_pa
     code = "import sys; from voirkit.report.finish import finish; finish(sys.argv[1], 0, 0); print('duckdb' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_run_that_is_compacted_while_its_segments_are_read_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = record(tmp_path / "run")
+
+    def compacted_meanwhile(path: str) -> Layout:
+        found = layout(path)
+        compaction.compact(path)
+        return found
+
+    monkeypatch.setattr(opened, "layout", compacted_meanwhile)
+    with Run(str(run), compacts=False) as read:
+        assert [one.pid for one in read.processes()] != []
+        assert len(rows(read)) == LOOP_EVENTS
+        assert read.recorded("counter") != []
+        assert read.warnings == []
 
 
 def test_several_may_read_a_run_for_the_first_time_at_once(tmp_path: Path) -> None:

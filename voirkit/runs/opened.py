@@ -179,9 +179,9 @@ class Run:
         """
         if self._segments is None and not self._compacts:
             try:
-                now = layout(self.path)
-                if not now.spans and is_little(now.segments):
-                    self._segments = SegmentRecords(self.path, now, self._offset_ns())
+                self._segments = self._from_segments()
+            except FileNotFoundError:
+                pass  # somebody else compacts it at this moment
             except OSError as exc:
                 raise self._unreadable(exc) from None
             if self._segments is None:
@@ -189,6 +189,14 @@ class Run:
             else:
                 self.warnings += self._segments.warnings
         return self._segments
+
+    def _from_segments(self) -> SegmentRecords | None:
+        now = layout(self.path)
+        if now.spans or now.processes or not is_little(now.segments):
+            return None
+        found = SegmentRecords(self.path, now, self._offset_ns())
+        after = layout(self.path)
+        return None if after.spans or after.processes else found  # else some of the files may have gone before they were read
 
     def recorded(self, kind: str) -> list[tuple[int, str, int]]:
         """(rank, host, pid) of the processes that have records of a kind, ascending."""
