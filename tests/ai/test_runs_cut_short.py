@@ -109,3 +109,30 @@ def test_the_limit_is_told_in_the_table_the_report_and_every_export_has_the_rest
         exported = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", "-")
         assert (exported.code, exported.err.startswith(f"voirkit: {line}")) == (0, True)
         assert exported.out.count("forward") + exported.out.count("item") == recorded
+
+
+CHILD_OUTLIVES_THE_SCRIPT = """
+import multiprocessing
+from multiprocessing.util import Finalize
+from voirkit.ai import ai
+
+def work(is_full, script_has_ended):
+    for i in range(10_000):
+        with ai.data.item: pass
+    is_full.set()
+    script_has_ended.wait()
+
+context = multiprocessing.get_context("fork")
+is_full, script_has_ended = context.Event(), context.Event()
+context.Process(target=work, args=(is_full, script_has_ended)).start()
+is_full.wait()
+Finalize(None, script_has_ended.set, exitpriority=1)  # called before python waits for the child
+"""
+
+
+def test_what_a_child_that_outlives_the_script_could_not_record_is_counted_once(place):
+    ended = place.write(main=CHILD_OUTLIVES_THE_SCRIPT).voirkit("--trace-limit", "100KB", "main.py")
+    assert "still run" in ended.err
+    recorded = ended.summary["overhead"]["events"] - phases(place.folder / "run")
+    assert sum(ended.summary["dropped"].values()) + recorded == 10_000
+    assert ended.err.count("spans were not recorded") == 1

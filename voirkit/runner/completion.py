@@ -126,9 +126,9 @@ def discard(path: str) -> None:
         pass  # somebody has put something there
 
 
-def dropped_by_others(path: str, rank: int) -> dict[str, int]:
-    """What the other processes of a rank, whose records are in segments, could not record: how many by name."""
-    folder, found = os.path.join(path, "trace"), dict[str, int]()
+def dropped_by_others(path: str, rank: int) -> dict[str, dict[str, int]]:
+    """What the other processes of a rank, whose records are in segments, could not record: how many by name, by the stem of their files."""
+    folder, found = os.path.join(path, "trace"), dict[str, dict[str, int]]()
     try:
         stems = [name[: -len(".dropped")] for name in os.listdir(folder) if name.endswith(".dropped") and f"-r{rank}-" in name]
     except OSError:
@@ -136,8 +136,9 @@ def dropped_by_others(path: str, rank: int) -> dict[str, int]:
     for stem in stems:
         if stem.rpartition("-")[2].partition(".")[0] == str(os.getpid()):
             continue
+        own = found.setdefault(stem, {})
         for name, n in _dropped(os.path.join(folder, stem)):
-            found[name] = found.get(name, 0) + n
+            own[name] = own.get(name, 0) + n
     return found
 
 
