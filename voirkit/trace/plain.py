@@ -18,6 +18,7 @@ from sys import is_finalizing
 from time import perf_counter_ns as now
 from types import FunctionType
 
+from voirkit.descriptors import identity
 from voirkit.trace import layout
 
 TYPE_CHECKING = False
@@ -418,21 +419,14 @@ else:
             copy = os.dup(fd)
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
-            file = _identity(fd)
-            if _identity(copy) == file:  # the mapping got the number that was free; else another thread was faster
+            file = identity(fd)
+            if identity(copy) == file:  # the mapping got the number that was free; else another thread was faster
                 self.copy, self.file = copy, file
             return self
 
     def drop(window: Window) -> bool:
         """Unmap it; whether that was possible."""
-        if not window.is_ours and (window.file is None or _identity(window.copy) != window.file):
+        if not window.is_ours and (window.file is None or identity(window.copy) != window.file):
             _kept.append(window)
             return False
         return _close(window)
-
-    def _identity(fd: int) -> tuple[int, int] | None:
-        try:
-            found = os.fstat(fd)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import first_evidence
-from voirkit.analysis.verdict.remedies import Remedy, remedies
+from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
 from voirkit.analysis.verdict.time_account import COMPUTE, Account, account
 from voirkit.runs.step_phases import OUTSIDE
 from voirkit.runs.summary import NO_STEPS
@@ -90,7 +90,7 @@ def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
 
 
 def _saving(win: float | None) -> str:
-    return "" if win is None else f" Estimated saving: about {_percent(win)} of the run."
+    return "" if win is None else f" Estimated saving: about {percent(win)} of the run."
 
 
 # straggler, unknown
@@ -106,10 +106,10 @@ def straggler(ranks: Sequence[Mapping[str, Any]]) -> Document | None:
     named = _NAMED.get(phase, phase)
     return {
         "kind": "straggler",
-        "because": f"Rank {rank} ({host}) is a straggler: it needs {_percent(share)} of a step longer than the others before they meet, in "
+        "because": f"Rank {rank} ({host}) is a straggler: it needs {percent(share)} of a step longer than the others before they meet, in "
         f"{named}; the others wait for it.",
         "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
-        f" At best, if it kept up, a step would take {_percent(1 - share)} of today's time.",
+        f" At best, if it kept up, a step would take {percent(1 - share)} of today's time.",
         "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "late": skew["late"], "ceiling": 1 - share},
     }
 
@@ -148,26 +148,26 @@ def _outside(time: Account, figures: Figures) -> Document | None:
         return None  # all of them lie in the steps
     if share < BOUND and (training >= TRAINS_LEAST * work_s or share <= SECOND):
         return None
-    trains = f"{_percent(time.steps_s / work_s)} training steps"
+    trains = f"{percent(time.steps_s / work_s)} training steps"
     evidence: Document = {"share": share, "of": "run", "seconds": seconds[kind], "ceiling": 1 - share}
     if kind in _EVALUATION:
         batches = (figures.get("evaluation") or {}).get("n", 0)
         counted = f" ({batches:,} batches)" if batches else ""
-        because = f"{_percent(share)} of the time after the start is {_KINDS[kind]}{counted}, {trains}."
+        because = f"{percent(share)} of the time after the start is {_KINDS[kind]}{counted}, {trains}."
         because += " It is a rollout, or an evaluation without eval()." if kind == "inference-bound" else ""
     elif kind == "checkpoint-bound":
         between = _checkpoints_outside(time) / work_s
         because = (
-            f"{_percent(share)} of the time since the first step goes into checkpoints, {_percent(between)} of it all between the steps, "
+            f"{percent(share)} of the time since the first step goes into checkpoints, {percent(between)} of it all between the steps, "
             "after the last batch of a loop."
         )
         evidence.update({"phase": "other", "part": "checkpoint", "between_steps": between})
     elif kind == "host-bound":
         line = first_evidence(figures, "line", OUTSIDE)
-        where = f" ({_percent(line.share)} of it in {line.what})" if line else ""
-        because = f"{_percent(share)} of the time after the start is host code outside of the steps{where}, {trains}."
+        where = f" ({percent(line.share)} of it in {line.what})" if line else ""
+        because = f"{percent(share)} of the time after the start is host code outside of the steps{where}, {trains}."
     else:
-        because = f"{_percent(share)} of the time, imports left out, is the script's own start before its first step, {trains}."
+        because = f"{percent(share)} of the time, imports left out, is the script's own start before its first step, {trains}."
     return {"kind": kind, "because": because, "evidence": evidence}
 
 
@@ -194,10 +194,10 @@ def _starved(steps: Mapping[str, Any]) -> Document | None:
         return None
     return {
         "kind": "host-bound",
-        "because": f"The GPU is given too little to do: it is idle for {_percent(idle)} of a step without waiting for input, and in "
-        f"{_percent(launching)} it has finished as soon as the host has started its work.",
+        "because": f"The GPU is given too little to do: it is idle for {percent(idle)} of a step without waiting for input, and in "
+        f"{percent(launching)} it has finished as soon as the host has started its work.",
         "next": "Start less and larger work: a larger batch, torch.compile, CUDA graphs, a fused optimizer; look for .item(), .cpu() and "
-        f"print of tensors in every step. At best, if the GPU never waited for the host, a step would take {_percent(1 - share)} of "
+        f"print of tensors in every step. At best, if the GPU never waited for the host, a step would take {percent(1 - share)} of "
         "today's time.",
         "evidence": {"phase": "other", "share": share, "idle": idle, "launching": launching, "ceiling": 1 - share},
     }
@@ -226,7 +226,7 @@ def _inside(time: Account, figures: Figures, facts: Facts) -> Document:
 
 def _balanced(shares: Mapping[str, float]) -> Document:
     first, second = sorted(shares, key=lambda kind: -shares[kind])[:2]
-    both = f"{_KINDS[first]} {_percent(shares[first])}, {_KINDS[second]} {_percent(shares[second])}"
+    both = f"{_KINDS[first]} {percent(shares[first])}, {_KINDS[second]} {percent(shares[second])}"
     return {
         "kind": "balanced",
         "because": f"No dominant bottleneck; the largest two parts of a step: {both}.",
@@ -239,44 +239,44 @@ def _balanced(shares: Mapping[str, float]) -> Document:
 
 def _input(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
     workers, dataset = facts.get("workers"), facts.get("dataset")
-    because = f"{_percent(share)} of a step is spent waiting for the next batch{f' for {dataset}' if dataset else ''}"
+    because = f"{percent(share)} of a step is spent waiting for the next batch{f' for {dataset}' if dataset else ''}"
     because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
     loading, line = (first_evidence(figures, kind, "wait") for kind in ("loading", "line"))
-    because += f"; {loading.what}" if loading else f"; {_percent(line.share)} of it in {line.what}" if line else ""
+    because += f"; {loading.what}" if loading else f"; {percent(line.share)} of it in {line.what}" if line else ""
     because += _called(figures, "wait", "fetch")
     known = {key: value for key, value in (("workers", workers), ("dataset", dataset)) if value is not None}
     return f"{because}.", {**known, **(loading.details if loading else {})}
 
 
 def _transfer(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    return f"{_percent(share)} of a step is transfer: copies of tensors from one device or place to another.", {}
+    return f"{percent(share)} of a step is transfer: copies of tensors from one device or place to another.", {}
 
 
 def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
     phases = {phase: time.rows[phase] for phase in COMPUTE}
     phase = max(phases, key=phases.__getitem__)
-    split = ", ".join(f"{_NAMED[name]} {_percent(part)}" for name, part in phases.items())
+    split = ", ".join(f"{_NAMED[name]} {percent(part)}" for name, part in phases.items())
     found = first_evidence(figures, "operator", *COMPUTE)
-    slowest = f"; {found.what} takes {_percent(found.share)} of the time of operators" if found else ""
+    slowest = f"; {found.what} takes {percent(found.share)} of the time of operators" if found else ""
     more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found.what} if found else {})}
     among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 else ""
-    return f"{_percent(share)} of a step is computing: {split}{among}{slowest}.", more
+    return f"{percent(share)} of a step is computing: {split}{among}{slowest}.", more
 
 
 def _communication(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    return f"{_percent(share)} of a step is communication between ranks: collectives that the step waits for.", {}
+    return f"{percent(share)} of a step is communication between ranks: collectives that the step waits for.", {}
 
 
 def _checkpoint(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    return f"{_percent(share)} of step time goes into writing checkpoints{_called(figures, 'checkpoint')}.", {"part": "checkpoint"}
+    return f"{percent(share)} of step time goes into writing checkpoints{_called(figures, 'checkpoint')}.", {"part": "checkpoint"}
 
 
 def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
     parts = {name: part for name, part in time.other.items() if part >= 0.01 and name not in ("voirkit", "checkpoint")}
-    known = f" ({', '.join(f'{name} {_percent(part)}' for name, part in parts.items())})" if parts else ""
-    because = f"{_percent(share)} of a step is untracked host code, not data wait, transfer or compute{known}"
+    known = f" ({', '.join(f'{name} {percent(part)}' for name, part in parts.items())})" if parts else ""
+    because = f"{percent(share)} of a step is untracked host code, not data wait, transfer or compute{known}"
     line = first_evidence(figures, "line", "other")
-    because += f"; {_percent(line.share)} of it in {line.what}" if line else ""
+    because += f"; {percent(line.share)} of it in {line.what}" if line else ""
     return f"{because}{_called(figures, 'other')}.", {"line": line.what} if line else {}
 
 
@@ -322,7 +322,7 @@ _NAMED |= {name: name for name in ("transfer", "forward", "backward")}
 
 def _called(figures: Figures, *phases: str) -> str:
     found = first_evidence(figures, "system call", *phases)
-    return f"; {_percent(found.share)} of it in {found.what}" if found else ""
+    return f"; {percent(found.share)} of it in {found.what}" if found else ""
 
 
 def _second(time: Account, verdict: Mapping[str, Any]) -> str:
@@ -335,8 +335,8 @@ def _second(time: Account, verdict: Mapping[str, Any]) -> str:
     if share < SECOND:
         return ""
     if sum(part.seconds for part in time.of(kind) if part.of_step) > seconds[kind] / 2:
-        return f"Second: {_KINDS[kind]}, {_percent(time.of_step(kind))} of a step."
-    return f"Second: {_KINDS[kind]}, {_percent(share)} of the time after the start."
+        return f"Second: {_KINDS[kind]}, {percent(time.of_step(kind))} of a step."
+    return f"Second: {_KINDS[kind]}, {percent(share)} of the time after the start."
 
 
 def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
@@ -346,9 +346,9 @@ def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
         return ""
     n, phase = found["n"], _NAMED.get(found["phase"], found["phase"])
     if not n:
-        return f"Left out: {_percent(found['share'])} of the time of all steps, {phase}."
+        return f"Left out: {percent(found['share'])} of the time of all steps, {phase}."
     which = "the first step takes" if n == 1 and found["first"] == 0 else f"{n} of {steps['n']:,} steps take{'s' if n == 1 else ''}"
-    return f"Left out: {which} {_percent(found['share'])} of the time of all steps, mostly in {phase}."
+    return f"Left out: {which} {percent(found['share'])} of the time of all steps, mostly in {phase}."
 
 
 def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
@@ -357,7 +357,3 @@ def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
     if not 0 < updates <= steps["n"] / 1.5:
         return ""
     return f"A step is a micro-batch: {steps['n'] / updates:.3g} steps an update of the parameters."
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"

@@ -79,7 +79,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     if not summary["steps"].get("wait_known", True) or not _matters(time, time.of_run(seconds)):
         return
     win, workers, loading = time.of_run(seconds), facts.get("workers"), first_evidence(summary, "loading", "wait")
-    because = f"{_percent(share)} of a step is spent waiting for the next batch"
+    because = f"{percent(share)} of a step is spent waiting for the next batch"
     if loading:
         most = win if loading.saves is None else min(win, time.of_run(loading.saves * time.steps_s))
         yield Remedy(kind, loading.do, f"{because}; {loading.what}", most)
@@ -114,7 +114,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
             yield Remedy(
                 kind,
                 f"Keep the loader's workers between epochs: DataLoader(..., num_workers={workers}, persistent_workers=True).",
-                f"{_percent(starting)} of the wait is for the first batch of each of {first['loops']} epochs, in which the workers start",
+                f"{percent(starting)} of the wait is for the first batch of each of {first['loops']} epochs, in which the workers start",
                 time.of_run(first["again_s"]),
             )
         return
@@ -155,7 +155,7 @@ def _deeper_flag(summary: Summary, kind: str, words: str) -> str:
 
 def _slow_line(summary: Summary, phase: str) -> str:
     found = first_evidence(summary, "line", phase)
-    return f" {_percent(found.share)} of it is in {found.what}." if found else ""
+    return f" {percent(found.share)} of it is in {found.what}." if found else ""
 
 
 def _transfer(time: Account, facts: Facts) -> Iterator[Remedy]:
@@ -165,7 +165,7 @@ def _transfer(time: Account, facts: Facts) -> Iterator[Remedy]:
         if _device(facts) != "cpu"
         else "Convert and copy the data once, before the training, into the dtype and layout that it is used in."
     )
-    yield Remedy(kind, do, f"{_percent(time.of_step(kind))} of a step is copies of tensors", time.of_run(time.seconds(kind)))
+    yield Remedy(kind, do, f"{percent(time.of_step(kind))} of a step is copies of tensors", time.of_run(time.seconds(kind)))
 
 
 def _device(facts: Facts) -> str:
@@ -182,7 +182,7 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     usual_s = time.steps_s - time.outliers.get("total_s", 0.0)
     passes = time.rows["forward"] + time.rows["backward"]
     run = time.of_run(passes * usual_s)
-    because = f"forward and backward take {_percent(passes)} of a step"
+    because = f"forward and backward take {percent(passes)} of a step"
     # Where other work is done a median step mostly waits for a processor; the short ones hardly do.
     usual = "p10" if busy_machine(summary.get("processors")) else "median"
     passes_s = sum((phases[phase].get("step_s") or {}).get(usual, 0.0) for phase in ("forward", "backward"))
@@ -211,19 +211,19 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         yield Remedy(
             kind,
             f"Make the optimizer with fused=True: {plain[0]['optimizer']}(..., fused=True).",
-            f"the optimizer's step takes {_percent(step)} of a step",
+            f"the optimizer's step takes {percent(step)} of a step",
             time.of_run(step * usual_s) * FUSED_SAVES,
         )
     elif step and _matters(time, time.of_run(step * usual_s)) and "updates" not in facts:
         yield Remedy(
             kind,
             "Step the optimizer less often: accumulate the gradients of two batches, or double the batch.",
-            f"the optimizer's step takes {_percent(step)} of a step",
+            f"the optimizer's step takes {percent(step)} of a step",
             time.of_run(step * usual_s) * HALF_AS_OFTEN,
         )
     found, look = first_evidence(summary, "operator", *COMPUTE), _deeper_flag(summary, "operator", "which operators take the time")
     if found:
-        yield Remedy(kind, f"Look at {found.what}: {_percent(found.share)} of the time of operators.", because, None)
+        yield Remedy(kind, f"Look at {found.what}: {percent(found.share)} of the time of operators.", because, None)
     elif _matters(time, run) and look:
         yield Remedy(kind, look.strip(), because, None)
 
@@ -234,7 +234,7 @@ def _communication(time: Account) -> Iterator[Remedy]:
         kind,
         "Communicate less often and in larger pieces: accumulate gradients under no_sync(), larger buckets (bucket_cap_mb), fewer and "
         "larger shards; overlap it with computing (async_op=True); broadcast_buffers=False where buffers need not be equal.",
-        f"{_percent(time.of_step(kind))} of a step is communication between ranks",
+        f"{percent(time.of_step(kind))} of a step is communication between ranks",
         time.of_run(time.seconds(kind)),
     )
 
@@ -244,8 +244,8 @@ def _checkpoint(time: Account, summary: Summary) -> Iterator[Remedy]:
     win = time.of_run(time.seconds(kind))
     found = first_evidence(summary, "system call", "checkpoint")
     do = "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as it is."
-    where = f" {_percent(found.share)} of it is in {found.what}." if found else ""
-    yield Remedy(kind, do + where, f"{_percent(win)} of the run goes into checkpoints", win)
+    where = f" {percent(found.share)} of it is in {found.what}." if found else ""
+    yield Remedy(kind, do + where, f"{percent(win)} of the run goes into checkpoints", win)
 
 
 def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
@@ -256,7 +256,7 @@ def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
         yield Remedy(
             kind,
             "Keep what lives long out of garbage collection: gc.collect(); gc.freeze() before the loop.",
-            f"garbage collections take {_percent(gc)} of a step",
+            f"garbage collections take {percent(gc)} of a step",
             time.of_run(gc * usual_s),
         )
     inside, all_s = time.of_step(kind) - gc, time.seconds(kind) - gc * usual_s
@@ -264,17 +264,17 @@ def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
     lines = evidence(summary, "line", "other" if in_steps else OUTSIDE)
     call = first_evidence(summary, "system call", "other")
     because = (
-        f"{_percent(inside)} of a step is untracked host code (not data wait, transfer or compute)"
+        f"{percent(inside)} of a step is untracked host code (not data wait, transfer or compute)"
         if in_steps
-        else f"{_percent(time.of_run(all_s))} of the run is host code outside of the steps"
+        else f"{percent(time.of_run(all_s))} of the run is host code outside of the steps"
     )
     win = time.of_run(all_s)
     for line in lines:
-        yield Remedy(kind, f"Do less of {line.what}, or do it less often: {_percent(line.share)} of that time.", because, win * line.share)
+        yield Remedy(kind, f"Do less of {line.what}, or do it less often: {percent(line.share)} of that time.", because, win * line.share)
     if lines:
         return
     if call:
-        yield Remedy(kind, f"Do less of {call.what}: {_percent(call.share)} of that time.", because, win * call.share)
+        yield Remedy(kind, f"Do less of {call.what}: {percent(call.share)} of that time.", because, win * call.share)
     else:
         look = _deeper_flag(summary, "line", "the lines").strip()
         yield Remedy(kind, f"Look for logging, metrics, plots, .item() and .cpu() in every step. {look}".strip(), because, win)
@@ -285,14 +285,14 @@ def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
         yield Remedy(
             "inference-bound",
             "Call the model on more inputs at once: in a rollout, on more environments; in an evaluation, on larger batches.",
-            f"{_percent(time.of_run(inference))} of the run is inference between the steps",
+            f"{percent(time.of_run(inference))} of the run is inference between the steps",
             time.of_run(inference) * HALF_AS_OFTEN,
         )
     seconds = time.seconds("evaluation-bound")
     yield Remedy(
         "evaluation-bound",
         "Evaluate half as often, or on a part of the data; larger batches, under torch.inference_mode().",
-        f"{_percent(time.of_run(seconds))} of the run is evaluation",
+        f"{percent(time.of_run(seconds))} of the run is evaluation",
         time.of_run(seconds) * HALF_AS_OFTEN,
     )
 
@@ -301,15 +301,15 @@ def _startup(time: Account, summary: Summary) -> Iterator[Remedy]:
     if time.startup_s < STARTUP_S:
         return
     line = first_evidence(summary, "line", OUTSIDE)
-    share = f" {_percent(line.share)} of the time outside of the steps is in {line.what}." if line else ""
+    share = f" {percent(line.share)} of the time outside of the steps is in {line.what}." if line else ""
     more = share or _deeper_flag(summary, "line", "the lines")
     yield Remedy(
         "startup-bound",
         f"Do what the script does before its first step once, and keep the result (prepared data, downloads, indices).{more}",
-        f"{_percent(time.of_run(time.startup_s))} of the run is the script's own start, before its first step",
+        f"{percent(time.of_run(time.startup_s))} of the run is the script's own start, before its first step",
         time.of_run(time.startup_s),
     )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{share:.0%}"

@@ -22,14 +22,13 @@ import duckdb
 from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.lock import locked
 from voirkit.runs.processes import description
+from voirkit.runs.segments import is_little
 from voirkit.runs.tables import parquet
 from voirkit.runs.tables.spans import connect
 from voirkit.runs.trace_files import journal_path, layout, read_journal
 from voirkit.trace.layout import folder_of
 from voirkit.trace.pieces import Pieces, has_grown, of_stem
 from voirkit.trace.reader import Files
-
-_LITTLE_BYTES = 64_000_000
 
 
 class Compacted(NamedTuple):
@@ -82,10 +81,6 @@ def _ranks(run: str) -> list[int]:
     return sorted({*journals, *(of_stem(files.stem)[1] for files in layout(run).segments)})
 
 
-def _is_little(resting: Iterable[Files]) -> bool:
-    return sum(os.path.getsize(path) for files in resting for path in files.segments) < _LITTLE_BYTES
-
-
 def _has_ended(files: Files, ended: Collection[int]) -> bool:
     """Whether the process that wrote these files is gone for certain."""
     header = _header(files.names)
@@ -117,7 +112,7 @@ def _compact_processes(
     try:
         os.chmod(draft, os.stat(folder).st_mode & 0o777)  # mkdtemp's are for its maker alone; others may have to move its files
         # What does not fit into memory lies beside the trace meanwhile, where there is room for it.
-        with connection.cursor() if connection is not None and _is_little(resting) else connect(f"{draft}/duckdb") as cursor:
+        with connection.cursor() if connection is not None and is_little(resting) else connect(f"{draft}/duckdb") as cursor:
             pieces = Pieces(resting)
             written: list[tuple[str, str]] = []
 
