@@ -291,15 +291,11 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
 
 
 def _is_compared(element: Any) -> bool:
-    pass  # DROP
-
     return element.value is not ABSENT
 
 
 def _names_in(value: Any, selector: str, where: str) -> list[str]:
     """The names in scope that a condition or tag uses."""
-    pass  # DROP
-
     if isinstance(value, ptera_selector.VCall):
         return [name for part in (value.fn, *value.args) for name in _names_in(part, selector, where)]
     if isinstance(value, ptera_selector.VKeyword):
@@ -331,8 +327,6 @@ def read_tree(selector: str, where: str) -> Any:
     Raises:
         SelectorError: It has not the form of a selector.
     """
-    pass  # DROP
-
     if not isinstance(selector, str):
         raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
     if not selector.strip():
@@ -394,8 +388,6 @@ def check_form(selector: str, where: str) -> None:
 
 def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
     """Text, kind (OPERATOR, WORD, STRING, None) and place of each word, as ptera's lexer sees them."""
-    pass  # DROP
-
     indent = len(selector) - len(selector.lstrip())
     tokens = []
     for token in ptera_selector.parser.lexer(selector.replace(TOP, _TOP_WORD)):
