@@ -10,7 +10,6 @@ from voirkit_instruments.steps import record_device as steps_device
 from voirkit_instruments.steps.record_device import DeviceTimes
 
 US = 1_000
-OFFSET_NS = 5_000_000_000  # the device's clock is that far from the host's
 
 
 class Cuda:

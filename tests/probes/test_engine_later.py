@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -74,12 +73,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     yield make
     for name in made:
         sys.modules.pop(name, None)
-
-
-def codes(module: ModuleType) -> list[Any]:
-    from types import FunctionType
-
-    return [v.__code__ for v in vars(module).values() if isinstance(v, FunctionType)]
 
 
 def test_what_a_module_runs_while_it_is_imported_is_seen(write: Write) -> None:

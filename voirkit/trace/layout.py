@@ -26,8 +26,6 @@ THREAD = 0xFFFFFFFF  # in place of a name: from here on the records are those of
 GRANULE = 1 << 16
 LARGEST_WINDOW = 1 << 22  # while one takes the place of another both are mapped: 8 MiB a thread at most
 
-KINDS = ("span", "mark", "counter", "meta")
-
 # Lines of .names, told apart by their first key.
 NAME, ARGUMENTS, THREAD_NAME, GROUP = "n", "a", "t", "g"  # of a group: the rank that this process has in it, learnt late
 
