@@ -195,13 +195,13 @@ def _brief(value: Any, depth: int) -> str:
             text += f" {value.device}"
         return text if plain is None else f"{text} = {_brief(plain, depth)}"
     if isinstance(value, (list, tuple, set, frozenset)):
-        return _elements(kind.__name__, [brief(e, depth + 1) for e in _first(value, depth)], len(value), depth)
+        return _elements(kind.__name__, [brief(e, depth + 1) for e in _first(value, depth)], len(value))
     if isinstance(value, dict):
         pairs = [f"{brief(k, depth + 1)}: {brief(value[k], depth + 1)}" for k in _first(value, depth)]
-        return _elements(kind.__name__, pairs, len(value), depth)
+        return _elements(kind.__name__, pairs, len(value))
     if isinstance(value, Namespace):
         pairs = [f"{name}={brief(held, depth + 1)}" for name, held in list(vars(value).items())[:20]]
-        return _elements("Namespace", pairs, len(vars(value)), depth)
+        return _elements("Namespace", pairs, len(vars(value)))
     return kind.__qualname__ if not isinstance(value, type) else f"class {value.__qualname__}"
 
 
@@ -209,6 +209,6 @@ def _first(values: Any, depth: int) -> list[Any]:
     return [held for _, held in zip(range(_MOST_ELEMENTS), values, strict=False)] if depth < _DEEPEST else []
 
 
-def _elements(name: str, texts: list[str], length: int, depth: int) -> str:
+def _elements(name: str, texts: list[str], length: int) -> str:
     more = [f"… {length} in all"] if length > len(texts) else []
     return f"{name}({', '.join(texts + more)})"

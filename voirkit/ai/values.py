@@ -21,7 +21,7 @@ class TagValue:
     """A value with DFTracer's marks on it; only the value is recorded."""
 
     def __init__(self, value: Any, dtype: Any = None, tag_type: Any = None) -> None:
-        self._value, self._dtype, self._tag_type = value, dtype, tag_type
+        self._value, self._tag_type = value, tag_type
 
     def value(self) -> tuple[int, Any]:
         """DFTracer's pair of the mark and the value."""

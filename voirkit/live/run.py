@@ -195,7 +195,7 @@ class LiveRun:
             self._workers = self._workers or Workers(int(manifest["pid"]))
             picture.worker_shares = self._workers.sample()
         picture.state, picture.is_over = self._state(is_running)
-        picture.warnings = list(self._warnings(picture, is_running))
+        picture.warnings = list(self._warnings(is_running))
         return picture
 
     def _goes_on(self) -> bool:
@@ -224,7 +224,7 @@ class LiveRun:
         since = self._now() - self._seen_s if self._goes_on() else 0.0
         return None if last is None else max((last - begun) * 1e-9 + since, 0.0)
 
-    def _warnings(self, picture: Picture, is_running: bool) -> list[str]:
+    def _warnings(self, is_running: bool) -> list[str]:
         warnings = []
         silent = self._now() - self._seen_s
         if is_running and silent > SILENT_S:

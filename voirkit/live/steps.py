@@ -253,14 +253,12 @@ class LiveSteps:
         path: The run directory; it need not be there yet.
         most: Records of phases that are looked at at once; of a run that writes more between two looks the newest are.
         pid: Only this process, if given.
-        at_once: Records that are read at once of what was there before the first update.
     """
 
-    def __init__(self, path: str, most: int = 1 << 12, pid: int | None = None, at_once: int = CHUNK) -> None:
-        self._following = Following(path, at_once, pid, _is_wanted)
+    def __init__(self, path: str, most: int = 1 << 12, pid: int | None = None) -> None:
+        self._following = Following(path, CHUNK, pid, _is_wanted)
         self.window = Window(self._following, most)
         self._ranks: dict[int, Rank] = {}
-        self._cpus: int | None = None
 
     def update(self, cpus: int | None = None) -> bool:
         """Take in what has been recorded since the last update; whether there was anything.

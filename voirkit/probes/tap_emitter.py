@@ -271,7 +271,7 @@ class TapEmitter:
             found += self.statements(Site("set", name, later, tags), name, place, set(set_here) - self.deleted | {name})
         return found
 
-    def set_targets(self, targets: Sequence[ast.expr], place: ast.AST, tags: frozenset[str] = frozenset()) -> list[ast.stmt]:
+    def set_targets(self, targets: Sequence[ast.expr], place: ast.AST) -> list[ast.stmt]:
         """The taps after a statement that sets targets.
 
         In ``a, o.x = ...`` setting ``o.x`` may raise when ``a`` has its value already: the taps of ``a`` come into the expression ``o``,
@@ -287,15 +287,15 @@ class TapEmitter:
             calls: list[ast.expr] = []
             for name in dict.fromkeys(named[:n]):
                 if name and name not in early and name not in named[n:]:
-                    here = self.at_once(Site("set", name, set_here[set_here.index(name) + 1 :], tags), {*named[:n]} - self.deleted | {name})
+                    here = self.at_once(Site("set", name, set_here[set_here.index(name) + 1 :]), {*named[:n]} - self.deleted | {name})
                     if here is None:  # this one and what follows it comes after the statement
                         set_here = [other for other in set_here if other not in early]
                         part.value = one_of([*calls, part.value], -1)
-                        return self.set_names(set_here, place, tags)
+                        return self.set_names(set_here, place)
                     calls += here
                     early.append(name)
             part.value = one_of([*calls, part.value], -1)
-        return self.set_names([name for name in set_here if name not in early], place, tags)
+        return self.set_names([name for name in set_here if name not in early], place)
 
     def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
         """The taps of names that have been set, as expressions."""

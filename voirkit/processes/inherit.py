@@ -220,7 +220,7 @@ def _collect(before_main: bool) -> list[PickledOffer]:
 # in the process that was started
 
 
-def accept(offers: Iterable[PickledOffer], before_main: bool = False) -> None:
+def accept(offers: Iterable[PickledOffer], before_main: bool) -> None:
     """Call those who take what has been offered; none can keep the others from it."""
     from pickle import loads
 

@@ -139,12 +139,12 @@ class DataDescriptor:
             pass  # nobody listens any more
 
 
-def listening(environment: Any = os.environ) -> int | None:
+def listening() -> int | None:
     """The data descriptor of this process: ``$DATA_FD``, or 3, if it was handed down by the parent and can be written to.
 
     A descriptor that python opened for itself is not handed down to children, and so is told apart.
     """
-    given = environment.get("DATA_FD", "3")
+    given = os.environ.get("DATA_FD", "3")
     try:
         fd = int(given)
     except ValueError:

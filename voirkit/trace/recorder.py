@@ -137,11 +137,11 @@ def end() -> Totals:
     return recording.finish() if recording is not None else Totals(0, {}, {}, None)
 
 
-def begin_from_environment(rank: int = 0, limit: int = LIMIT) -> None:
+def begin_from_environment(rank: int = 0) -> None:
     """Record into ``$VOIRKIT_RUN_DIR``, if it is set and nothing is recorded yet."""
     folder = os.environ.get("VOIRKIT_RUN_DIR")
     if folder and _recording is None:
-        begin(folder, rank, limit=limit)
+        begin(folder, rank)
 
 
 def inherited() -> Any:

@@ -74,7 +74,7 @@ def thread_of(run: Run, rank: int, when: When, codes: Codes) -> Thread:
     calls = joined([*found.chunks()])
     calls = calls.select(np.lexsort((-calls.duration_ns, calls.start_ns)))
     waits = np.array([name.startswith(_WAITS) or module.startswith(_TAKES) for module, name in found.functions], dtype=bool)[calls.function]
-    calls = calls.select(~within(calls.start_ns, calls.start_ns + calls.duration_ns, waits))
+    calls = calls.select(~within(calls.start_ns + calls.duration_ns, waits))
     functions = np.array([codes.function(name) for name in found.functions], dtype=np.int64)
     given = [codes.set({key: value for key, value in one.items() if key not in ("returns", "error")}) for one in found.arguments]
     results = [codes.set({key: one[key] for key in ("returns", "error") if key in one}) for one in found.arguments]
@@ -86,7 +86,7 @@ def thread_of(run: Run, rank: int, when: When, codes: Codes) -> Thread:
     )  # fmt: skip
 
 
-def within(start_ns: Array, end_ns: Array, chosen: Array) -> Array:
+def within(end_ns: Array, chosen: Array) -> Array:
     """Which of the calls of one thread are chosen, or lie in one that is; ascending by start, the longer first. Shape (n,) each."""
     last = np.maximum.accumulate(np.where(chosen, end_ns, np.iinfo(np.int64).min))
     return chosen | (end_ns <= last)

@@ -17,7 +17,7 @@ from voirkit_instruments.monitor import import_extra
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from subprocess import Popen
     from typing import Any
 
@@ -83,11 +83,10 @@ class Collector:
 
     Args:
         run: The run.
-        now: Seconds of a clock that only goes forward.
     """
 
-    def __init__(self, run: Any, now: Callable[[], float] = time.monotonic) -> None:
-        self._run, self._now = run, now
+    def __init__(self, run: Any) -> None:
+        self._run = run
         self._lock = threading.Lock()
         self._picture: Picture | None = None
         self._updated_s = 0.0
@@ -95,12 +94,12 @@ class Collector:
     def collect(self) -> Iterator[Any]:
         """The metrics; none while nothing is known."""
         with self._lock:
-            if self._picture is None or self._now() - self._updated_s >= LEAST_S:
+            if self._picture is None or time.monotonic() - self._updated_s >= LEAST_S:
                 try:
                     self._picture = self._run.update()
                 except OSError:
                     return  # the directory is gone
-                self._updated_s = self._now()
+                self._updated_s = time.monotonic()
             yield from metrics(self._picture)
 
 

@@ -72,11 +72,10 @@ class Machine:
 
     Args:
         gpus: The GPUs to sample.
-        tree: The processes to sample; this one and all below it unless a test brings others.
     """
 
-    def __init__(self, gpus: Gpus | None, tree: Tree | None = None) -> None:
-        self._gpus, self._tree = gpus, tree or Tree()
+    def __init__(self, gpus: Gpus | None) -> None:
+        self._gpus, self._tree = gpus, Tree()
         self._cpu: tuple[int, float] | None = None
         self._processors, self._disks, self._network = cpu_monitor(), io_monitor(), network_monitor()
 

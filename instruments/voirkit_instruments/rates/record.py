@@ -68,11 +68,10 @@ class Throughput:
     Not thread-safe: observations come one after the other (streams see to that).
     """
 
-    def __init__(self, name: str, interval_ns: int = SECOND_NS, units: str = UNITS) -> None:
+    def __init__(self, name: str, units: str = UNITS) -> None:
         self.name = name
         self._units = units
         self.due_ns = NEVER
-        self._interval_ns = interval_ns
         self._tallies: dict[str | None, _Tally] = {}
         self._intervals: dict[str | None, list[tuple[int, int]]] = {}  # task -> (items, nanoseconds) of each interval
 
@@ -85,7 +84,7 @@ class Throughput:
         if tally is None:
             tally = self._tallies[task] = _Tally()
         if self.due_ns == NEVER:
-            self.due_ns = begin_ns + self._interval_ns
+            self.due_ns = begin_ns + SECOND_NS
         if begin_ns < tally.begin_ns:
             tally.begin_ns = begin_ns
         if begin_ns < tally.covered_ns:
@@ -97,7 +96,7 @@ class Throughput:
 
     def close(self, now_ns: int) -> list[dict[str, object]]:
         """End the interval: one record for each task that was seen in it long enough."""
-        self.due_ns = now_ns + self._interval_ns
+        self.due_ns = now_ns + SECOND_NS
         return self._records(shortest_ns=SHORTEST_NS)
 
     def finish(self) -> list[dict[str, object]]:

@@ -626,7 +626,7 @@ def offers(catalogue: Catalogue) -> list[FunctionOffers]:
 def _offers_of(function: Function, catalogue: Catalogue) -> FunctionOffers:
     name = reference(function, catalogue.module)
     refused = "" if function is catalogue.top else _not_live(function, catalogue) or refusal(f"{name} > #enter", catalogue)
-    listed = tuple(_usable_offer(offer, refused, function, catalogue) for offer in _possible_offers(function, name))
+    listed = tuple(_usable_offer(offer, refused, catalogue) for offer in _possible_offers(function, name))
     return FunctionOffers(function, name, refused, listed)
 
 
@@ -640,7 +640,7 @@ def _not_live(function: Function, catalogue: Catalogue) -> str:
     return f"it is defined again in line {live[-1].line}" if live else "its name means something else"
 
 
-def _usable_offer(offer: Offer, refused: str, function: Function, catalogue: Catalogue) -> Offer:
+def _usable_offer(offer: Offer, refused: str, catalogue: Catalogue) -> Offer:
     """The offer with those of its selectors that can be used."""
     if refused:
         return Offer(offer.kind, offer.names, offer.lines, (), refused)

@@ -15,7 +15,7 @@ _ENDS = (".html", ".htm")
 _STDOUT = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
-def with_file(words: Sequence[str], option: str = "--html") -> list[str]:
+def with_file(words: Sequence[str]) -> list[str]:
     """The words of a command line in which the word after ``--html`` is its file only if it is called like one.
 
     ``voirkit report --html RUN`` names a run; any file can be given as ``--html=FILE``.
@@ -26,9 +26,9 @@ def with_file(words: Sequence[str], option: str = "--html") -> list[str]:
         word, following = words[at], words[at + 1] if at + 1 < len(words) else ""
         if word == "--":
             return [*made, *words[at:]]
-        if word == option:
+        if word == "--html":
             taken = following == STDOUT or following.lower().endswith(_ENDS)
-            made.append(f"{option}={following if taken else ''}")
+            made.append(f"--html={following if taken else ''}")
             at += taken
         else:
             made.append(word)

@@ -33,9 +33,7 @@ def heat_map(
     start: float,
     width: float,
     format_value: Format = figure,
-    axis: Format = seconds,
     caption: str = "",
-    group: str = TIME,
     whole: float | None = None,
     sums: bool = True,
 ) -> Html:
@@ -46,9 +44,7 @@ def heat_map(
         start: Where the first cell begins.
         width: How wide a cell is on the axis.
         format_value: How a value is written.
-        axis: How a place on the axis is written.
         caption: What it shows.
-        group: Of pictures that zoom together.
         whole: The colour goes by the share of it instead.
         sums: Whether the sum stands at the end, not the mean.
     """
@@ -67,16 +63,15 @@ def heat_map(
                 opacity = min(value / whole, 1.0) if whole else 0.15 + 0.85 * ((math.log(value) - math.log(least)) / span if span else 1.0)
                 x = start + at * width
                 box = f'x="{_short(x)}" width="{_short(width * 1.02)}" height="1" opacity="{opacity:.2f}"'  # no gap between neighbours
-                cells.append(f"<rect {box}><title>{text(f'{axis(x)} .. {axis(x + width)}: {format_value(value)}')}</title></rect>")
+                cells.append(f"<rect {box}><title>{text(f'{seconds(x)} .. {seconds(x + width)}: {format_value(value)}')}</title></rect>")
         said = format_value(total if sums else total / n)
-        picture = _svg("".join(cells), (start, start + n * width), 1, group, f"{label}: {said}", "heat k-heat")
+        picture = _svg("".join(cells), (start, start + n * width), 1, TIME, f"{label}: {said}", "heat k-heat")
         name = f'<span class="label" title="{text(label)}">{text(label)}</span>'
         made.append(f'<div class="row">{name}{picture}<span class="said">{text(said)}</span></div>')
-    axis_row = (
-        f'<div class="row axis"><span class="label"></span>{_ticks(start, start + n * width, axis, group)}<span class="said"></span></div>'
-    )
+    ticks = _ticks(start, start + n * width, seconds, TIME)
+    axis_row = f'<div class="row axis"><span class="label"></span>{ticks}<span class="said"></span></div>'
     light, dark = text(format_value(least)), text(format_value(most))
-    scale = "" if whole else f'<p class="legend">from {light} (light) to {dark} (dark) in each {text(axis(width))}</p>'
+    scale = "" if whole else f'<p class="legend">from {light} (light) to {dark} (dark) in each {text(seconds(width))}</p>'
     return Html(f'<figure class="bars heats">{_caption(caption)}{scale}{"".join(made)}{axis_row}</figure>')
 
 
@@ -159,8 +154,6 @@ def columns(
     peaks: Sequence[float] = (),
     bands: Sequence[tuple[float, float, str]] = (),
     edges: Sequence[tuple[float, str, str]] = (),
-    format_value: Format = duration,
-    axis: Format = seconds,
     caption: str = "",
     group: str = TIME,
     order: Sequence[str] = (),
@@ -174,8 +167,6 @@ def columns(
         peaks: For each column, the largest of what it is the mean of; drawn as a line.
         bands: Shaded: (start, end, what is said of it); they are evaluation.
         edges: Lines from top to bottom: (place, what is said of it, what it is).
-        format_value: How a value is written.
-        axis: How a place on the axis is written.
         caption: What it shows.
         group: Of pictures that zoom together.
         order: The parts from bottom to top.
@@ -210,8 +201,8 @@ def columns(
         colours[what] = colour(what) if what in COLOURS else "k-dim"
         drawn += f'<rect class="{colours[what]}" x="{_short(x)}" width="{width}" height="{HIGH}">{_title(said)}</rect>'
     cut = sum(total > top for total in sums)
-    beyond = f"; {cut:,} beyond the scale, at most {format_value(max(sums))}" if cut else ""
-    frame = _framed(drawn, (start, end), [format_value(top), format_value(top / 2), "0"], group, f"{caption}{beyond}", axis)
+    beyond = f"; {cut:,} beyond the scale, at most {duration(max(sums))}" if cut else ""
+    frame = _framed(drawn, (start, end), [duration(top), duration(top / 2), "0"], group, f"{caption}{beyond}", seconds)
     return Html(f'<figure class="plot">{_caption(caption + beyond)}{legend(colours)}{frame}</figure>')
 
 

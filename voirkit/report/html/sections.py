@@ -63,8 +63,8 @@ def section_html(section: Section, run: Run | None = None) -> Html | None:
 class _Drawing:
     """The blocks of a section: a name has one colour in all of them."""
 
-    def __init__(self, run: Run | None, is_small: bool = False) -> None:
-        self.run, self._is_small = run, is_small
+    def __init__(self, run: Run | None) -> None:
+        self.run, self._is_small = run, False
         self._colours: dict[str, str] = {}
 
     def parts(self, blocks: Iterable[Block]) -> Iterator[Html]:
