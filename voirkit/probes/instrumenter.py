@@ -476,7 +476,7 @@ def instrumenter_of(
     node: FunctionNode, listeners: Sequence[Listener], outside: Sequence[str], names: Any, table: dict[str, Any],
     own: CodeType | None = None,
 ) -> Instrumenter:  # fmt: skip
-    """A ``Tapper`` for a function, or for the top level of a module."""
+    """An ``Instrumenter`` for a function, or for the top level of a module."""
     if is_top(node):
         return TopLevelInstrumenter(node, listeners, (), names, table)
     return Instrumenter(node, listeners, outside, names, table, own)

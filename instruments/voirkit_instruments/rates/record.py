@@ -14,7 +14,7 @@ An event with ``step`` is taken for the end of that step, as ``//f(X as batch) >
 what was worked on since the event before it. The first event of a task has no time and is not counted. With
 ``use_cuda`` given, the device is waited for once an interval, never in a step, and the wait counts as the step's time.
 
-Without probes the steps, loaders and batches are those that the recorder sees (``training_values``): ``compute_rate`` is then over what a
+Without probes the steps, loaders and batches are those that the recorder sees (``TrainingValues``): ``compute_rate`` is then over what a
 step does from its batch's arrival to the next request, and ``train_rate`` in steps/s where a script has no loader.
 
 Costs nothing while no flag is on, else at most 2 microseconds a step: a dictionary look-up, three additions, nothing in the background.
@@ -58,12 +58,11 @@ class Throughput:
 
     Args:
         name: The key under which a rate is given.
-        interval_ns: How long an interval is; the first begins with the first time that is added.
         units: What is counted, a second.
 
     Attributes:
-        due_ns: When the interval ends. The first observation at or after it should synchronise the device, be added,
-            and call ``close``.
+        due_ns: When the interval ends; the first begins with the first time that is added. The first observation at or after it should
+            synchronise the device, be added, and call ``close``.
 
     Not thread-safe: observations come one after the other (streams see to that).
     """

@@ -55,7 +55,7 @@ class Change(Protocol):
         """What could be won at most.
 
         Args:
-            summary: Of a plain run (``summary.json``), and under ``what_if_run`` what ``record_child`` has seen of it: ``work_s`` (seconds
+            summary: Of a plain run (``summary.json``), and under ``what_if_run`` what ``record.py`` has seen of it: ``work_s`` (seconds
                 from the first request for a batch to the script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in them,
                 also outside of steps), ``cuda``, ``threads``.
         """
