@@ -17,7 +17,8 @@ from recorded import LOOP_EVENTS, record, rows
 from voirkit import __version__
 from voirkit.analysis import overhead
 from voirkit.analysis.summary import summary_of
-from voirkit.runs import opened
+from voirkit.runner import completion
+from voirkit.runs import manifest, opened
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.summary import empty
 from voirkit.runs.tables import compaction
@@ -50,9 +51,9 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"  # nobody has compacted it, or w
 
 def ended(run: Path) -> Path:
     """A killed run as one that has ended, of which nothing has been summed up."""
-    manifest = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**manifest, "ended": "normal", "exit_code": 0}))
-    own = {**empty(__version__), "command": manifest["command"], "ended": "normal", "exit_code": 0, "duration_s": 20.0, "overhead": None}
+    begun = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**begun, "ended": "normal", "exit_code": 0}))
+    own = {**empty(__version__), "command": begun["command"], "ended": "normal", "exit_code": 0, "duration_s": 20.0, "overhead": None}
     (run / "summary.json").write_text(json.dumps(own))
     return run
 
@@ -135,6 +136,17 @@ def test_a_run_that_is_compacted_while_its_segments_are_read_is_read_whole(tmp_p
         assert len(rows(read)) == LOOP_EVENTS
         assert read.recorded("counter") != []
         assert read.warnings == []
+
+
+def test_a_run_that_somebody_has_compacted_before_its_end_is_completed(tmp_path: Path) -> None:
+    run = record(tmp_path / "run")
+    (run / "run.json").write_text(json.dumps({**manifest.begin(__version__, ["main.py"], [], str(tmp_path)), "ended": "normal"}))
+    compaction.compact(str(run))
+    said: list[str] = []
+    completed, _ = completion.finish(str(run), 0, said.append)
+    assert said == []
+    assert completed is not None
+    assert completed["steps"] is not None
 
 
 def test_several_may_read_a_run_for_the_first_time_at_once(tmp_path: Path) -> None:

@@ -33,6 +33,15 @@ def has_segments(path: str, other_than: int | None = None) -> bool:
     return any(name.rpartition("-")[2].partition(".")[0] != str(other_than) for name in names)
 
 
+def has_records(path: str) -> bool:
+    """Whether a run directory holds records, in segments or, if somebody has read it meanwhile, compacted."""
+    try:
+        names = os.listdir(os.path.join(path, "trace"))
+    except OSError:
+        return False
+    return any(name.endswith(".seg") or name.startswith("kind=") for name in names)
+
+
 def finish(
     path: str, rank: int, warn: Callable[[str], None], draw: tuple[int, bool, str] | None = None, compacts: bool = False
 ) -> tuple[dict[str, Any] | None, str]:
@@ -48,7 +57,7 @@ def finish(
     Returns:
         The completed summary (None if nothing was recorded, or that failed), and the table (empty if there were no steps).
     """
-    if not has_segments(path):
+    if not has_records(path):
         return None, ""
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
     if compacts:

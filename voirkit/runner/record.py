@@ -130,7 +130,7 @@ class RunRecord:
             return
         try:
             self._summarise(files)
-            if self._has_trace or completion.has_segments(files.path):  # of processes that the script has started
+            if self._has_trace or completion.has_records(files.path):  # of processes that the script has started
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
             if not late and children.has_running_children():
