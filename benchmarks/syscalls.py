@@ -2,7 +2,7 @@
 
     python benchmarks/syscalls.py [REPEATS]
 
-Runs are interleaved, ratios are medians to the same run under voirkit without the flag. Tracers that can not be used here are left out.
+Runs are interleaved, ratios are medians to the same run under voirkit without the flag. Tracers that cannot be used here are left out.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(repeats: int) -> None:
     print(f"{'':16} {'CPU s':>7} {'ratio':>6} {'wall s':>7}   calls    a call longer   counting s")
     for tool, rows in times.items():
         if tool != "without" and not found[tool].get("calls"):
-            print(f"{tool:16} can not be used here")
+            print(f"{tool:16} cannot be used here")
             continue
         ratio = statistics.median(mine[0] / plain[0] for mine, plain in zip(rows, times["without"], strict=True))
         cost = found[tool].get("cost") or {}

@@ -33,7 +33,7 @@ if PYTHON=$python bash tests/report/readers/make.sh .cache/readers; then
   pair=$([ "$(cat "$analyzer/pair")" = released ] && echo --released)
   part annotations "${annotations[@]}" all --python "$python" --analyzer "$analyzer" $pair
 else
-  echo "DFAnalyzer can not be installed from the package index: only the battery is run"
+  echo "DFAnalyzer cannot be installed from the package index: only the battery is run"
   part annotations "${annotations[@]}" battery --python "$python"
 fi
 

@@ -139,7 +139,7 @@ def test_what_can_not_be_read_is_said_without_a_traceback(place: Place, what: st
     elif shown.code:
         assert "it is damaged" in shown.err
     else:
-        assert "can not be read" in shown.err
+        assert "cannot be read" in shown.err
 
 
 def test_an_encoding_that_lacks_what_is_drawn_gets_what_is_like_it(place: Place) -> None:

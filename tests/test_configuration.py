@@ -190,7 +190,7 @@ def test_a_byte_order_mark_is_borne() -> None:
     assert values() == {"stop": 3, "rate": 2}
 
 
-# files that can not be read
+# files that cannot be read
 
 
 @pytest.mark.usefixtures("place")

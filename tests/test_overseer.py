@@ -355,7 +355,7 @@ def test_a_run_directory_that_disappears_is_told_and_the_script_goes_on(place: P
     place.write(main="import shutil, voirkit\nvoirkit.log(a=1)\nshutil.rmtree('run')\nvoirkit.log(a=2)\nprint('done')\n")
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "done\n")
-    assert "can not be written" in ended.err
+    assert "cannot be written" in ended.err
     assert "Traceback" not in ended.err
 
 

@@ -27,7 +27,7 @@ class Ordinals:
         """The number of an object.
 
         Raises:
-            TypeError: It can not be referred to weakly.
+            TypeError: It cannot be referred to weakly.
         """
         key = id(thing)
         known = self._known.get(key)

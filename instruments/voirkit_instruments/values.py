@@ -78,7 +78,7 @@ def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
 
 
 class ScalarReader:
-    """Reads tensors of one element so that the program can not tell: no operator runs for what lies in the CPU's memory.
+    """Reads tensors of one element so that the program cannot tell: no operator runs for what lies in the CPU's memory.
 
     ``item()`` is an operator, which a profiler or a dispatch mode of the program sees. Reading takes some 1 us.
 
@@ -98,7 +98,7 @@ class ScalarReader:
     def read(self, value: Any) -> Any:
         """The number as a float, or for what lies on a device a tensor without a graph, to be read when the run is over.
 
-        None for what is not one plain element with storage, or can not be had without the program's noticing.
+        None for what is not one plain element with storage, or cannot be had without the program's noticing.
         """
         kind = type(value)
         try:

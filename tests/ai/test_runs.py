@@ -243,7 +243,7 @@ def test_a_folder_that_can_not_be_written_to_is_told_and_the_script_goes_on(plac
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "on\n"), ended.err
     assert ended.summary["dropped"] == {"compute.forward": 5}
-    assert "can not be written" in ended.summary["warnings"][0]
+    assert "cannot be written" in ended.summary["warnings"][0]
 
 
 def test_interrupting_the_end_leaves_the_segments(place):

@@ -132,7 +132,7 @@ def test_more_workers_are_predicted_from_what_a_batch_costs(tmp_path: Path) -> N
     assert rates[16]["rate"] == pytest.approx(4 / (0.005 + 5e-6))  # taking a batch that is there takes 5 us
     assert (rates[2]["limited_by"], rates[16]["limited_by"]) == ("workers", "training")
     assert found["enough_workers"] == 8
-    # What is computed, and not waited for, can not be done more often at once than there are processors.
+    # What is computed, and not waited for, cannot be done more often at once than there are processors.
     busy = looked_into(tmp_path / "busy", Loader(batches=30, cpu=1.0), cpus=2)["loader"]
     assert busy["enough_workers"] is None
     assert busy["best_workers"] == 2

@@ -104,7 +104,7 @@ def episodes(found: list[Record]) -> dict[tuple[int, int], list[Record]]:
 
 
 def violations(found: list[Record], samples: Mapping[tuple[int, int], list[int] | None] | None = None) -> list[str]:
-    """What in the records of a run can not be; section 7 of what is known of loaders' traces.
+    """What in the records of a run cannot be; section 7 of what is known of loaders' traces.
 
     Args:
         found: All of them.

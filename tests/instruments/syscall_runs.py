@@ -90,7 +90,7 @@ def instances(place: Place) -> list[str]:
 
 @cache
 def why_not_strace() -> str:
-    """Why strace can not be used here; empty if it can."""
+    """Why strace cannot be used here; empty if it can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     done = subprocess.run(
@@ -101,7 +101,7 @@ def why_not_strace() -> str:
 
 
 def why_not_kernel() -> str:
-    """Why the kernel can not trace here; empty if it can."""
+    """Why the kernel cannot trace here; empty if it can."""
     from voirkit_instruments.detached import CannotAttach
     from voirkit_instruments.syscalls.record_kernel import tracefs
 
@@ -148,14 +148,14 @@ def tracefs_mounted() -> Iterator[None]:
 
 @contextmanager
 def kernel_tracing() -> Iterator[str]:
-    """Why the kernel can not trace meanwhile; empty if it can. Where only tracefs is not mounted, it is mounted meanwhile."""
+    """Why the kernel cannot trace meanwhile; empty if it can. Where only tracefs is not mounted, it is mounted meanwhile."""
     refused = why_not_kernel()
     with ExitStack() as undo:
         if refused and os.geteuid() == 0:
             try:
                 undo.enter_context(tracefs_mounted())
             except OSError as exc:
-                refused += f" It can not be mounted by the tests: {exc.strerror}"
+                refused += f" It cannot be mounted by the tests: {exc.strerror}"
             else:
                 refused = why_not_kernel()
         yield refused

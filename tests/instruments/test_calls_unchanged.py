@@ -1,4 +1,4 @@
-"""A program can not tell that ``--calls torch`` sees its calls: same results, warnings, tracebacks, objects, and the same compiled graphs."""
+"""A program cannot tell that ``--calls torch`` sees its calls: same results, warnings, tracebacks, objects, and the same compiled graphs."""
 
 from __future__ import annotations
 

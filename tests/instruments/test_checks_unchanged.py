@@ -1,4 +1,4 @@
-"""A program can not tell that --checks is on: compiled whole, scripted, traced, exported, pickled, in a mode of its own that sees each operator."""
+"""A program cannot tell that --checks is on: compiled whole, scripted, traced, exported, pickled, in a mode of its own that sees each operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--flame``: real py-spy on planted scripts, and the sampler where it can not be; skipped, with the reason, where py-spy can not look."""
+"""``--flame``: real py-spy on planted scripts, and the sampler where it cannot be; skipped, with the reason, where py-spy cannot look."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ sys.exit(main(sys.argv[1:]))
 
 @cache
 def why_not() -> str:
-    """Why py-spy can not look into a process here; empty if it can."""
+    """Why py-spy cannot look into a process here; empty if it can."""
     program = os.path.join(sysconfig.get_path("scripts"), "py-spy")
     if not os.path.exists(program):
         return "py-spy is not installed"
@@ -59,7 +59,7 @@ def why_not() -> str:
 
 @pytest.fixture
 def py_spy() -> None:
-    """Skips where it can not look."""
+    """Skips where it cannot look."""
     if why_not():
         pytest.skip(why_not())
 

@@ -1,4 +1,4 @@
-"""Every kind of batch is counted; what can not be counted is said once and never raises."""
+"""Every kind of batch is counted; what cannot be counted is said once and never raises."""
 
 from __future__ import annotations
 

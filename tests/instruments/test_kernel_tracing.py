@@ -24,7 +24,7 @@ def test_tracefs_is_mounted_for_a_test_and_what_it_starts_alone(tmp_path: Path, 
                 assert started.returncode == 0
                 assert Path(f"/proc/{beside.pid}/mounts").read_text() == before
         except OSError as exc:
-            pytest.skip(f"tracefs can not be mounted by the tests: {exc.strerror}")
+            pytest.skip(f"tracefs cannot be mounted by the tests: {exc.strerror}")
         finally:
             beside.communicate(b"\n")
     assert (mounts.read_text(), Path.cwd()) == (before, tmp_path)

@@ -1,4 +1,4 @@
-"""A program that loads data can not tell that ``--loader`` is on: same samples, random numbers, exceptions in workers, objects and pickles."""
+"""A program that loads data cannot tell that ``--loader`` is on: same samples, random numbers, exceptions in workers, objects and pickles."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ ALL = """
     """
 
 ALONE = {
-    "what can not be pickled for a worker": """
+    "what cannot be pickled for a worker": """
         if __name__ == "__main__":
             said(DataLoader(Pictures(lambda x: x), num_workers=1, multiprocessing_context="spawn"))
         """,

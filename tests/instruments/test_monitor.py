@@ -114,7 +114,7 @@ def test_a_gpu_that_fails_is_left_out_with_one_warning() -> None:
     assert looks[0]["0"] == {"memory": [1024, 8192], "load": 0.75, "temperature": 61, "power": 250, "throttle": ["power cap"]}
     assert "power" not in looks[0]["1"]
     assert [sorted(look) for look in looks] == [["0", "1"], ["0", "1"], ["0"], ["0"]]
-    assert told == ["monitor: GPU 1 can not be read any more and is left out (GPU is lost)."]
+    assert told == ["monitor: GPU 1 cannot be read any more and is left out (GPU is lost)."]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_monitored_run(place: Place) -> None:
     assert monitor["gpu0_power"] == {"min": 250, "mean": 250, "max": 250, "units": "W"}
     assert 0 < monitor["rss"]["min"] <= monitor["rss"]["mean"] <= monitor["rss"]["max"]
     assert monitor["processes"]["max"] == 2
-    assert [w for w in summary["warnings"] if "GPU" in w] == ["monitor: GPU 1 can not be read any more and is left out (GPU is lost)."]
+    assert [w for w in summary["warnings"] if "GPU" in w] == ["monitor: GPU 1 cannot be read any more and is left out (GPU is lost)."]
     with open_run(str(place.folder / "run")) as run:
         names = run.connection().execute("SELECT DISTINCT name FROM spans WHERE kind = 'counter' AND category = 'monitor'").fetchall()
         falls = (

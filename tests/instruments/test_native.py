@@ -1,4 +1,4 @@
-"""``--native``: real perf on scripts of planted C code; skipped, with the reason, where perf can not sample."""
+"""``--native``: real perf on scripts of planted C code; skipped, with the reason, where perf cannot sample."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ planted("operation", "RandomResizedCrop", "loader", lambda: crop(image), 150)
 
 @cache
 def why_not() -> str:
-    """Why perf can not sample here; empty if it can."""
+    """Why perf cannot sample here; empty if it can."""
     if shutil.which("perf") is None:
         return "perf is not installed"
     command = ["perf", "record", "--event", "cpu-clock", "--output", "-", "--", "true"]
@@ -66,7 +66,7 @@ def why_not() -> str:
 
 @pytest.fixture
 def perf() -> None:
-    """Skips where perf can not sample."""
+    """Skips where perf cannot sample."""
     if why_not():
         pytest.skip(why_not())
 

@@ -148,4 +148,4 @@ def test_a_batch_that_can_not_be_counted_does_not_reach_the_program() -> None:
 
     ov(program)
     assert len(ov.warned) == 1
-    assert "rate: a batch of type int can not be counted" in ov.warned[0]
+    assert "rate: a batch of type int cannot be counted" in ov.warned[0]

@@ -1,4 +1,4 @@
-"""A program that uses torch can not tell that the steps instrument is on: same results, warnings, tracebacks, objects, and the same compiled graphs."""
+"""A program that uses torch cannot tell that the steps instrument is on: same results, warnings, tracebacks, objects, and the same compiled graphs."""
 
 from __future__ import annotations
 

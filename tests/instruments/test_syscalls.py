@@ -1,4 +1,4 @@
-"""``--syscalls``: real tracers on a script whose calls are known; skipped, with the reason, where a tracer can not be used."""
+"""``--syscalls``: real tracers on a script whose calls are known; skipped, with the reason, where a tracer cannot be used."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_only_the_form_with_an_equals_sign_takes_a_value(place: Place) -> None:
     assert "'calls' is none of full, files, counts, counters." in ended.err
 
 
-# when it can not be done
+# when it cannot be done
 
 
 def as_another_user(place: Place, *command: str) -> Ended:

@@ -74,7 +74,7 @@ def test_objects_that_are_not_loaded_are_compared_by_their_records(tmp_path: Pat
     assert main(["0", one, other, one, third]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["equal"] is None
-    assert "can not be loaded with weights_only" in told["because"]
+    assert "cannot be loaded with weights_only" in told["because"]
 
 
 def test_losses_are_equal_bit_for_bit_or_within_rounding() -> None:

@@ -331,7 +331,7 @@ COMPILED = """
         try:
             found = torch.utils._pytree.tree_flatten(case())[0]
             found = [tensor.detach().sum().item().hex() for tensor in found]
-        except Exception as exc:  # what this torch can not do, it can not do with voirkit
+        except Exception as exc:  # what this torch cannot do, it cannot do with voirkit
             found = type(exc).__name__
         kinds = "stats", "frames", "graph_break", "unimplemented", "recompiles"
         told[name] = found, {kind: sorted(map(str, counters[kind].values())) for kind in kinds}

@@ -142,7 +142,7 @@ def test_what_is_damaged_is_said_once_and_the_rest_written(run: Path, place: Pla
     (run / "run.json").write_text("{")
     ended = export(place, str(run), "--format", "csv", "-o", "x.csv")
     assert (ended.code, ended.out) == (0, "x.csv\n")
-    assert ended.err == f"voirkit: {run}/run.json can not be read; it is damaged.\n"
+    assert ended.err == f"voirkit: {run}/run.json cannot be read; it is damaged.\n"
 
 
 @pytest.mark.parametrize(

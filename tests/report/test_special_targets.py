@@ -113,7 +113,7 @@ def test_no_room_for_temporary_files_is_one_clear_error(run: Path) -> None:
 
     ended = export(run, "--format", "csv", "-o", "-", preexec_fn=limit)
     assert (ended.returncode, ended.stdout) == (2, b"")
-    assert b"temporary files can not be written there: File too large.\n  Choose another folder" in ended.stderr
+    assert b"temporary files cannot be written there: File too large.\n  Choose another folder" in ended.stderr
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet", "chrome", "pfw", "perfetto"])

@@ -252,7 +252,7 @@ def test_a_parquet_file_written_in_part_is_told_and_the_others_are_read(run: Pat
     compaction.compact(str(run))
     path = run / f"trace/kind=span/rank=0/{HOST}-0.parquet"
     os.truncate(path, path.stat().st_size // 2)
-    assert read(run) == (101, [f"{path} can not be read; what is in it is lost."])
+    assert read(run) == (101, [f"{path} cannot be read; what is in it is lost."])
 
 
 def test_a_parquet_file_of_another_kind_is_told(run: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_parquet_file_of_another_kind_is_told(run: Path) -> None:
     compaction.compact(str(run))
     path = run / "trace/kind=span/rank=0/other.parquet"
     duckdb.sql(f"COPY (SELECT 1 AS x) TO '{path}'")
-    assert read(run) == (101, [f"{path} can not be read; what is in it is lost."])
+    assert read(run) == (101, [f"{path} cannot be read; what is in it is lost."])
 
 
 def test_duckdb_never_shows_a_progress_bar(run: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_parquet_file_that_is_damaged_inside_is_an_error_that_names_the_run(ru
     data = bytearray(path.read_bytes())
     data[4:600] = os.urandom(596)
     path.write_bytes(data)
-    with open_run(run) as opened, pytest.raises(RunDirectoryError, match="its trace can not be read"):
+    with open_run(run) as opened, pytest.raises(RunDirectoryError, match="its trace cannot be read"):
         rows(opened)
 
 
@@ -299,7 +299,7 @@ def test_a_damaged_manifest_or_summary_is_told(run: Path, name: str, text: str) 
     (run / name).write_text(text)
     with open_run(run) as opened:
         assert len(rows(opened)) == 101
-        assert opened.warnings == [f"{run / name} can not be read; it is damaged."]
+        assert opened.warnings == [f"{run / name} cannot be read; it is damaged."]
 
 
 def test_a_run_may_be_copied_and_its_folders_name_may_be_odd(run: Path, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_refresh_that_fails_is_told_once_and_the_span_is_recorded(traced: Trac
             with s: pass
         print(len(told), told[0])
     """)
-    assert out.startswith("1 the arguments of a span can not be had (LookupError: no)")
+    assert out.startswith("1 the arguments of a span cannot be had (LookupError: no)")
     assert err == ""
     assert traced.read().rows == 3
 

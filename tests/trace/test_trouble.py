@@ -37,7 +37,7 @@ print(totals.events, sum(totals.dropped.values()), sorted(totals.dropped))
 """
     )
     assert err.count("voirkit: ") == 1
-    assert err.endswith(f"can not be written (File too large); {ONCE}")
+    assert err.endswith(f"cannot be written (File too large); {ONCE}")
     events, dropped, names = out.split(maxsplit=2)
     assert int(events) == traced.read().rows > 4000
     assert int(events) + int(dropped) == 4 * 40_000
@@ -51,7 +51,7 @@ def test_a_full_disk(traced: Traced, size: str) -> None:
     (traced.folder / "run").mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", traced.folder / "run"], capture_output=True)
     if mounted.returncode:
-        pytest.skip("a file system can not be mounted here")
+        pytest.skip("a file system cannot be mounted here")
     try:
         out, err = traced.told(
             GOES_ON
@@ -68,7 +68,7 @@ print(totals.events, sum(totals.dropped.values()))
         )
         events, dropped = map(int, out.split())
         assert err.count("voirkit: ") == 1
-        assert err.endswith(f"can not be written (No space left on device); {ONCE}")
+        assert err.endswith(f"cannot be written (No space left on device); {ONCE}")
         assert traced.read().rows == events
         assert events + dropped == 200_000
         assert (events > 0) == (size not in ("8k",))
@@ -88,7 +88,7 @@ print(totals.events, totals.dropped)
     )
     assert out == "0 {'a.b': 20000, 'a.more': 20000}\n"
     assert err.count("voirkit: ") == 1
-    assert "run/trace can not be written" in err
+    assert "run/trace cannot be written" in err
 
 
 @pytest.mark.skipif(os.name != "posix" or not Path("/proc/self").exists(), reason="needs a folder that nobody may write to")

@@ -32,7 +32,7 @@ def timed(fn: Any, span: Span, choose: Choose | None = None) -> Any:
         choose: Finds the span of a call by its arguments, instead.
 
     Raises:
-        TypeError: ``fn`` can not be called, or is a class without an ``__init__`` of its own.
+        TypeError: ``fn`` cannot be called, or is a class without an ``__init__`` of its own.
     """
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(timed(fn.__func__, span, choose))

@@ -154,7 +154,7 @@ def roll_up(run: Run, rank: Rank) -> str:
         The path.
 
     Raises:
-        OSError, duckdb.Error: It can not be written.
+        OSError, duckdb.Error: It cannot be written.
     """
     from voirkit.runs.tables.parquet import file, quoted
 
@@ -201,7 +201,7 @@ def _rolled_up(run: Run) -> list[Rank]:
         try:
             found.append(_read(run, path))
         except (duckdb.Error, OSError, ValueError, KeyError, TypeError):
-            run.warnings.append(f"{path} can not be read; it is damaged.")
+            run.warnings.append(f"{path} cannot be read; it is damaged.")
     return found
 
 

@@ -59,7 +59,7 @@ class Log:
         """Take in what has been logged since the last update.
 
         Raises:
-            OSError: The folder can not be read.
+            OSError: The folder cannot be read.
         """
         try:
             names = sorted(os.listdir(self._folder))
@@ -147,7 +147,7 @@ class LiveRun:
         """Take in what has come since the last update; the run at this moment.
 
         Raises:
-            OSError: The directory is gone, or can not be read.
+            OSError: The directory is gone, or cannot be read.
         """
         os.stat(self.path)
         manifest = _document(os.path.join(self.path, directory.MANIFEST))
@@ -234,7 +234,7 @@ class LiveRun:
             if logged.key == "loss" and logged.values and logged.values[-1] != logged.values[-1]:
                 warnings.append("the loss is nan")
         if self._steps.has_dropped():
-            warnings.append("records were dropped: the trace is at its limit (--trace-limit), or can not be written")
+            warnings.append("records were dropped: the trace is at its limit (--trace-limit), or cannot be written")
         return warnings
 
 

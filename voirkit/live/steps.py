@@ -129,7 +129,7 @@ class Window:
         """Take in what has been recorded since the last update; how many records there were.
 
         Raises:
-            OSError: The folder can not be read.
+            OSError: The folder cannot be read.
         """
         n = 0
         for fresh in self._following.look():
@@ -267,7 +267,7 @@ class LiveSteps:
             cpus: Processors of the host, for the verdict.
 
         Raises:
-            OSError: The run directory can not be read.
+            OSError: The run directory cannot be read.
         """
         found = bool(self.window.update())
         if found:

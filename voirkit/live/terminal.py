@@ -41,7 +41,7 @@ class BottomRows:
 
     Args:
         fd: A file descriptor of the terminal.
-        encoding: The terminal's; what it can not show becomes a question mark.
+        encoding: The terminal's; what it cannot show becomes a question mark.
     """
 
     def __init__(self, fd: int, encoding: str = "utf-8") -> None:

@@ -38,7 +38,7 @@ def complete(path: str) -> Iterator[str]:
     try:
         try:
             with open(temporary, "wb"):
-                pass  # what can not be made is told by python, whoever writes to it then
+                pass  # what cannot be made is told by python, whoever writes to it then
             yield temporary
         except OSError as exc:
             if path == STDOUT:

@@ -34,7 +34,7 @@ def make(chosen: str | None, script: str, force: bool) -> str:
         Its absolute path.
 
     Raises:
-        RunDirectoryError: It holds another run, or something that is not voirkit's, or can not be made.
+        RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be made.
     """
     rank, size = rank_and_world_size()
     wanted = chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1))
@@ -47,9 +47,9 @@ def make(chosen: str | None, script: str, force: bool) -> str:
             _take(path, where, force, ranks=size > 1)
         os.makedirs(path, exist_ok=True)
         if not os.access(path, os.W_OK):
-            raise RunDirectoryError("this folder can not be written to.", where=where)
+            raise RunDirectoryError("this folder cannot be written to.", where=where)
     except OSError as exc:
-        raise RunDirectoryError(f"can not be made: {exc.strerror}.", where=where) from None
+        raise RunDirectoryError(f"cannot be made: {exc.strerror}.", where=where) from None
     if chosen is None and rank == 0:
         _point_latest(path)
     return path

@@ -29,7 +29,7 @@ def find(path: str) -> str:
     try:
         there = os.listdir(path)
     except OSError as exc:
-        raise RunDirectoryError(f"it can not be read: {exc.strerror}.", where=path) from None
+        raise RunDirectoryError(f"it cannot be read: {exc.strerror}.", where=path) from None
     if directory.MANIFEST not in there and not any(layout(path)):
         raise RunDirectoryError(f"this is no run directory: it has no {directory.MANIFEST}.", where=path, next=_runs_in(path) or hint)
     manifest = _document(os.path.join(path, directory.MANIFEST))

@@ -1,6 +1,6 @@
 """Lines of JSON that leave the process: into a file of the run directory, and to whoever listens on the data descriptor.
 
-A line is written when the call returns. What can not be written is counted and told once; the program goes on.
+A line is written when the call returns. What cannot be written is counted and told once; the program goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def to_json(data: Any) -> str:
     """One line of JSON, without the line break, in voir's format.
 
-    What JSON can not hold becomes ``{"$unserializable": repr}``, and what can not even be represented ``{"$unrepresentable": null}``.
+    What JSON cannot hold becomes ``{"$unserializable": repr}``, and what cannot even be represented ``{"$unrepresentable": null}``.
     """
     try:
         return json.dumps(data)
@@ -37,7 +37,7 @@ class LineFile:
 
     Args:
         path_of: The path for a process id.
-        warn: Told once if a line can not be written.
+        warn: Told once if a line cannot be written.
 
     Attributes:
         lost: How many lines could not be written.
@@ -69,7 +69,7 @@ class LineFile:
             _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
         except OSError as exc:
             self.lost += 1
-            self._warn(f"{self._path_of(pid)} can not be written ({exc.strerror}); the log stream of this run ends here.")
+            self._warn(f"{self._path_of(pid)} cannot be written ({exc.strerror}); the log stream of this run ends here.")
 
     def close(self) -> None:
         """Close the file of this process."""

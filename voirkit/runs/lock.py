@@ -12,7 +12,7 @@ def locked(path: str) -> Iterator[None]:
     """Hold the lock; wait for it as long as another process has it. The file is there only while somebody holds or awaits it.
 
     Raises:
-        OSError: The file can not be made.
+        OSError: The file cannot be made.
     """
     try:
         import fcntl

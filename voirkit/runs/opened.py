@@ -118,7 +118,7 @@ class Run:
         except (OSError, ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            self.warnings.append(f"{path} can not be read; it is damaged.")
+            self.warnings.append(f"{path} cannot be read; it is damaged.")
             return None
         return found
 
@@ -129,7 +129,7 @@ class Run:
 
         Raises:
             ValueError: The run has been closed.
-            VoirkitError: The trace can not be read, or there is no room for what is still in segments.
+            VoirkitError: The trace cannot be read, or there is no room for what is still in segments.
         """
         if self._closed:
             raise ValueError(f"the run {self.path} has been closed")
@@ -169,13 +169,13 @@ class Run:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def _unreadable(self, exc: OSError) -> RunDirectoryError:
-        return RunDirectoryError(f"its trace can not be read: {exc.strerror or exc}.", where=str(exc.filename or self.path))
+        return RunDirectoryError(f"its trace cannot be read: {exc.strerror or exc}.", where=str(exc.filename or self.path))
 
     def segments(self) -> SegmentRecords | None:
         """The records as arrays, of a run that is not compacted, if all of them fit into memory; None if they are to be read as tables.
 
         Raises:
-            RunDirectoryError: The trace can not be read.
+            RunDirectoryError: The trace cannot be read.
         """
         if self._segments is None and not self._compacts:
             try:
@@ -219,7 +219,7 @@ class Run:
         try:
             compaction.compact(self.path, ended=self._ended, connection=connection)
         except (OSError, duckdb.Error):
-            pass  # the folder can not be written to, the disk is full: it is read as it is
+            pass  # the folder cannot be written to, the disk is full: it is read as it is
 
     def trace(self) -> duckdb.DuckDBPyRelation:
         """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.tables.spans``."""
@@ -284,13 +284,13 @@ class Run:
             raise self.damaged(exc) from None
 
     def damaged(self, exc: Exception) -> VoirkitError:
-        """The error for a trace that DuckDB can not read, or has no room for."""
+        """The error for a trace that DuckDB cannot read, or has no room for."""
         from voirkit.runs.tables.no_room import no_room, of_the_system
 
         full = of_the_system(exc, self._folder)
         if full is not None:
             return no_room(full, os.path.dirname(self._folder))
-        return RunDirectoryError("its trace can not be read; it is damaged.", where=self.path, next=str(exc).partition("\n")[0])
+        return RunDirectoryError("its trace cannot be read; it is damaged.", where=self.path, next=str(exc).partition("\n")[0])
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.

@@ -1,6 +1,6 @@
 """Records a run in its directory: the manifest, the log stream, and the summary when it ends.
 
-Whatever happens to the disk, the program goes on: what can not be written is told once.
+Whatever happens to the disk, the program goes on: what cannot be written is told once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Record:
 
     Args:
         path: The run directory.
-        warn: Told what can not be written.
+        warn: Told what cannot be written.
         manifest: As it was begun.
 
     Attributes:
@@ -75,7 +75,7 @@ class Record:
                 failed[name] = str(exc.strerror)
         if failed:
             self.is_whole = False
-            self._warn(f"{self.path}: {' and '.join(failed)} can not be written ({'; '.join(dict.fromkeys(failed.values()))}).")
+            self._warn(f"{self.path}: {' and '.join(failed)} cannot be written ({'; '.join(dict.fromkeys(failed.values()))}).")
 
 
 def packages() -> dict[str, str]:

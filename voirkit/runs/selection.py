@@ -38,7 +38,7 @@ def selection(steps: str | None = None, ranks: str | None = None) -> Selection:
     """What the options ``--steps`` and ``--ranks`` say.
 
     Raises:
-        CommandLineError: One of them can not be read.
+        CommandLineError: One of them cannot be read.
     """
     return Selection(None if steps is None else read_steps(steps), None if ranks is None else read_ranks(ranks))
 

@@ -41,7 +41,7 @@ class StandaloneRun:
         """The process ends: write how, and what came to be recorded."""
         if not self.leads:
             return
-        failed = getattr(sys, "last_type", None) is not None  # the exit code itself can not be known from inside
+        failed = getattr(sys, "last_type", None) is not None  # the exit code itself cannot be known from inside
         self._begun.update(ended="exception" if failed else "normal")
         found = summary.empty(__version__)
         duration_s = time.perf_counter() - self._start
@@ -65,7 +65,7 @@ def join(path: str, where: str) -> StandaloneRun:
         where: What named it, for messages.
 
     Raises:
-        RunDirectoryError: It holds a run that has ended, or what is not voirkit's, or can not be made.
+        RunDirectoryError: It holds a run that has ended, or what is not voirkit's, or cannot be made.
     """
     try:
         begun = manifest.begin(__version__, sys.argv[:] or [""], [], os.getcwd())
@@ -83,7 +83,7 @@ def join(path: str, where: str) -> StandaloneRun:
             return StandaloneRun(path, begun, leads=True)
         return StandaloneRun(path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun))
     except OSError as exc:
-        raise RunDirectoryError(f"can not be used: {exc.strerror}.", where=where) from None
+        raise RunDirectoryError(f"cannot be used: {exc.strerror}.", where=where) from None
 
 
 def _make(path: str, begun: dict[str, Any]) -> bool:

@@ -50,7 +50,7 @@ def layout(run: str) -> Layout:
     """The files of a run's trace as they are now.
 
     Raises:
-        OSError: The folder can not be read.
+        OSError: The folder cannot be read.
     """
     folder = folder_of(run)
     names = _listed(folder)

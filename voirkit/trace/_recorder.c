@@ -1,7 +1,7 @@
 /* The hot path of the trace plane: a record is 32 bytes stored into a file that is mapped, without a call of Python.
  *
  * The same as plain.py, which is what runs where this could not be built; what files there are, how they grow and what happens when they
- * can not is decided in recording.py, through the five functions given to install().  Everything here runs under the GIL but two things: what
+ * cannot is decided in recording.py, through the five functions given to install().  Everything here runs under the GIL but two things: what
  * happens when a thread has ended, and in a forked child before Python knows.  It must never raise into the program, block, or take a lock.
  */
 #define PY_SSIZE_T_CLEAN
@@ -300,7 +300,7 @@ out:
     return result;
 }
 
-/* What can not be stored at once. 0: it is recorded, or counted as dropped. -1: so it is, and a signal handler of the program raised. */
+/* What cannot be stored at once. 0: it is recorded, or counted as dropped. -1: so it is, and a signal handler of the program raised. */
 static int slow(int64_t start, int64_t duration, int64_t value, uint32_t args, uint32_t name) {
     PyObject *raised = NULL;
     int stored = 0;
@@ -686,7 +686,7 @@ static int execute(PyObject *module) {
     if (word_refresh == NULL || nothing == NULL || PyType_Ready(&span_type) < 0) /* 3.12 takes what has a tp_dict for ready */
         return -1;
     if (pthread_key_create(&key, thread_ended) != 0 || pthread_atfork(NULL, NULL, child_began) != 0) {
-        PyErr_SetString(PyExc_ImportError, "threads can not be watched");
+        PyErr_SetString(PyExc_ImportError, "threads cannot be watched");
         return -1;
     }
     done = 1;

@@ -48,7 +48,7 @@ class Files:
     """What a process has in the folder; it is there when this has been made.
 
     Raises:
-        OSError: It can not be.
+        OSError: It cannot be.
 
     Attributes:
         stem: What the names of its files begin with, with the folder.
@@ -94,7 +94,7 @@ class Files:
         """Append a line to the names.
 
         Raises:
-            OSError: It can not be written whole.
+            OSError: It cannot be written whole.
         """
         out = self._out
         if out is None:

@@ -94,7 +94,7 @@ class Following:
         """What has been recorded since the last look, and some of what was there before the first.
 
         Raises:
-            OSError: The folder can not be read.
+            OSError: The folder cannot be read.
         """
         found = []
         for own in files(self._folder):

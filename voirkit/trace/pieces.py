@@ -141,7 +141,7 @@ def _extent(path: str) -> int | None:
             header = file.read(layout.HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
     except OSError:
-        return 0  # it has been put to rest meanwhile, or can not be read
+        return 0  # it has been put to rest meanwhile, or cannot be read
     if len(header) < layout.HEADER_BYTES or not any(header):
         return 0  # whoever made it was killed before it was begun
     return (size - layout.HEADER_BYTES) // layout.RECORD_BYTES if header.startswith(layout.MAGIC) else None

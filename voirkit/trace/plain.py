@@ -72,7 +72,7 @@ class _Thread:
             self.free.append(self.writer)
 
 
-# These are replaced, all at once, when a recording ends, and in a forked child: what was made before can not be written to any more.
+# These are replaced, all at once, when a recording ends, and in a forked child: what was made before cannot be written to any more.
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
@@ -235,12 +235,12 @@ def _leave(start: int, span: Span, *_: object) -> None:
         try:
             _make_up()
         except RecursionError:
-            pass  # it can not yet
+            pass  # it cannot yet
 
 
 def _make_up() -> None:
     """Write what could not be written where python could go no deeper."""
-    for _ in range(len(_too_deep)):  # no more: what it can not write yet comes back
+    for _ in range(len(_too_deep)):  # no more: what it cannot write yet comes back
         late = span, name_id, start, end, value, args = _too_deep.pop()
         try:
             if span is not None:
@@ -332,7 +332,7 @@ def install(
     lose: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Set what is called when a thread records first, has no room, records arguments that are not in the files, can not record, and when a
+    """Set what is called when a thread records first, has no room, records arguments that are not in the files, cannot record, and when a
     span's ``refresh`` raises."""
     global _arrive, _grow, _resolve, _lose, _failed
     _arrive, _grow, _resolve, _lose, _failed = arrive, grow, resolve, lose, failed

@@ -238,7 +238,7 @@ def _lose(number: int) -> None:
 
 
 def _failed(exc: Exception) -> None:
-    _ours(exc, None, "the arguments of a span can not be had")
+    _ours(exc, None, "the arguments of a span cannot be had")
 
 
 def _too_many() -> None:

@@ -1,6 +1,6 @@
 """A recording in one process: its segments, its share of the disk, what is dropped, and what becomes of it when the disk is full.
 
-Everything here is called by the hot path when it can not go on alone.  There is no lock, since it may be interrupted at any point by a
+Everything here is called by the hot path when it cannot go on alone.  There is no lock, since it may be interrupted at any point by a
 signal handler, a destructor or a gc callback that records, or by another thread; what must happen once is decided by ``dict.setdefault``.
 """
 
@@ -254,7 +254,7 @@ class Recording:
     # its end
 
     def _fail(self, exc: OSError, path: str) -> None:
-        self._stop(f"{path} can not be written ({exc.strerror})")
+        self._stop(f"{path} cannot be written ({exc.strerror})")
 
     def _stop(self, why: str) -> None:
         if self._once.setdefault("stopped", why) is not why:

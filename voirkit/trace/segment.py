@@ -49,7 +49,7 @@ class Segment:
             The window, and where in it the first record goes.
 
         Raises:
-            OSError: There is no room, the folder is gone or can not be written to.
+            OSError: There is no room, the folder is gone or cannot be written to.
         """
         at = self.size
         # Opened anew each time: a thousand threads would hold a thousand descriptors of the program's otherwise.
@@ -77,7 +77,7 @@ class Segment:
             finally:
                 os.close(fd)
         except OSError:
-            pass  # it has been removed, or can not be written to; readers skip what is not used
+            pass  # it has been removed, or cannot be written to; readers skip what is not used
 
     def _check(self, fd: int) -> None:
         found = os.fstat(fd)
@@ -103,7 +103,7 @@ def reserve(fd: int, at: int, size: int) -> None:
         except OSError as exc:
             if exc.errno not in _NOT_THERE:
                 raise
-    # macOS, Windows and some file systems can not: zeros that are written are there as well (1 ms for 4 MiB)
+    # macOS, Windows and some file systems cannot: zeros that are written are there as well (1 ms for 4 MiB)
     os.lseek(fd, at, os.SEEK_SET)
     zeros = memoryview(bytes(min(size, 1 << 20)))
     while size:

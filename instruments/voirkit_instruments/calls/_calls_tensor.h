@@ -18,7 +18,7 @@ static struct {
 
 static PyObject *ask_modes, *word_shape, *word_dtype, *word_device, *word_type, *word_index, *word_grad, *codes; /* codes: dtype or device type -> number */
 
-/* 1: read; 0: it can not be read so. */
+/* 1: read; 0: it cannot be read so. */
 static int read_in_c(PyObject *tensor, seen_tensor *to) {
     void *handle = (char *)tensor + torch_c.at, *impl = *(void **)handle;
     int64_t ndim, *sizes;

@@ -168,7 +168,7 @@ class Board:
         late = [number for number in self._device if number.fresh]
         for number in late:
             number.number()
-            number.host = None  # new memory: an older copy on its way can not be taken for this one
+            number.host = None  # new memory: an older copy on its way cannot be taken for this one
         self._copy()
         deadline = time.monotonic() + limit_s
         while torch is not None and not all(number.landed() for number in late) and time.monotonic() < deadline:
@@ -209,7 +209,7 @@ class Board:
                 cell.value = array.item() if array.size == 1 else Described(shaped("array", array))
                 cell.described_for = -1
                 return None
-        except Exception:  # a value of a kind that can not be asked; it is the program's, so nothing may come of it
+        except Exception:  # a value of a kind that cannot be asked; it is the program's, so nothing may come of it
             cell.value = Described(type(value).__name__)
             return None
         size = f" of {len(value)}" if type(value) in (list, tuple, dict, set) else ""  # type: ignore[arg-type]  # these have a length

@@ -197,7 +197,7 @@ def stop_after_time(ov: Overseer, seconds: float) -> Iterator[PhaseWithPriority]
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     """Record what the options ask for."""
     if ov.argparser.value(ov.options, "--what-if") or ov.argparser.value(ov.options, "--what-if-setting") is not None:
-        return  # which counts steps: runs that are cut by time can not be compared by their time
+        return  # which counts steps: runs that are cut by time cannot be compared by their time
     if options["stop"] is not None:
         ov.require(stop_after_rates(options["stop"]))
     if options["stop_after"] is not None:

@@ -56,7 +56,7 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write the folders.
 
     Raises:
-        VoirkitError: The run has no record of a loader, or folders can not be written there.
+        VoirkitError: The run has no record of a loader, or folders cannot be written there.
     """
     if target == STDOUT:
         raise VoirkitError("it is folders of files.", where="--format lotus -o -", next="Give a folder's name with -o.")

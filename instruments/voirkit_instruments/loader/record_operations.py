@@ -403,7 +403,7 @@ class NamedOperations:
                 self.missing.pop(name, None)
 
     def _record_path(self, module: ModuleType, path: str) -> str:
-        """Why it can not be; empty if it is there now."""
+        """Why it cannot be; empty if it is there now."""
         *outer, last = path.split(".")
         owner: Any = module
         for part in outer:

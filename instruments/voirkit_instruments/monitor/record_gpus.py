@@ -42,7 +42,7 @@ class Gpus:
 
     Args:
         nvml: The module ``pynvml``.
-        warn: Told of one that can not be read, once.
+        warn: Told of one that cannot be read, once.
         visible: What ``CUDA_VISIBLE_DEVICES`` holds, or None.
     """
 
@@ -62,7 +62,7 @@ class Gpus:
                 handle = nvml.nvmlDeviceGetHandleByIndex(int(word)) if word.isdigit() else nvml.nvmlDeviceGetHandleByUUID(word)
                 self._handles[str(nvml.nvmlDeviceGetIndex(handle)) if not word.isdigit() else word] = handle
             except nvml.NVMLError as exc:
-                warn(f"monitor: GPU {word} can not be read and is left out ({exc}).")
+                warn(f"monitor: GPU {word} cannot be read and is left out ({exc}).")
 
     def sample(self) -> dict[str, dict[str, Any]]:
         """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C), ``power`` (W), ``throttle`` (reasons).
@@ -75,7 +75,7 @@ class Gpus:
                 found[index] = self._one(index, handle)
             except self._nvml.NVMLError as exc:
                 del self._handles[index]
-                self._warn(f"monitor: GPU {index} can not be read any more and is left out ({exc}).")
+                self._warn(f"monitor: GPU {index} cannot be read any more and is left out ({exc}).")
         return found
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class CudaSMI:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as exc:
-            raise NotAvailable(f"NVML can not be used: {exc}") from exc
+            raise NotAvailable(f"NVML cannot be used: {exc}") from exc
         self._gpus = Gpus(pynvml, lambda text: None, visible=",".join(map(str, range(pynvml.nvmlDeviceGetCount()))))
 
     @property

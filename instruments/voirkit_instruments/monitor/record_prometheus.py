@@ -57,7 +57,7 @@ def _serve(run_dir: str, host: str, port: int) -> Popen[str]:
     """Start the process that serves, and wait until it does.
 
     Raises:
-        CommandLineError: It can not.
+        CommandLineError: It cannot.
     """
     from subprocess import PIPE, Popen
 

@@ -95,7 +95,7 @@ class ParsedArguments:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can hold it; what can not be held is left out of a dictionary, else ``NotImplemented``."""
+    """The value as JSON can hold it; what cannot be held is left out of a dictionary, else ``NotImplemented``."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:

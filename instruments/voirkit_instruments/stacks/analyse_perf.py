@@ -196,7 +196,7 @@ def perf_script(data: str, perf: str = "perf") -> Iterator[str]:
         perf: The program.
 
     Raises:
-        OSError: perf can not be run, or can not read the file; the text is what it printed.
+        OSError: perf cannot be run, or cannot read the file; the text is what it printed.
     """
     command = [perf, "script", "--force", "--show-lost-events", "--ns", "--input", data, "--fields", _FIELDS]
     # Neither the user's settings nor a server of symbols: what a file does not say stays unknown.

@@ -59,7 +59,7 @@ class StackSampler:
         """Begin; if that is not possible a warning says why, and the run goes on.
 
         Args:
-            will_strace: strace is about to trace this process, so that py-spy can not.
+            will_strace: strace is about to trace this process, so that py-spy cannot.
         """
         rank, host = rank_and_world_size()[0], os.uname().nodename if hasattr(os, "uname") else "localhost"
         self._stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")

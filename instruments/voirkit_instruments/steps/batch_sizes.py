@@ -45,7 +45,7 @@ def count_items(batch: object) -> int | None:
     object with ``__len__``                     its length; of a class of the program, if that only looks at plain fields
     ==========================================  ===========================================================
 
-    A list of unbatched images (each 3 x H x W) can not be told from a list of fields; give ``batch_size`` beside it.
+    A list of unbatched images (each 3 x H x W) cannot be told from a list of fields; give ``batch_size`` beside it.
     """
     try:
         return _count(batch, 0)
@@ -203,7 +203,7 @@ class ItemCounter:
         if not self._warned:
             self._warned = True
             self._warn(
-                f"a batch of type {type(batch).__qualname__} can not be counted ({because}) and is in no rate. "
+                f"a batch of type {type(batch).__qualname__} cannot be counted ({because}) and is in no rate. "
                 "Give batch_size=<items> beside it."
             )
         return None
@@ -226,7 +226,7 @@ _ABSENT: Any = object()
 
 
 def batches(loader: Any) -> int | None:
-    """How many batches an iterator of the loader will have, or None if that can not be known without running code of the program.
+    """How many batches an iterator of the loader will have, or None if that cannot be known without running code of the program.
 
     ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch then warns of what it would not have
     warned of.

@@ -80,7 +80,7 @@ class Tracer:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as exc:
-            self._warn(f"--syscalls: {folder} can not be made ({exc.strerror}).\n  {_GOES_ON}")
+            self._warn(f"--syscalls: {folder} cannot be made ({exc.strerror}).\n  {_GOES_ON}")
             self.restore()
             return
         self._record = {
@@ -205,7 +205,7 @@ class Tracer:
         try:
             write_json(f"{self._stem}.json", self._record)
         except OSError as exc:
-            self._warn(f"--syscalls: {self._stem}.json can not be written ({exc.strerror}).")
+            self._warn(f"--syscalls: {self._stem}.json cannot be written ({exc.strerror}).")
 
 
 def _clocks() -> tuple[int, int]:

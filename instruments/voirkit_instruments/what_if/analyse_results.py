@@ -201,7 +201,7 @@ def same_contents(one: str, other: str, near: float) -> Equality:
     try:
         first, second = (torch.load(path, map_location="cpu", weights_only=True) for path in (one, other))
     except Exception as exc:
-        return None, f"can not be loaded with weights_only ({type(exc).__name__}), and its bytes differ"
+        return None, f"cannot be loaded with weights_only ({type(exc).__name__}), and its bytes differ"
     most = 0.0
     for where, apart in differences(torch, first, second, "it"):
         if apart is None or apart > near:

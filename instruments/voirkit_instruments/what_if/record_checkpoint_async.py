@@ -132,7 +132,7 @@ class CheckpointAsync:
                 path.encode()
                 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except (OSError, ValueError):
-                why = "to what can not be opened"
+                why = "to what cannot be opened"
         if why:
             self._synchronous[why] = self._synchronous.get(why, 0) + 1
             return None

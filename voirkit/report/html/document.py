@@ -34,7 +34,7 @@ def page(run: Run, summary: Summary) -> str:
     """The page of a run.
 
     Args:
-        run: The opened run; what of it can not be read is said on the page.
+        run: The opened run; what of it cannot be read is said on the page.
         summary: Of a run, as ``voirkit.analysis.summary.summary_of`` gives it.
     """
     title = command_of(summary) if summary.get("command") else run.name

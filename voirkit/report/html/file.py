@@ -68,7 +68,7 @@ def write(page: str, target: str) -> None:
     """Write a page to where ``may_write`` said that it may go.
 
     Raises:
-        VoirkitError: It can not be written.
+        VoirkitError: It cannot be written.
     """
     try:
         folder = os.path.dirname(target)

@@ -36,7 +36,7 @@ class Compacted(NamedTuple):
 
     Attributes:
         events: How many records were compacted.
-        left: The processes (stems of their files) that were left alone: they are alive, on another host, or can not be read whole.
+        left: The processes (stems of their files) that were left alone: they are alive, on another host, or cannot be read whole.
     """
 
     events: int
@@ -55,7 +55,7 @@ def compact(
         connection: Of ``spans.connect``; does the work if that is little, since making another takes 15 ms.
 
     Raises:
-        OSError, duckdb.Error: The disk is full, the folder can not be written to. Nothing is lost, and another call goes on.
+        OSError, duckdb.Error: The disk is full, the folder cannot be written to. Nothing is lost, and another call goes on.
     """
     folder = folder_of(run)
     if not os.path.isdir(folder):

@@ -21,4 +21,4 @@ def of_the_system(exc: Exception, path: str) -> OSError | None:
 def no_room(exc: OSError, folder: str) -> VoirkitError:
     """The error for what could not be put into a folder of temporary files."""
     hint = "Choose another folder for temporary files: TMPDIR=FOLDER voirkit ..."
-    return VoirkitError(f"temporary files can not be written there: {exc.strerror or exc}.", where=folder, next=hint)
+    return VoirkitError(f"temporary files cannot be written there: {exc.strerror or exc}.", where=folder, next=hint)

@@ -32,7 +32,7 @@ def open_trace(run: str, connection: duckdb.DuckDBPyConnection, spare: str, offs
         offset_ns: From the clock to the wall clock for a process of which nothing is known but its records.
 
     Raises:
-        OSError: The folders can not be read or written.
+        OSError: The folders cannot be read or written.
     """
     for attempt in range(10):
         now = layout(run)
@@ -77,7 +77,7 @@ def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: lis
             f"SELECT {', '.join(COLUMNS)} FROM read_parquet({parquet.file(path)}, hive_partitioning = false) LIMIT 0"
         ).fetchall()
     except duckdb.Error:
-        warnings.append(f"{path} can not be read; what is in it is lost.")
+        warnings.append(f"{path} cannot be read; what is in it is lost.")
         return False
     return True
 
