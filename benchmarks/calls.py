@@ -205,7 +205,7 @@ def at_rest() -> None:
         print(f"\n{'bytes of a call at rest':42} {'calls':>8} {'bytes':>9} {'a call':>7}")
         for steps in STEPS:
             for name, options in list(VARIANTS.items())[:2]:
-                _run([*_voirkit(*options), "loop.py", str(steps)], folder, env)
+                _run([*_voirkit("--compact", *options), "loop.py", str(steps)], folder, env)
                 events = json.loads((folder / "run" / "summary.json").read_text())["calls"]["events"]
                 trace = folder / "run" / "trace"
                 size = sum(file.stat().st_size for kind in ("call", "operand") for file in trace.glob(f"kind={kind}/**/*.parquet"))
