@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from voirkit import streams
@@ -171,7 +172,7 @@ class Exchange:
         others = self._others() if WARNS else 0
         if WARNS and not others:  # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is done
             _hush()
-            self._forks_at, self._hushed_until = _caller(2), time.monotonic() + HUSHED_S
+            self._forks_at, self._hushed_until = _caller(), time.monotonic() + HUSHED_S
         if WARNS and self._thread is not None and not others:  # starting anew takes a millisecond
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
@@ -465,13 +466,12 @@ def _changed(warnings: Any) -> None:
     getattr(warnings, "_filters_mutated", int)()
 
 
-def _caller(depth: int) -> tuple[int, int, int] | None:
+def _caller() -> tuple[int, int, int] | None:
     """Where the thread that forks is: itself, the frame that does, and the instruction in it."""
-    try:
-        frame = sys._getframe(depth + 1)
-    except ValueError:  # C forks
-        return None
-    return threading.get_ident(), id(frame), frame.f_lasti
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("voirkit."):  # from the hook at a fork to here
+        frame = frame.f_back
+    return None if frame is None else (threading.get_ident(), id(frame), frame.f_lasti)  # None: C forks
 
 
 def _is_there(place: tuple[int, int, int] | None) -> bool:
