@@ -29,24 +29,31 @@ pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 
 class Changed:
-    """The change made in this process. The thread writes nothing before somebody waits."""
+    """The change made in this process. The thread writes nothing before somebody waits, and then what was saved until then."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited = threading.Event()
         start, wait = BackgroundSaves.start, BackgroundSaves.wait
+        held_back: list[threading.Event] = []
 
         def late(saves: BackgroundSaves, save: Save) -> None:
-            write = save.write
+            write, allowed = save.write, threading.Event()
             assert write is not None
-            save.write = lambda: (self.waited.wait(60), write())
+            if self.at_once:
+                allowed.set()
+            held_back.append(allowed)
+            save.write = lambda: (allowed.wait(60), write())
             start(saves, save)
 
         def waiting(saves: BackgroundSaves, *args: Any) -> None:
             self.waited.set()
+            for one in held_back:
+                one.set()
             wait(saves, *args)
 
         monkeypatch.setattr(BackgroundSaves, "start", late)
         monkeypatch.setattr(BackgroundSaves, "wait", waiting)
+        self.at_once = False
         self.change, self._patches = CheckpointAsync(None), Patches()
         self.change.install(self._patches)
 
@@ -311,7 +318,7 @@ def test_two_saves_to_one_file_are_written_in_their_order(changed: Changed) -> N
 
 
 def test_several_threads_may_save(changed: Changed) -> None:
-    changed.waited.set()
+    changed.at_once = True
 
     def saves(k: int) -> None:
         for i in range(8):
@@ -388,7 +395,7 @@ def test_what_writing_fails_with_is_raised_where_the_file_is_looked_at(changed: 
 
 
 def test_what_writing_fails_with_is_raised_by_the_next_save(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed.waited.set()
+    changed.at_once = True
     Full(monkeypatch)
     torch.save(torch.ones(3), "c.pt")
     changed.change._saves.pending[0].join()
