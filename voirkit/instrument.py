@@ -115,7 +115,7 @@ class Instrument:
         folders: What it writes in a run directory.
         exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
         commands: Subcommands: word to module, which has a ``main(words) -> exit code``.
-        group: Of its options in ``--help``: one of ``voirkit.options.parser.GROUPS``, or a title of its own.
+        group: Of its options in ``--help``: one of ``voirkit.options.GROUPS``, or a title of its own.
         priority: Of its recording among those that start when the options are known; higher is earlier, the steps instrument has 0.
     """
 

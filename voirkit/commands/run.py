@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from voirkit import alias, plugins
 from voirkit.commands import SUBCOMMANDS
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
-from voirkit.options.parser import BUILT_IN, PLUGIN
+from voirkit.options import BUILT_IN, PLUGIN
 from voirkit.runner import completion
 from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.overseer import Overseer

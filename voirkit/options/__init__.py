@@ -1,5 +1,421 @@
-"""The command line and configuration files."""
+"""The command line and configuration files: argparse, with voirkit's rules.
 
-from voirkit.options.parser import ExtendedArgumentParser
+Options before SCRIPT are voirkit's; all that comes after it is the script's and is not looked at. Options are never
+abbreviated. What is wrong raises CommandLineError: nothing here prints or ends python, but for ``--help`` and
+``--version``. Every run loads this module.
+"""
 
-__all__ = ["ExtendedArgumentParser"]
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from argparse import OPTIONAL
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+
+from voirkit.errors import CommandLineError, ConfigurationError, InstrumentError, VoirkitError, did_you_mean
+from voirkit.options.argv import MODULE_SYNTAX, SYNTAX, Words, as_argparse_reads_it, asks_for_help, values_of, why_no_script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Action, Namespace
+    from typing import Any, NoReturn
+
+    from voirkit.options.configuration import Setting
+
+
+BUILT_IN, PLUGIN, VOIRFILE = range(3)
+GROUPS = ("see a run", "look deeper", "try a change", "CI", "output")  # of options in --help, by what a user wants
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in a help text."""
+
+    def __init__(self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None) -> None:
+        # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
+        super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        import textwrap
+
+        return textwrap.wrap(text, width, break_on_hyphens=False)  # not within --torch-profile
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)  # a list is laid out already
+
+    def _expand_help(self, action: Action) -> str:
+        try:
+            return super()._expand_help(action)
+        except (ValueError, TypeError, KeyError):
+            return action.help or ""
+
+
+class _Group(argparse._ArgumentGroup):
+    """A group of options in the help text. Every option is in one (argparse 3.10-3.14), so that it passes here."""
+
+    def __init__(self, parser: ExtendedArgumentParser, *args: Any, **kwargs: Any) -> None:
+        super().__init__(parser, *args, **kwargs)
+        self._parser = parser
+
+    def _add_action(self, action: Any) -> Any:
+        self._parser._claim(action)
+        return super()._add_action(action)
+
+
+# ArgumentParser.__init__ with its own words for "options" and "show this help message and exit": looking for translations, of which
+# python has none, imports locale (1.3 ms of each start).  The same code with another `_`; checked with python 3.10 to 3.13.
+_usual = argparse.ArgumentParser.__init__
+_begin = FunctionType(_usual.__code__, {**vars(argparse), "_": str}, _usual.__name__, _usual.__defaults__, _usual.__closure__)
+_begin.__kwdefaults__ = _usual.__kwdefaults__
+
+
+class ExtendedArgumentParser(argparse.ArgumentParser):
+    """An argparse parser that also takes options from dataclasses and from configuration files.
+
+    Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read with
+    ``parse_command``; with one it can serve a subcommand, read with ``parse_args``.
+
+    Attributes:
+        definer: Who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself.
+        precedence: That of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes the name of one that has less.
+        displaced: The names that were taken so, each with who has it now.
+        describe: Makes the description, for ``--help`` alone.
+    """
+
+    def __init__(self, prog: str | None = None, usage: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if prog is None:
+            prog, usage = "voirkit", usage or f"{SYNTAX}\n       {MODULE_SYNTAX}"
+        self.definer: str | None = None
+        self._definers: dict[str, str | None] = {}
+        self.precedence = BUILT_IN
+        self._precedences: dict[str, int] = {}
+        self.displaced: dict[str, str] = {}
+        self.describe: Callable[[], str] | None = None
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
+        self._was_read = False
+        self._settings: list[Setting] = []
+        self._early: dict[str, list[str]] = {}
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._origins: dict[tuple[str, ...], str] = {}
+        self._builders: dict[str, Callable[[Namespace], object]] = {}
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", _HelpFormatter)
+        _begin(self, prog, usage, *args, **kwargs)
+
+    # adding options
+
+    def add_argument_group(self, *args: Any, **kwargs: Any) -> argparse._ArgumentGroup:
+        """As argparse's."""
+        group = _Group(self, *args, **kwargs)
+        self._action_groups.append(group)
+        return group
+
+    def _add_action(self, action: Any) -> Any:
+        if self.definer is None or not action.option_strings:
+            return super()._add_action(action)
+        return self.group("instruments")._add_action(action)
+
+    def group(self, title: str) -> argparse._ArgumentGroup:
+        """The group of that title in ``--help``."""
+        if title not in self._groups:
+            self._groups[title] = self.add_argument_group(title)
+        return self._groups[title]
+
+    def _claim(self, action: Action) -> None:
+        """Note who adds an option."""
+        who, where = self.definer, self.definer or ""
+        names = ", ".join(action.option_strings) or action.dest
+        if action.help == argparse.SUPPRESS:
+            action.help = argparse.SUPPRESS  # argparse knows it only as its own object
+        if self._was_read:
+            hint = "Add options in phase init: after `yield ov.phases.init`, before any other phase."
+            raise InstrumentError(f"the option {names} comes after the command line has been read.", where=where, next=hint)
+        if who is not None and not action.option_strings:
+            hint = f"Write: '--{names}'."
+            raise InstrumentError(f"{names!r} is no option: its name needs dashes in front.", where=where, next=hint)
+        if who is not None and "-m" in action.option_strings:
+            hint = "Take another letter, or a long name."
+            raise InstrumentError("-m is voirkit's own: it runs a module.", where=where, next=hint)
+        for name in action.option_strings:
+            if name in self._option_string_actions and self.conflict_handler == "error":
+                first = self._definers.get(name)
+                if first == who:
+                    raise InstrumentError(f"the option {name} is added twice.", where=where)
+                if first is None or who is None:
+                    hint = "Give it another name."
+                    raise InstrumentError(f"the option {name} is voirkit's own.", where=first or where, next=hint)
+                if self._precedences[name] >= self.precedence:
+                    hint = "Rename it in one of them."
+                    raise InstrumentError(f"the option {name} is added by {first} and by {who}.", next=hint)
+                self._handle_conflict_resolve(None, [(name, self._option_string_actions[name])])  # type: ignore[arg-type]  # unused
+                self.displaced[name] = who
+            self._definers[name] = who
+            self._precedences[name] = self.precedence
+
+    def format_help(self) -> str:
+        """As argparse's."""
+        if self.describe is not None:
+            self.description = self.describe()
+        return super().format_help()
+
+    def defined_by(self, option: str) -> str | None:
+        """Who added an option (with its dashes); None if it is voirkit's own."""
+        return self._definers.get(option)
+
+    def option_names(self) -> Iterable[str]:
+        """The names of all options, with their dashes."""
+        return self._option_string_actions.keys()
+
+    def value(self, options: Namespace, option: str) -> Any:
+        """The parsed value of an option of the instrument that runs now, or of one beside it; None if a voirfile has taken its name.
+
+        Args:
+            options: What was parsed.
+            option: Its name, with its dashes; its ``dest`` is the same.
+        """
+        return getattr(options, option, None) if self._precedences.get(option) == self.precedence else None
+
+    def add_from_model(self, dest: str, model: Any, flatten: bool = True) -> None:
+        """Make an option of each field of a dataclass.
+
+        The help comes from the comments above and beside a field and from the docstring below it. A bool gives ``--x``
+        and ``--no-x``, a name of one letter ``-x``, a list takes several values. A field without a default is required,
+        unless a configuration has it.
+
+        Args:
+            dest: Where the values are found: ``options.<dest>``, an instance of the dataclass.
+            model: The dataclass, or an instance that holds the defaults.
+            flatten: Whether the options are called ``--field`` or ``--dest.field``.
+
+        Raises:
+            InstrumentError: It is no dataclass, or a field has a type that cannot be read from a command line.
+            ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
+        """
+        from voirkit.options.dataclass_fields import add_model
+
+        if dest in self._builders:
+            raise InstrumentError(f"two dataclasses want the place options.{dest}.", where=self.definer or "")
+        table = self._tables.get(_plain(dest), {})
+        self._builders[dest] = add_model(self, model, (dest,), "" if flatten else f"{dest}.", table, self._origin)
+
+    # configuration
+
+    def merge_base_config(self, config: Mapping[str, Any], where: str = "") -> None:
+        """Set defaults for dataclasses; what is merged later wins. Has to come before ``add_from_model``.
+
+        Args:
+            config: ``{dest: {field: value}}``; a table may be partial.
+            where: The file and line it is from, for messages.
+        """
+        if self._builders:
+            what = "merge_base_config has to come before add_from_model: it decides which options are required."
+            raise InstrumentError(what, where=self.definer or "")
+        for dest, table in config.items():
+            if not isinstance(table, Mapping):
+                raise ConfigurationError(f"{dest} needs to be a table of settings, not {table!r}.", where=where)
+            self._merge(self._tables.setdefault(_plain(dest), {}), table, (_plain(dest),), where)
+
+    def _merge(self, into: dict[str, Any], table: Mapping[str, Any], path: tuple[str, ...], where: str) -> None:
+        self._origins[path] = where
+        for key, value in table.items():
+            name = _plain(key)
+            if isinstance(value, Mapping):
+                if not isinstance(into.get(name), dict):
+                    into[name] = {}
+                self._merge(into[name], value, (*path, name), where)
+            else:
+                into[name] = value
+                here = (*path, name)
+                self._origins[here] = where
+
+    def _origin(self, path: tuple[str, ...]) -> str:
+        """The file and line that a value in a table is from."""
+        return self._origins.get(tuple(map(_plain, path)), "")
+
+    def apply(self, settings: Iterable[Setting]) -> None:
+        """Take settings from configuration files. Has to come before instruments add dataclasses.
+
+        Tables are for dataclasses and are merged now. The others are for options, by their names without dashes; they
+        wait for ``parse_command``, when all options are known. What is left over then is an error.
+        """
+        for setting in settings:
+            table = setting.table()
+            if table is None:
+                self._settings.append(setting)
+            else:
+                self.merge_base_config(table, setting.where)
+
+    def keys(self) -> dict[str, tuple[Action, str]]:
+        """Options by what configurations call them (no dashes in front, ``_`` for ``-``): the action and the name."""
+        return {_plain(name.lstrip("-")): (action, name) for name, action in self._option_string_actions.items()}
+
+    def has_table(self, dest: str) -> bool:
+        """Whether a table of that name sets the defaults of a dataclass."""
+        return _plain(dest) in map(_plain, self._builders)
+
+    def _check_tables(self) -> None:
+        for dest in self._tables:
+            if not self.has_table(dest):
+                hint = did_you_mean(dest, self._builders)
+                hint = hint or f"Tables that are used: {', '.join(self._builders) or 'none'}."
+                if dest in self.keys():
+                    hint = f"{dest} is an option, not a table."
+                raise ConfigurationError(f"nothing uses the table '{dest}'.", where=self._origin((dest,)), next=hint)
+
+    # reading the command line
+
+    def split(self, argv: Sequence[str]) -> tuple[list[str], str | None, str | None, list[str]]:
+        """Cut a command line: (voirkit's own words, script, module, arguments of the script or module)."""
+        words = Words(argv, self._option_string_actions)
+        given, end = words.read()
+        own = words.words[:end]
+        return (own, None, None, []) if asks_for_help(given) else (own, *words.target(end))
+
+    def guess_script(self, argv: Sequence[str]) -> tuple[str | None, str | None]:
+        """(script, module) as far as they can be told before instruments have added their options."""
+        return Words(argv, self._option_string_actions, final=False).guess()[1:]
+
+    def early_values(self, argv: Sequence[str], option: str) -> list[str]:
+        """The values of one of voirkit's own options, before instruments have added theirs.
+
+        ``parse_command`` raises if it turns out that they were not all.
+        """
+        values = Words(argv, self._option_string_actions, final=False).early_values(option)
+        self._early[option] = values
+        return values
+
+    def parse_command(self, argv: Sequence[str] | None = None) -> Namespace:
+        """Read a whole command line; afterwards no option can be added.
+
+        Returns:
+            The options, with ``SCRIPT``, ``MODULE`` (each a string or None) and ``ARGV`` (a list).
+
+        Raises:
+            CommandLineError: The command line is wrong.
+            ConfigurationError: The settings given to ``apply`` are wrong.
+            SystemExit: With code 0, after ``--help`` or ``--version``.
+        """
+        words = Words(sys.argv[1:] if argv is None else argv, self._option_string_actions)
+        given, end = words.read()
+        own = [word for one in given for word in as_argparse_reads_it(*one)]
+        if asks_for_help(given):
+            given.sort(key=lambda one: asks_for_help([one]))  # it may need what the others say
+            own = [word for one in given for word in as_argparse_reads_it(*one)]
+            super().parse_known_args(own)
+        script, module, arguments = words.target(end)
+        if not script and module is None:
+            raise CommandLineError("no SCRIPT given.", next=why_no_script(given))
+        for option, values in self._early.items():
+            if values != values_of(option, given):
+                raise CommandLineError(f"{option} has to stand before the options that instruments add.", where=option)
+        configured = self._configured({action.dest for action, _, _ in given})
+        namespace: Namespace = super().parse_known_args(own)[0]
+        vars(namespace).update(configured)
+        self._build(namespace)
+        namespace.SCRIPT, namespace.MODULE, namespace.ARGV = script, module, arguments
+        self._was_read = True
+        return namespace
+
+    def _configured(self, given: set[str]) -> dict[str, object]:
+        """What configuration files say, for options that the command line leaves out."""
+        self._check_tables()
+        values: dict[str, object] = {}
+        if self._settings:
+            from voirkit.options.configuration import values_for
+
+            values = values_for(self, self._settings)
+        for action in self._actions:
+            if action.required and action.option_strings:
+                if action.dest not in given and action.dest not in values:
+                    by = self.defined_by(action.option_strings[0])
+                    raise CommandLineError(f"{name_of(action)} has to be given{f': {by} requires it' if by else ''}.")
+                action.required = False  # argparse does not see that a configuration gives it
+        return {dest: value for dest, value in values.items() if dest not in given}
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse's, for a command line that holds nothing but this parser's own words."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest and rest[0].startswith("-"):
+            raise Words(rest, self._option_string_actions).unknown(rest[0], self.prog)
+        if rest:
+            raise CommandLineError(f"{rest[0]!r} is one word too many.", next=f"All options: {self.prog} --help")
+        return found
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """As argparse's."""
+        self._check_tables()
+        found, rest = super().parse_known_args(args, namespace)
+        self._build(found)
+        return found, rest
+
+    def _build(self, namespace: Namespace) -> None:
+        for dest, builder in self._builders.items():
+            setattr(namespace, dest, builder(namespace))
+
+    # values, and what is wrong with them
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse itself finds wrong."""
+        what = message.removeprefix("argument ").rstrip(".")
+        raise CommandLineError(f"{what}.", next=f"All options: {self.prog} --help")
+
+    def _get_value(self, action: Action, arg_string: str) -> Any:
+        """A word as its option's type; argparse's own would keep back why a type refuses it."""
+        type_: Any = self._registry_get("type", action.type, action.type)
+        where = f"{name_of(action)}{'=' if action.nargs == OPTIONAL else ' '}{arg_string}"
+        try:
+            return type_(arg_string)
+        except VoirkitError as exc:
+            raise CommandLineError(exc.what, where=exc.where or where, next=exc.next) from None
+        except (argparse.ArgumentTypeError, ValueError, TypeError) as exc:
+            text = {int: "not a whole number", float: "not a number"}.get(type_) or str(exc) or "not such a value"
+            raise CommandLineError(f"{text.rstrip('.')}.", where=where) from None
+        except Exception as exc:
+            text = f"the type of {name_of(action)} fails on {arg_string!r}: {type(exc).__name__}: {exc}."
+            raise InstrumentError(text, where=self.defined_by(name_of(action)) or "") from None
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        hint = did_you_mean(str(value), choices)
+        raise CommandLineError(f"not one of {', '.join(choices)}.", where=f"{name_of(action)} {value}", next=hint)
+
+
+def name_of(action: Action) -> str:
+    """The longest name of an option, or the name of a positional argument."""
+    return max(action.option_strings, key=len, default=action.dest)
+
+
+def _plain(name: str) -> str:
+    """A name as configurations are compared by: ``train-rate`` is ``train_rate``."""
+    return name.replace("-", "_")
+
+
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
+
+
+def size(text: str) -> int:
+    """Bytes, of a text such as ``1GB``, ``500 MB``, ``64MiB``, ``1000000``."""
+    word = text.strip().upper()
+    digits = word.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    factor = _UNITS.get(word[len(digits) :].strip().removesuffix("B"))
+    try:
+        value = (int(digits) if digits.isdecimal() else float(digits)) * (factor or 0)
+    except ValueError:
+        value = -1
+    if factor is None or not 0 <= value < float("inf"):
+        raise ValueError("not a size, such as 4GB, 500MB or 1000000 (bytes)")
+    return int(value)

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from voirkit import __version__, alias, helpers
 from voirkit.errors import VoirkitError, tell
 from voirkit.imports import when_imported
-from voirkit.options import configuration
-from voirkit.options.parser import GROUPS, VOIRFILE, ExtendedArgumentParser, size
+from voirkit.options import GROUPS, VOIRFILE, ExtendedArgumentParser, configuration, size
 from voirkit.phases import GivenOverseer, Phase, StopProgram
 from voirkit.runner import recording
 from voirkit.runner.outcome import Outcome, as_error, describe_instrument, run_all, shorten, text_of

@@ -9,7 +9,7 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from voirkit.errors import CommandLineError, did_you_mean
-from voirkit.options.parser import size
+from voirkit.options import size
 from voirkit.runs.step_phases import PHASES
 
 _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
