@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from voirkit.processes import subprocesses
-from voirkit.processes.python_words import how, read
+from voirkit.processes.subprocesses import how, read
 
 STANDARD = frozenset(sys.stdlib_module_names)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.processes.python_words import BECOMES_RAY_WORKER, how, read
+from voirkit.processes.subprocesses import BECOMES_RAY_WORKER, how, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
