@@ -117,9 +117,9 @@ def voirkit(place: Place) -> Callable[..., Ended]:
 @pytest.fixture
 def ai() -> Any:
     """A tree of annotations that no other test has touched."""
-    from voirkit.ai import tree
+    import voirkit.ai as module
 
-    return tree.grow()
+    return module.grow()
 
 
 @pytest.fixture
