@@ -110,7 +110,7 @@ class AI(Node):
 
     def __reduce__(self) -> Any:
         """The program's own tree is the one of the process that loads it."""
-        return (the_tree, ()) if self is ai else super().__reduce__()
+        return "ai" if self is ai else super().__reduce__()
 
 
 _CATEGORIES: dict[str, type[Node]] = {
@@ -137,11 +137,6 @@ def grow() -> AI:
 
 
 ai = grow()
-
-
-def the_tree() -> AI:
-    """``ai``, for nodes that are pickled."""
-    return ai
 
 
 comm, compute, data, dataloader = ai.comm, ai.compute, ai.data, ai.dataloader
