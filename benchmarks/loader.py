@@ -121,13 +121,13 @@ def cpu_ns(work: Callable[[], object]) -> int:
 
 def watched(folder: Path) -> Callable[[], Any]:
     """Begins to record into files, and tells how the instrument is put in place."""
+    from voirkit.processes.children import this_process
     from voirkit.trace import recorder
     from voirkit_instruments.loader.record import start_recording
-    from voirkit_instruments.loader_numbers import LoaderNumbers
 
     if not recorder.is_recording():
         recorder.begin(str(folder / "here"))
-    return lambda: start_recording(recorder, print, LoaderNumbers(), [])
+    return lambda: start_recording(recorder, this_process(), [])
 
 
 def record(folder: Path, rounds: int) -> float:

@@ -13,34 +13,36 @@ from voirkit.processes import inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
     from voirkit.phases import Phase
+    from voirkit.processes.children import ChildProcess
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.loader.record_torch import LoaderTorch
-    from voirkit_instruments.loader_numbers import LoaderNumbers
 
 _ACCEPT = "voirkit_instruments.loader.record:record_in_child"
 
 _recording: tuple[LoaderTorch, list[str]] | None = None  # of this process, for those that it starts
 
 
-def start_recording(recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers, operations: Sequence[str]) -> LoaderTorch:
+def start_recording(recorder: Any, process: Overseer | ChildProcess, operations: Sequence[str]) -> LoaderTorch:
     """Begin in this process.
 
     Args:
         recorder: The trace plane's recorder: ``voirkit.trace.recorder``, or what has its functions.
-        warn: Called with what a user should know.
-        numbers: Of the run's loaders and episodes.
+        process: The overseer, or what stands for it in a process that the program has started.
         operations: Those that the user names.
     """
     global _recording
     from voirkit_instruments.loader.record_spans import Recording
     from voirkit_instruments.loader.record_torch import LoaderTorch
+    from voirkit_instruments.loader_numbers import LoaderNumbers
+    from voirkit_instruments.steps.events import StepEvents
 
-    torch = LoaderTorch(Recording(recorder, warn, numbers), operations)
+    recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))  # its steps have the same numbers
+    torch = LoaderTorch(recording, operations, process.shared(StepEvents))
     _recording = torch, list(operations)
     torch.install()
     return torch
@@ -60,12 +62,10 @@ def record_in_child(offer: dict[str, Any]) -> None:
     from voirkit.processes.children import this_process
     from voirkit.trace import recorder
     from voirkit_instruments.loader.record_spans import Episode
-    from voirkit_instruments.loader_numbers import LoaderNumbers
 
     if _recording is not None or not recorder.is_recording():
         return
-    process = this_process()
-    torch = start_recording(recorder, process.warn, process.shared(LoaderNumbers), offer["operations"])  # its steps have the same numbers
+    torch = start_recording(recorder, this_process(), offer["operations"])
     if offer["place"] is not None:
         torch.recording.here.making = Episode(**offer["place"])
 
@@ -94,9 +94,8 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
             return
         try:
             from voirkit.trace import recorder
-            from voirkit_instruments.loader_numbers import LoaderNumbers
 
-            torch = start_recording(recorder, ov.warn, ov.shared(LoaderNumbers), names)
+            torch = start_recording(recorder, ov, names)
             inherit.watch(_ACCEPT, offer_to_child)
         except Exception as exc:  # a torch that is not like any known one
             ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")

@@ -5,7 +5,6 @@ Nothing here imports torch; what does not fit is told by its name and left out.
 
 from __future__ import annotations
 
-import sys
 from types import FunctionType, MethodType
 
 from voirkit.intercept import when_there
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from voirkit_instruments.steps.events import StepEvents
+
 _DATALOADER = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
@@ -64,10 +65,11 @@ class LoaderTorch:
     Args:
         recording: Where records go.
         named: Operations that the user names.
+        events: Who else wants to know when batches are fetched.
     """
 
-    def __init__(self, recording: Recording, named: Sequence[str]) -> None:
-        self.recording = recording
+    def __init__(self, recording: Recording, named: Sequence[str], events: StepEvents) -> None:
+        self.recording, self._events = recording, events
         self.patches = LoaderPatches(recording.here)
         operations = Operations(recording, self.patches)
         self._find = Finder(operations)
@@ -175,10 +177,7 @@ class LoaderTorch:
             module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ()
         )
         self._record_around(module, "_IterableDatasetFetcher.__init__", _entered, iterating, OUTSIDE, ("self",), ("self",))
-        by_index, by_turn = workers.around_fetch(), samples.around_fetch()
-        edges = sys.modules.get("voirkit_instruments.syscalls.record_phase_edges")  # loaded by --syscalls
-        if edges is not None:
-            by_index, by_turn = edges.around_fetch(*by_index), edges.around_fetch(*by_turn)
+        by_index, by_turn = (self._events.wrapped("fetch", calls) for calls in (workers.around_fetch(), samples.around_fetch()))
         self._record_around(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
         self._record_around(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Told = Callable[..., None]
+    Calls = tuple[Callable[..., Any], Callable[..., Any]]
 
 OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
 LOSS, LOSS_SCALED, LOADER_ITERATED = "loss", "scale", "iter"
@@ -36,6 +37,7 @@ class StepEvents:
         self._is_expected = False
         self._before: dict[str, list[Told]] = {}
         self._after: dict[str, list[Told]] = {}
+        self._wrap_phase: list[Callable[[str, Calls], Calls]] = []
 
     def __bool__(self) -> bool:
         return self._is_expected
@@ -49,6 +51,20 @@ class StepEvents:
         for table, told in ((self._before, before), (self._after, after)):
             if told is not None:
                 table.setdefault(event, []).append(told)
+
+    def wrap_phases(self, wrap: Callable[[str, Calls], Calls]) -> None:
+        """Have somebody wrap what is called before and after the functions that are phases, and ``fetch``, the loader instrument's.
+
+        Args:
+            wrap: Of a phase's name and the two functions, those that take their place.
+        """
+        self._wrap_phase.append(wrap)
+
+    def wrapped(self, phase: str, calls: Calls) -> Calls:
+        """What is called before and after a function that is a phase, wrapped by those who want to."""
+        for wrap in self._wrap_phase:
+            calls = wrap(phase, calls)
+        return calls
 
     def around(self, event: str, thread: Any, enter: Any, leave: Any) -> tuple[Any, Any]:
         """What the steps instrument does before and after a function, with what is told of it."""

@@ -99,9 +99,8 @@ class TorchPatches:
         """
         if event:
             calls = self._events.around(event, self.recording.hot.here, *calls)
-        edges = sys.modules.get("voirkit_instruments.syscalls.record_phase_edges")  # loaded by --syscalls: else nothing is done for it
-        if phase and edges is not None:
-            calls = edges.around(phase, *calls)
+        if phase:
+            calls = self._events.wrapped(phase, calls)
         return Around(self.recording.hot.here, most, *calls, passed, value, COMPILING, leave_with)
 
     def _functions(self) -> Iterator[tuple[str, str, Around]]:

@@ -18,6 +18,7 @@ from voirkit.runs.directory import write_json
 from voirkit.runs.ranks import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import Attached, CannotAttach, TracedAlready, has_proc, refusal
+from voirkit_instruments.steps.events import StepEvents
 from voirkit_instruments.syscalls import FOLDER, record_counters, record_kernel, record_phase_edges, record_strace
 from voirkit_instruments.syscalls.record_fetch import FetchWatch
 from voirkit_instruments.syscalls.record_markers import OTHER, OWN
@@ -301,8 +302,9 @@ def syscalls(
         ov.shared(_Strace).is_chosen = True
         if is_with_loader:
             ov.warn("--syscalls by strace stretches the times of --loader: each system call stops for it. Record one of them at a time.")
+    ov.shared(StepEvents).wrap_phases(record_phase_edges.around)
     yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches itself
-    tracer = Tracer(mode, tool, ov.warn)  # before torch is there: its patches report the edges of phases
+    tracer = Tracer(mode, tool, ov.warn)
     when_imported("torch", tracer.watch)
     yield ov.phases.load_script(priority=-100)  # the last to begin, the first to end: no instrument's work lies between
     if ov.run_dir is None:

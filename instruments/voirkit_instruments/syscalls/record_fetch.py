@@ -40,7 +40,7 @@ class FetchWatch:
 
     def _install(self, module: ModuleType) -> None:
         record_phase_edges.before_fetch[0] = self._report
-        if "fetch" in record_phase_edges.reported:  # --loader stands around it, where there is room for one
+        if record_phase_edges.FETCH in record_phase_edges.reported:  # --loader stands around it, where there is room for one
             return
         here = ThreadState()
 
@@ -51,7 +51,7 @@ class FetchWatch:
         def leave(began: int, was: int) -> None:
             here.inside = was
 
-        around = Around(here, 0, *record_phase_edges.around_fetch(enter, leave))
+        around = Around(here, 0, *record_phase_edges.around(record_phase_edges.FETCH, (enter, leave)))
         for path in _FETCHERS:
             kind, _, name = path.partition(".")
             function = getattr(getattr(module, kind, None), name, None)
@@ -101,8 +101,11 @@ def offer_to_children() -> bool | None:
 def begin_in_child(_: object) -> None:
     """In such a process, which the tracer follows: report fetches to it."""
     from voirkit.errors import tell
+    from voirkit.processes.children import this_process
+    from voirkit_instruments.steps.events import StepEvents
 
     if _watch is None:
         record_phase_edges.report_to_tracer()
+        this_process().shared(StepEvents).wrap_phases(record_phase_edges.around)
         record_phase_edges.watch_recorder()
         FetchWatch(tell)

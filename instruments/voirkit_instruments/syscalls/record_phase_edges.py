@@ -1,7 +1,7 @@
-"""Where phases begin and end, for whoever records system calls; in runs without ``--syscalls`` this module is not loaded.
+"""Where phases begin and end, for whoever records system calls.
 
-The steps instrument asks, as it puts its patches in place, whether this module is there, and has what is called before and after a function
-of torch reported here too. Nothing here may raise, but for what a signal handler of the program means for itself.
+The steps and loader instruments, which stand around these functions, let this wrap what they call before and after them (``StepEvents``).
+Nothing here may raise, but for what a signal handler of the program means for itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from voirkit_instruments.steps.events import Calls
+
     Edge = Callable[[], object]
 
 
@@ -27,12 +29,12 @@ def do_nothing() -> None:
 _edges: dict[str, list[Edge]] = {phase: [do_nothing, do_nothing] for phase in PHASES}
 
 
-# After these the steps instrument may make system calls: the size of a file, the number of the process.
-_PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication")
-
+FETCH = "fetch"
+# After these voirkit may make system calls: the size of a file, the number of the process, a clock of the processor.
+_PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication", FETCH)
 
 TRACER = "tracer"
-reported: set[str] = set()  # phases whose edges another instrument reports; and whether a tracer listens
+reported: set[str] = set()  # whether the loader instrument reports fetches, and whether a tracer listens
 before_fetch: list[Edge] = [do_nothing]  # called when a batch is about to be fetched
 
 
@@ -69,10 +71,14 @@ def leave(phase: str) -> None:
     _edges[phase][1]()
 
 
-def around(phase: str, enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What ``Around`` calls before and after a function, and the edges of a phase besides."""
-    edge, own = _edges[phase], _edges[OWN]
-    has_calls = phase in _PHASES_WITH_CALLS
+def around(phase: str, calls: Calls) -> Calls:
+    """What is called before and after a function, and the edges of a phase besides (``StepEvents.wrap_phases``)."""
+    enter, leave = calls
+    edge = _edges[phase]
+    if phase == FETCH:
+        reported.add(FETCH)
+        enter = _as_own(partial(_enter_fetch, enter))
+    leave_as_own = _as_own(leave) if phase in _PHASES_WITH_CALLS else leave
 
     def enter_and_report(*args: Any) -> Any:
         began = enter(*args)
@@ -85,44 +91,28 @@ def around(phase: str, enter: Callable[..., Any], leave: Callable[..., Any]) -> 
             leave(began, *args)
             return
         edge[1]()
-        if not has_calls:
-            leave(began, *args)
-            return
-        own[0]()
-        try:
-            leave(began, *args)
-        finally:
-            own[1]()
+        leave_as_own(began, *args)
 
     return enter_and_report, report_and_leave
 
 
-def around_fetch(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """As ``around``, of what the loader instrument calls before and after a batch is fetched: it reads clocks, which is voirkit's own."""
-    edge, own = _edges["fetch"], _edges[OWN]
-    reported.add("fetch")
+def _enter_fetch(enter: Callable[..., Any], *args: Any) -> Any:
+    before_fetch[0]()
+    return enter(*args)
 
-    def enter_and_report(*args: Any) -> Any:
-        own[0]()
+
+def _as_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of voirkit's, in a phase of its own."""
+    edge = _edges[OWN]
+
+    def do(*args: Any, **more: Any) -> Any:
+        edge[0]()
         try:
-            before_fetch[0]()
-            began = enter(*args)
+            return function(*args, **more)
         finally:
-            own[1]()
-        if began:
-            edge[0]()
-        return began
-
-    def report_and_leave(began: Any, *args: Any) -> None:
-        if began:
             edge[1]()
-        own[0]()
-        try:
-            leave(began, *args)
-        finally:
-            own[1]()
 
-    return enter_and_report, report_and_leave
+    return do
 
 
 def watch_recorder() -> Callable[[], None]:
@@ -134,24 +124,13 @@ def watch_recorder() -> Callable[[], None]:
     from voirkit.trace import recorder
     from voirkit.trace.recording import Recording
 
-    edge = _edges[OWN]
     seldom = [(Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")]
     before = [(owner, name, getattr(owner, name)) for owner, name in (*seldom, (recorder, "_mine"))]  # the last asks for the process
-
-    def own(method: Any) -> Any:
-        def do(*args: Any, **more: Any) -> Any:
-            edge[0]()
-            try:
-                return method(*args, **more)
-            finally:
-                edge[1]()
-
-        return do
 
     def undo() -> None:
         for owner, name, method in before:
             setattr(owner, name, method)
 
     for owner, name, method in before:
-        setattr(owner, name, own(method))
+        setattr(owner, name, _as_own(method))
     return undo
