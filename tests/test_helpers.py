@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from giving import give, given
 
-from voirkit.helpers import current_overseer, iterate, log, set_current_overseer
+from voirkit import current_overseer, iterate, log, set_current_overseer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -384,7 +384,7 @@ def test_a_loop_dropped_in_another_thread_ends_without_a_complaint(events: list[
 def test_outside_voirkit_iterate_imports_no_giving() -> None:
     code = """
 import sys
-from voirkit.helpers import iterate, log
+from voirkit import iterate, log
 log(x=1)
 print([x for x in iterate("t", range(3), report_batch=True, batch_size=1)], "giving" in sys.modules)
 """
@@ -393,7 +393,7 @@ print([x for x in iterate("t", range(3), report_batch=True, batch_size=1)], "giv
 
 def test_outside_voirkit_iterate_is_a_for_loop_to_the_iterable() -> None:
     code = """
-from voirkit.helpers import iterate
+from voirkit import iterate
 def numbers():
     try:
         yield from range(3)
@@ -410,7 +410,7 @@ print("after")
 
 def test_outside_voirkit_iterate_gives_if_the_program_uses_giving() -> None:
     code = """
-from voirkit.helpers import iterate
+from voirkit import iterate
 from giving import given
 with given() as gv:
     gv.print()
@@ -423,7 +423,7 @@ def test_with_an_overseer_giving_is_imported_when_the_loop_is_first_advanced() -
     code = """
 import sys
 from types import SimpleNamespace
-from voirkit.helpers import iterate, set_current_overseer
+from voirkit import iterate, set_current_overseer
 set_current_overseer(SimpleNamespace(log=print))
 loop = iterate("t", "ab")
 print("giving" in sys.modules)

@@ -1,4 +1,7 @@
-"""What voirkit does where the process forks, in one declared order, whoever is imported first."""
+"""What voirkit does where the process forks, in one declared order, whoever is imported first; and which file a descriptor stands for.
+
+The latter since the program may close one of voirkit's, as daemons do after a fork, and its number may come to stand for a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
         after_in_parent=lambda: _call(_ordered(1)),
         after_in_child=lambda: _call(_ordered(2)),
     )
+
+
+def identity(fd: int) -> tuple[int, int] | None:
+    """(device, inode) of what a descriptor stands for, or None if it is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

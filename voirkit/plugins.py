@@ -1,5 +1,8 @@
 """What installed packages add to voirkit: entry points of the groups ``voirkit.instruments`` and ``voirkit.aliases``.
 
+By an alias, ``import dftracer`` and ``import voir`` find voirkit's names where those packages are not installed: what was written for them
+runs. A package lists more by an entry point: the name of the package and ``module:table``, the table as ``_TableLoader`` has it.
+
 Every run loads this module. A report asks it which instruments there are, each of which knows its own part (``voirkit.instrument``).
 """
 
@@ -8,11 +11,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from voirkit.instrument import Instrument, resolve
+from voirkit.processes import inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
     from typing import Any, TypeAlias
 
     Packages: TypeAlias = list[tuple[str, str]]
@@ -106,3 +114,133 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
         elif inside and "=" in line and not line.startswith(("#", ";")):
             name, _, reference = line.partition("=")
             yield name.strip(), reference.split("[")[0].strip()
+
+
+# Modules under other names. The finder is asked last, and answers for the modules that are listed: whatever else python finds is taken.
+
+ALIASES = "voirkit.aliases"
+VERSION = "2.2.0"  # of DFTracer, whose names these are
+_OFFER = "voirkit.plugins:install_aliases"
+_DFTRACER = "voirkit.dftracer"
+# As they are in 2.x; and in 1.0.x, where `dftracer.logger` was a package.
+_DFTRACER_MODULES = (
+    "dftracer.dftracer", "dftracer.logger", "dftracer.python", "dftracer.python.ai", "dftracer.python.ai_common",
+    "dftracer.python.ai_init", "dftracer.python.common", "dftracer.python.env", "dftracer.python.logger", "dftracer.python.dbg",
+    "dftracer.python.dbg.ai", "dftracer.python.dbg.logger", "dftracer.dbg", "dftracer.dbg.logger", "dftracer.logger.ai",
+    "dftracer.logger.logger",
+)  # fmt: skip
+
+
+class _DFTracerLoader:
+    """Fills a module of DFTracer's with all of voirkit's names for it."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        if name == "dftracer":
+            module.__dict__["__version__"] = VERSION
+            inherit.main_needs_them = True
+            return
+        # First the modules in it: python sets each as an attribute of its package, and `ai` is a name that is wanted.
+        for below in sorted(_DFTRACER_MODULES):
+            if below.rpartition(".")[0] == name:
+                import_module(below)
+        names = import_module(_DFTRACER)
+        for word in names.__all__:
+            module.__dict__[word] = getattr(names, word)
+        module.__dict__.update(__all__=list(names.__all__), __getattr__=names.__getattr__, __doc__=names.__doc__)
+
+
+class _TableLoader:
+    """Makes a module of a table: a module of voirkit's under another name, or a package whose names are looked up when they are used.
+
+    Args:
+        homes: The module's name; or for each name in the package the module that has it, or ``module:name``.
+    """
+
+    def __init__(self, homes: str | Mapping[str, str]) -> None:
+        self._homes = homes
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        inherit.main_needs_them = True
+        homes = self._homes
+        if isinstance(homes, str):
+            sys.modules[module.__name__] = import_module(homes)  # the import system takes what stands there
+            return
+
+        def __getattr__(name: str) -> Any:
+            if name not in homes:
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            home, _, attribute = homes[name].partition(":")
+            value = getattr(import_module(home), attribute or name)
+            module.__dict__[name] = value
+            return value
+
+        module.__dict__.update(__all__=list(homes), __getattr__=__getattr__)
+
+
+class _Finder:
+    """Last in ``sys.meta_path``: the modules of one package.
+
+    Args:
+        package: Its name.
+        table: ``module:name`` of its table, imported when the package is; empty for DFTracer's.
+    """
+
+    def __init__(self, package: str, table: str = "") -> None:
+        self.package, self.table = package, table
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.partition(".")[0] != self.package:
+            return None
+        package = sys.modules.get(self.package)
+        if package is not None and not isinstance(getattr(package.__spec__, "loader", None), (_DFTracerLoader, _TableLoader)):
+            return None  # the real one
+        loader = self._loader(name)
+        if loader is None:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, loader, origin="voirkit", is_package=True)
+
+    def _loader(self, name: str) -> Any:
+        if not self.table:
+            return _DFTracerLoader() if name == "dftracer" or name in _DFTRACER_MODULES else None
+        module, _, attribute = self.table.partition(":")
+        homes = getattr(import_module(module), attribute).get(name)
+        return None if homes is None else _TableLoader(homes)
+
+
+_finders: dict[str, Any] = {}
+
+
+def install_aliases(tables: Iterable[tuple[str, str]] = ()) -> None:
+    """From now on, here and in processes that multiprocessing starts anew.
+
+    Args:
+        tables: (package, ``module:name`` of its table) beside DFTracer, which is always there.
+    """
+    for package, table in (("dftracer", ""), *tables):
+        if package not in _finders:
+            _finders[package] = _Finder(package, table)
+            sys.meta_path.append(_finders[package])
+    inherit.watch(_OFFER, aliases_for_children, before_main=True)
+
+
+def remove_aliases() -> None:
+    """No more; what has been imported stays."""
+    for finder in _finders.values():
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+    _finders.clear()
+    inherit.unwatch(_OFFER)
+
+
+def aliases_for_children() -> list[tuple[str, str]] | None:
+    """For a child process: what is installed here."""
+    return [(finder.package, finder.table) for finder in _finders.values()] or None

@@ -1,11 +1,11 @@
-"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them where voir is not installed (``voirkit.alias``).
+"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them without voir (``voirkit.plugins``).
 
 Checked with the voirfiles of milabench (July 2026) and its ``benchmate``.
 """
 
 from __future__ import annotations
 
-from voirkit import helpers
+import voirkit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
         "iterate": "voirkit", "log": "voirkit",
     },
     "voir.argparse_ext": {"ExtendedArgumentParser": "voirkit.options"},
-    "voir.helpers": {"current_overseer": f"{_HERE}.voir_names", "give": "voirkit", "iterate": "voirkit.helpers", "log": "voirkit.helpers"},
+    "voir.helpers": {"current_overseer": f"{_HERE}.voir_names", "give": "voirkit", "iterate": "voirkit", "log": "voirkit"},
     "voir.instruments": _INSTRUMENTS,
     "voir.instruments.cpu": f"{_HERE}.monitor.record_processes",
     "voir.instruments.dash": f"{_HERE}.dash.record",
@@ -55,9 +55,9 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
 class _CurrentOverseer:
     """voir's context variable, as far as it is read."""
 
-    def get(self, default: helpers.Overseeing | None = None) -> helpers.Overseeing | None:
+    def get(self, default: voirkit.Overseeing | None = None) -> voirkit.Overseeing | None:
         """The overseer of the run, or the default when voirkit does not run this process."""
-        return helpers.current_overseer() or default
+        return voirkit.current_overseer() or default
 
 
 current_overseer = _CurrentOverseer()

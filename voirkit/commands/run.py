@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from voirkit import alias, plugins
+from voirkit import plugins
 from voirkit.commands import SUBCOMMANDS
 from voirkit.errors import VoirfileError, VoirkitError, say_as_it_is, tell
 from voirkit.options import BUILT_IN, PLUGIN
@@ -96,7 +96,7 @@ def process_begun_ns() -> int:
 def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
     """Give the overseer the instruments of installed packages and of voirfiles."""
     packages = plugins.installed_packages()
-    alias.install((name, table) for _, name, table in plugins.entry_points(alias.GROUP, packages))
+    plugins.install_aliases((name, table) for _, name, table in plugins.entry_points(plugins.ALIASES, packages))
     installed = voirfile.plugins(overseer.warn, packages)
     typed, module = overseer.argparser.guess_script(argv)
     folder = folder_of(typed if module is None else None)

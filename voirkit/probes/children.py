@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from voirkit.descriptors import identity
+from voirkit.fork import identity
 
 LONGEST_TUPLE = 16
 LONGEST_TEXT = 65_536

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from voirkit import streams
-from voirkit.descriptors import identity
+from voirkit.fork import identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
 TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop

@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from voirkit import __version__, alias, helpers
+import voirkit
+from voirkit import plugins
 from voirkit.errors import VoirkitError, tell
 from voirkit.imports import when_imported
 from voirkit.options import GROUPS, VOIRFILE, ExtendedArgumentParser, configuration, size
@@ -120,7 +121,7 @@ class Overseer(GivenOverseer):
         self.probes: list[Probe] = []
         self.voirfiles: list[dict[str, str]] = []
         self.script: str | None = None
-        self.summary: dict[str, Any] = summary.empty(__version__)
+        self.summary: dict[str, Any] = summary.empty(voirkit.__version__)
         self.warnings: list[str] = []
         self.program: Program | None = None
         self.outcome = Outcome()
@@ -276,7 +277,7 @@ class Overseer(GivenOverseer):
             self.program = script(options.SCRIPT, options.ARGV) if options.MODULE is None else module(options.MODULE, options.ARGV)
             self.program.enter()
             if self._is_recorded:
-                alias.install()
+                plugins.install_aliases()
             try:
                 self.program.compile()
                 for probe in self.probes:
@@ -329,7 +330,7 @@ class Overseer(GivenOverseer):
             waiting.clear()
 
     def _prepare(self) -> None:
-        helpers.set_current_overseer(self)
+        voirkit.set_current_overseer(self)
         # The script may give without any instrument that listens: what is given is counted all the same.
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
@@ -419,7 +420,7 @@ class Overseer(GivenOverseer):
         try:
             self.status = "ended"
             ends = [self._close, self._end_streams] if self.outcome.is_refused else [self._finalize, self._close]
-            run_all([*ends, recording.end, alias.remove, self.log.end], self.warn)
+            run_all([*ends, recording.end, plugins.remove_aliases, self.log.end], self.warn)
         except BaseException as exc:
             self.outcome.end_by(exc)
             raise
@@ -427,7 +428,7 @@ class Overseer(GivenOverseer):
             self.record.end()
             if self.program is not None:
                 self.program.release()
-            helpers.set_current_overseer(None)
+            voirkit.set_current_overseer(None)
 
     def _finalize(self) -> None:
         with self.run_phase(self.phases.finalize):
@@ -456,7 +457,7 @@ def _load_streams(_: object) -> None:
 def _own_options(parser: ExtendedArgumentParser) -> None:
     parser.epilog = "An optional [VALUE] is attached with '=': --monitor=0.5. voirkit's options stand before SCRIPT."
     add = parser.add_argument
-    add("--version", action="version", version=f"voirkit {__version__}", help="print voirkit's version and exit")
+    add("--version", action="version", version=f"voirkit {voirkit.__version__}", help="print voirkit's version and exit")
     add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")
     add("--follow", action="store_true", help="SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too")
     for title in GROUPS:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from voirkit.descriptors import identity
+from voirkit.fork import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

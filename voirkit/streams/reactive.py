@@ -10,26 +10,28 @@ somebody asks it for a stream.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from bdb import BdbQuit
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from types import FunctionType
+from typing import Any
 
 import giving
 import reactivex
 from giving.gvn import DisposableWrapper
 from giving.gvr import Giver, global_context, global_inherited
+from giving.utils import lax_function
 from reactivex.disposable import Disposable
 from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 import voirkit
 from voirkit import streams
 from voirkit.phases import StopProgram
-from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, operators, raise_on_purpose, threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
 
 for _name in ("COLUMNS", "LINES"):  # giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
     if _name not in os.environ:
@@ -65,6 +67,166 @@ def of_nothing(exc: BaseException) -> bool:
     return isinstance(exc, ZeroDivisionError) and not place_of_failure(exc, "")
 
 
+# Operators that a training loop's streams use at every step, as plain functions from one subscriber to another: they do what giving's of
+# the same names do (0.4.3), without reactivex, whose observers cost a microsecond each. A stream takes these where nothing but them stands
+# between it and a subscriber.
+
+Next = Callable[[Any], None]
+Operator = Callable[[Next], Next]
+
+
+def plain_map(function: Callable[[Any], Any]) -> Operator:
+    """Each element through a function."""
+
+    def operator(then: Next) -> Next:
+        return lambda element: then(function(element))
+
+    return operator
+
+
+def plain_filter(function: Callable[[Any], Any]) -> Operator:
+    """The elements for which a function holds."""
+
+    def operator(then: Next) -> Next:
+        def on_next(element: Any) -> None:
+            if function(element):
+                then(element)
+
+        return on_next
+
+    return operator
+
+
+def _equals(expected: Any) -> Callable[[Any], Any]:
+    return lambda value: expected == value
+
+
+def plain_where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
+    """The dictionaries that have keys, have not ``"!key"``, and hold values that equal others or pass a plain function."""
+    tests = {key: condition if isinstance(condition, FunctionType) else _equals(condition) for key, condition in conditions.items()}
+    excluded = [key.lstrip("!") for key in keys if key.startswith("!")]
+    wanted = [*(key for key in keys if not key.startswith("!")), *tests]
+    if len(wanted) == 1 and not tests and not excluded:
+        (only,) = wanted
+
+        def operator(then: Next) -> Next:
+            def on_next(element: Any) -> None:
+                if isinstance(element, dict) and only in element:
+                    then(element)
+
+            return on_next
+
+        return operator
+
+    def passes(element: Any) -> bool:
+        if not isinstance(element, dict):
+            return False
+        if any(key not in element for key in wanted) or any(key in element for key in excluded):
+            return False
+        return all(test(element[key]) for key, test in tests.items())
+
+    return plain_filter(passes)
+
+
+def plain_getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
+    """Values by keys, a tuple for several; unless ``strict`` only of elements that have them."""
+    get = itemgetter(*keys)
+
+    def operator(then: Next) -> Next:
+        def strictly(element: Any) -> None:
+            then(get(element))
+
+        def laxly(element: Any) -> None:
+            for key in keys:
+                if key not in element:
+                    return
+            then(get(element))
+
+        return strictly if strict else laxly
+
+    return operator
+
+
+class Wmap:
+    """For each pair of ``$wrap`` events what a generator function returns that runs from the begin to the end.
+
+    An end whose begin was before the subscription is nothing.
+
+    Raises:
+        TypeError: It is no generator function.
+    """
+
+    def __init__(self, name: Any, function: Any = None, pass_keys: bool = True) -> None:
+        if function is None and not isinstance(name, str):
+            name, function = None, name
+        if not inspect.isgeneratorfunction(function):
+            raise TypeError("wmap() must take a generator function")
+        kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+        self.takes_keys = pass_keys and bool(kinds - {inspect.Parameter.VAR_POSITIONAL})
+        self.name, self.start = name, lax_function(function) if self.takes_keys else function
+
+    def __call__(self, then: Next) -> Next:
+        """As an operator."""
+        name = self.name
+        begin, end, drop = self.pair(then)
+
+        def on_next(element: Any) -> None:
+            wrap = element.get("$wrap")
+            if wrap is None or (name is not None and wrap["name"] != name):
+                return
+            if wrap["step"] == "end":
+                end(wrap["id"], element)
+            else:
+                begin(wrap["id"], element)
+
+        on_next.pair = (begin, end, drop)  # type: ignore[attr-defined]  # for who needs no event to begin with
+        return on_next
+
+    def pair(self, then: Next) -> tuple[Callable[..., None], Callable[[Any, Any], None], Callable[[Any], None]]:
+        """What is called at the begin, with what tells pairs apart (and the event); at the end, with both; and if there will be no end."""
+        start = self.start
+        running: dict[Any, Any] = {}
+        pop = running.pop
+        spare: Any = None  # a driver that has nothing to drive
+
+        # `yield from` takes what the function returns without raising StopIteration, which is a tenth of a microsecond.
+        def drive() -> Any:
+            while True:
+                yield running
+                then((yield from start()))
+
+        def drive_with_keys() -> Any:
+            while True:
+                keys = yield running
+                function, keys = start(**keys), None
+                then((yield from function))
+
+        new = drive_with_keys if self.takes_keys else drive
+
+        def start_pair(key: Any, element: Any = None) -> None:
+            nonlocal spare
+            driver, spare = spare, None
+            if driver is None:
+                driver = new()
+                next(driver)
+            running[key] = driver
+            if driver.send(element) is running:
+                raise RuntimeError("the function in wmap() should yield exactly once")
+
+        def end(key: Any, element: Any) -> None:
+            nonlocal spare
+            driver = pop(key, None)
+            if driver is not None:
+                if driver.send(element) is not running:
+                    raise RuntimeError("the function in wmap() should yield exactly once")
+                spare = driver
+
+        def drop(key: Any) -> None:
+            pop(key, None)
+
+        return start_pair, end, drop
+
+
 class Direct:
     """A subscriber of a stream itself, or through plain operators: a function, called without reactivex.
 
@@ -94,7 +256,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if _root is None:
             self._become_root(label)
 
-    _above: tuple[Any, operators.Operator] | None = None  # the stream that a plain operator takes elements from, and the operator
+    _above: tuple[Any, Operator] | None = None  # the stream that a plain operator takes elements from, and the operator
 
     def _become_root(self, label: str) -> None:
         self.label = label
@@ -196,7 +358,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
     # operators that need no reactivex as long as nothing else stands above them
 
-    def _plainly(self, child: Any, operator: operators.Operator) -> Any:
+    def _plainly(self, child: Any, operator: Operator) -> Any:
         if self._root is self or self._above is not None:
             child._above = (self, operator)
         return child
@@ -204,24 +366,24 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def map(self, *args: Any, **kwargs: Any) -> Any:
         """Each element through a function."""
         child = super().map(*args, **kwargs)
-        return self._plainly(child, operators.map_(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
+        return self._plainly(child, plain_map(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
 
     def filter(self, *args: Any, **kwargs: Any) -> Any:
         """The elements for which a function holds."""
         child = super().filter(*args, **kwargs)
-        return self._plainly(child, operators.filter_(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
+        return self._plainly(child, plain_filter(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
 
     def where(self, *keys: str, **conditions: Any) -> Any:
         """The dictionaries with those keys (``"!key"``: without), and with values that equal others or pass a plain function."""
-        return self._plainly(super().where(*keys, **conditions), operators.where(keys, conditions))
+        return self._plainly(super().where(*keys, **conditions), plain_where(keys, conditions))
 
     def getitem(self, *keys: Any, strict: bool = False) -> Any:
         """Values by keys; unless ``strict`` of the elements that have them."""
-        return self._plainly(super().getitem(*keys, strict=strict), operators.getitem(keys, strict))
+        return self._plainly(super().getitem(*keys, strict=strict), plain_getitem(keys, strict))
 
     def wmap(self, name: Any, fn: Any = None, pass_keys: bool = True) -> Any:
         """For each pair of ``$wrap`` events what a generator function returns that runs from begin to end, and yields once."""
-        return self._plainly(super().wmap(name, fn, pass_keys), operators.Wmap(name, fn, pass_keys))
+        return self._plainly(super().wmap(name, fn, pass_keys), Wmap(name, fn, pass_keys))
 
     # subscribing
 
@@ -246,7 +408,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 assert at._above is not None  # as of all above it
                 at, make = at._above
                 on_next = make(on_next)
-                needs_no_event = isinstance(make, operators.Wmap) and make.name is None and not make.takes_keys
+                needs_no_event = isinstance(make, Wmap) and make.name is None and not make.takes_keys
                 pair = on_next.pair if needs_no_event else None
             return DisposableWrapper(self, root._connect(Direct(on_next, on_completed or _nothing, where, pair)))
         subscription: list[Any] = []

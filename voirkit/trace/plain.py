@@ -18,7 +18,7 @@ from sys import is_finalizing
 from time import perf_counter_ns as now
 from types import FunctionType
 
-from voirkit.descriptors import identity
+from voirkit.fork import identity
 from voirkit.trace import layout
 
 TYPE_CHECKING = False
