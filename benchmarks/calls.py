@@ -110,7 +110,7 @@ def call(rounds: int) -> None:
     import torch
 
     from voirkit.trace import recorder
-    from voirkit_instruments.calls.record_tracing import Tracing, engine
+    from voirkit_instruments.calls.record import Tracing, engine
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:

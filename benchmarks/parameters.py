@@ -62,7 +62,7 @@ def main() -> None:
 def watch_of(every: int) -> Any:
     """A watch that records into the trace plane."""
     from voirkit.trace import recorder
-    from voirkit_instruments.parameters.record_watch import Watch
+    from voirkit_instruments.parameters.record import Watch
 
     return Watch(torch, recorder, every, print)
 

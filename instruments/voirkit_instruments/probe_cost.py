@@ -1,13 +1,32 @@
-"""The time that instruments take to inspect what the program has: a phase of its own, so that it counts for none of the program's.
+"""What instruments do themselves when they inspect what the program has, so that it counts for none of the program's: the time it takes is
+a phase of its own, and what they call of torch meanwhile is not recorded by ``--calls``.
 
-Kind ``phase``, ``voirkit.look``; a part of ``other`` in the table of a step, and a part of the overhead.
+The phase is ``voirkit.look``, of kind ``phase``; a part of ``other`` in the table of a step, and a part of the overhead.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+mute_calls: Callable[[int], object] | None = None  # of the engine of ``--calls``, while it records
+
+
+class quiet:
+    """No call of this thread is recorded until its end; may be nested."""
+
+    __slots__ = ("_mute",)
+
+    def __enter__(self) -> None:
+        self._mute = mute_calls
+        if self._mute is not None:
+            self._mute(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._mute is not None:
+            self._mute(-1)
 
 
 class ProbeCost:

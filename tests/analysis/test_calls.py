@@ -104,7 +104,7 @@ def test_a_run_without_calls_has_none(tmp_path):
 def test_what_lies_in_chosen_calls_is_found():
     import numpy as np
 
-    from voirkit_instruments.calls.analyse_difference import within
+    from voirkit_instruments.calls.difference import within
 
     end = np.array([50, 20, 15, 35, 45, 70])  # they began at 0, 10, 12, 30, 40, 60
     assert within(end, np.array([False, True, False, False, False, False])).tolist() == [False, True, True, False, False, False]

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from voirkit_instruments.parameters.record_rows import CHANGED, GRAD_INF, GRAD_NAN, GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, INF, NAN, SAME
-from voirkit_instruments.parameters.record_watch import Watch
+from voirkit_instruments.parameters.record import Watch
+from voirkit_instruments.parameters.record_plan import CHANGED, GRAD_INF, GRAD_NAN, GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, INF, NAN, SAME
 
 WORDS = {
     GRAD_NONE: "no gradient", GRAD_ZERO: "gradient zero", GRAD_NOT_ZERO: "gradient", GRAD_NAN: "gradient nan", GRAD_INF: "gradient inf",

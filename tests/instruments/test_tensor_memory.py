@@ -16,7 +16,7 @@ from parameter_records import Watching
 from torch import nn
 
 from voirkit_instruments.checks.record_values import UNKNOWN, content, digests, labels, largest
-from voirkit_instruments.dash.board import text_of
+from voirkit_instruments.dash.record import text_of
 from voirkit_instruments.steps.record_loss import Losses
 from voirkit_instruments.values import brief, is_readable, number
 

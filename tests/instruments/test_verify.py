@@ -11,8 +11,7 @@ from small_overseer import SmallOverseer
 
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.suggestions import Candidates
-from voirkit_instruments.verify.record import probes_of, verify
-from voirkit_instruments.verify.show import report
+from voirkit_instruments.verify.record import probes_of, report, verify
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from voirkit_instruments.what_if.analyse_results import Results, final_paths, main, same_contents, same_losses
-from voirkit_instruments.what_if.record_experiment import RunResult
+from voirkit_instruments.what_if.record import RunResult
 
 
 class Odd:

@@ -8,7 +8,7 @@ from math import exp
 
 import pytest
 
-from voirkit_instruments.what_if.analyse_statistics import LOSS, NONE, WIN, judge_pairs, rank_of_bound
+from voirkit_instruments.what_if.analyse import LOSS, NONE, WIN, judge_pairs, rank_of_bound
 
 NOISES = {
     "normal": lambda rng: rng.gauss(0, 0.1),

@@ -128,7 +128,7 @@ def test_it_is_not_built_when_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch
     assert (build.data, build.warnings) == ({"force_include": {}}, [])
 
 
-@pytest.mark.parametrize(("library", "where"), [("calls._calls", "calls.record_tracing"), ("steps._steps", "steps.record_spans")])
+@pytest.mark.parametrize(("library", "where"), [("calls._calls", "calls.record"), ("steps._steps", "steps.record_spans")])
 def test_what_was_built_of_an_instrument_is_what_records(monkeypatch: pytest.MonkeyPatch, library: str, where: str) -> None:
     monkeypatch.delenv("VOIRKIT_NO_EXTENSION", raising=False)
     built = pytest.importorskip(f"voirkit_instruments.{library}")

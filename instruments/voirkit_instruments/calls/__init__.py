@@ -41,7 +41,7 @@ INSTRUMENT = Instrument(
     summarise="voirkit_instruments.calls.analyse:summarise",
     summarised_from=("call",),
     sections="voirkit_instruments.calls.show:sections",
-    difference="voirkit_instruments.calls.show_difference:difference",
+    difference="voirkit_instruments.calls.difference:difference",
 )  # fmt: skip
 
 __getattr__ = lazy_names(__name__, calls="record")

@@ -316,7 +316,7 @@ static void end(int64_t Py_UNUSED(number), PyObject *value, PyObject *const *Py_
         PyErr_Restore(type, raised, trace);
 }
 
-/* For record_tracing.py. */
+/* For record.py. */
 
 static entry_hooks hooks = {begin, end}, ticks = {tick, end};
 

@@ -11,15 +11,14 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.runs.step_phases import PHASES
-from voirkit_instruments.calls.analyse_records import Call, Recorded, ranks_of
-from voirkit_instruments.calls.analyse_when import TASKS, unknown, when
+from voirkit_instruments.calls.analyse_records import TASKS, Call, Recorded, ranks_of, unknown, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
-    from voirkit_instruments.calls.analyse_records import Calls, Recorded
+    from voirkit_instruments.calls.analyse_records import Calls
 
 
 def recorded(run: Run) -> Iterator[Recorded]:

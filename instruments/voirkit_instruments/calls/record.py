@@ -2,25 +2,35 @@
 
 It only records. The functions stay what they are: ``voirkit.probes.call_hooks`` sees their calls, which changes nothing that the program
 could look at. Nothing is recorded before the script's own code runs, nor while torch.compile and its like follow a function.
+
+Functions whose modules are not imported yet are waited for. A package's functions are put in place when the whole of it has been imported,
+so that nothing of its own beginning is recorded.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib import import_module
 from types import BuiltinFunctionType, MethodDescriptorType
 
 from voirkit.errors import CommandLineError, say_as_it_is
+from voirkit.fork import at_fork
+from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit.processes import inherit
-from voirkit_instruments.calls.record_functions import DEFAULT, check, functions_named, names
-from voirkit_instruments.calls.record_tracing import NOT_BUILT, Tracing, engine
+from voirkit_instruments import probe_cost
+from voirkit_instruments.calls.record_functions import ASKED_BY_OTHERS, DEFAULT, check, functions_named, is_shown, names, of_module
+from voirkit_instruments.calls.record_values import CallRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import ModuleType
     from typing import Any, NoReturn
 
     from voirkit.phases import Phase, PhaseWithPriority
@@ -185,3 +195,262 @@ def _import(name: str) -> None:
             raise CommandLineError(f"it cannot be imported: {exc}.", where=f"--calls {name}") from exc
         except Exception as exc:
             raise CommandLineError(f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}") from exc
+
+
+NOT_BUILT = """--calls: no call can be recorded: that needs voirkit's part in C, which is not there, or $VOIRKIT_NO_EXTENSION is 1.
+  Where there is a C compiler it comes with: pip install --force-reinstall --no-deps --no-cache-dir --no-binary voirkit voirkit"""
+
+
+def engine() -> Any:
+    """The hot path, which is in C; None where it was not built: only C sees a call without changing its function."""
+    if os.environ.get("VOIRKIT_NO_EXTENSION") == "1" or not IS_BUILT:
+        return None
+    try:
+        from voirkit_instruments.calls import _calls
+    except ImportError:
+        return None
+    return _calls
+
+
+class Tracing(Watcher):
+    """Calls in this process.
+
+    Args:
+        engine: What ``engine()`` returns.
+        recorder: ``voirkit.trace.recorder``.
+        warn: Gets, once, what failed.
+        targets: Full names.
+        every, warmup: Which steps are recorded.
+
+    Attributes:
+        over: Nothing is recorded any more.
+        totals: What was, when it is over: calls, records of all kinds, what that took (ns), and calls whose arguments are not known.
+    """
+
+    def __init__(
+        self, engine: Any, recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int = 1, warmup: int = 0
+    ) -> None:
+        self.targets, self.every, self.warmup = list(targets), every, warmup
+        self.over = False
+        self.totals = (0, 0, 0, 0)
+        self.records = CallRecords(recorder, warn)
+        self._warn = warn
+        self._engine = engine
+        self._entry: Any = None
+        self._ticking: Any = None
+        self._known: dict[int, Callable[[], Any]] = {}  # functions, by address
+        self._seen: set[str] = set()
+        self._left_out: dict[str, str] = {}
+        self._steps: Any = None
+        self._called: list[int] = []
+
+    def start(self) -> None:
+        """Record from here on."""
+        if self.every > 1:
+            self._steps = Steps(self.every, self.warmup, self._sample)
+        self.records.install(self._engine, None if self._steps is None else self._steps.tick)
+        self._entry = CallHooks(self._engine.hooks())
+        probe_cost.mute_calls = self._engine.quiet
+        when_imported("torch", self._torch_is_there)
+        for name in IGNORED_SCOPES:
+            when_imported(name, self._ignore_scopes)
+        if self._steps is not None:
+            when_imported("torch", self._watch_steps)
+        for root in {name.partition(".")[0] for name in self.targets}:
+            watch_below(root, self)
+            module = sys.modules.get(root)
+            if module is not None:
+                self.ran(module)
+        self._switch(True)
+        at_fork("instruments", in_child=self._forked)
+
+    def ran(self, module: ModuleType) -> None:
+        """A module of a package of the targets has been imported."""
+        name = module.__name__
+        root = name.partition(".")[0]
+        try:
+            if self.over or (name != root and _is_being_imported(root)):
+                return
+            for target in self.targets:
+                if target == name or target.startswith(f"{name}."):
+                    self._add(target, functions_named(target))
+                elif name.startswith(f"{target}.") and is_shown(name, target):
+                    self._add(target, of_module(module, name))
+        except Exception as exc:  # a library that is not like any known one
+            self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
+
+    def _ignore_scopes(self, module: ModuleType) -> None:
+        """Record nothing of what is called inside of functions that trace or compile."""
+        try:
+            if not self.over:
+                names = [f"{module.__name__}.{name}" for name in IGNORED_SCOPES.get(module.__name__, "").split()]
+                self._entry.mute([one.function for name in names for one in functions_named(name)])
+        except Exception as exc:
+            self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
+
+    def _watch_steps(self, _: ModuleType) -> None:
+        places = {kind: one.function for kind, name in PLACES.items() for one in functions_named(name)}
+        if len(places) < len(PLACES):
+            self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
+            return
+        self._ticking = CallHooks(self._engine.ticks())
+        self._ticking.add(places)
+        self._ticking.on()
+
+    def _torch_is_there(self, torch: ModuleType) -> None:
+        try:
+            from voirkit_instruments.calls.record_values import Tensors
+
+            tensors = self.records.tensors = Tensors(self._engine, torch)
+            self.records.vocabulary.dtypes, self.records.vocabulary.devices = tensors.dtypes, tensors.devices
+        except Exception as exc:
+            self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
+
+    def _add(self, target: str, functions: Iterable[Function]) -> None:
+        """Have calls of functions seen, those that are not yet."""
+        new: dict[int, Any] = {}
+        for one in functions:
+            self._seen.add(target)
+            known = self._known.get(id(one.function))
+            if known is not None and known() is one.function:
+                continue
+            self._known[id(one.function)] = _reference(one.function)
+            if f"{one.category}.{one.name}" in ASKED_BY_OTHERS:
+                self._left_out[f"{one.category}.{one.name}"] = "is called by voirkit's own instruments"
+                continue
+            number = self._engine.add(one.kind)
+            new[number] = one.function
+            one.function = None  # the program may have it no more some day
+            self.records.functions.append(one)
+        if new:
+            self._entry.add(new)
+
+    _is_on = False
+
+    def _switch(self, on: bool) -> None:
+        self._is_on = on
+        self._engine.switch(on, self.records.operand)
+        (self._entry.on if on else self._entry.off)()
+
+    def _sample(self, on: bool) -> None:
+        """Switch between steps: those functions that have been called; the others, thousands of them, cost nothing where they are."""
+        self._called += self._engine.called()
+        self._is_on = on
+        self._engine.switch(on, self.records.operand)
+        (self._entry.on if on else self._entry.off)(self._called)
+
+    def _forked(self) -> None:
+        self._engine.forked()
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Functions whose calls cannot be seen without a side effect, and why."""
+        if self._entry is None:
+            return {}
+        functions = self.records.functions
+        names = {f"{functions[number].category}.{functions[number].name}": why for number, why in self._entry.skipped.items()}
+        return {**self._left_out, **names}
+
+    @property
+    def not_watched(self) -> int:
+        """How many of the functions that were found cannot be seen."""
+        return 0 if self._entry is None else len(self._entry.skipped)
+
+    def unseen(self) -> list[str]:
+        """What was asked for and never found."""
+        return [name for name in self.targets if name not in self._seen and name.partition(".")[0] in sys.modules]
+
+    def end(self) -> None:
+        """Record no more: all functions are as they were."""
+        if self.over or self._entry is None:
+            return
+        self.over = True
+        probe_cost.mute_calls = None
+        for root in {name.partition(".")[0] for name in self.targets}:
+            unwatch_below(root, self)
+        self._switch(False)
+        self._entry.remove()
+        if self._ticking is not None:
+            self._ticking.remove()
+        self.totals = self._engine.totals()
+
+
+def _reference(function: Any) -> Callable[[], Any]:
+    """A weak reference; methods in C can have none, and live as long as their class."""
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: function
+
+
+def _is_being_imported(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
+
+
+# The functions of torch inside of which it traces or compiles, by module: what is called there are its own trials, on tensors without data,
+# no calls of the program. Checked with torch 2.1 and 2.15; a name that a version does not have is of another.
+IGNORED_SCOPES = {
+    # torch.compile: each frame that is compiled
+    "torch._dynamo.convert_frame": "CatchErrorsWrapper.__call__ ConvertFrame.__call__ ConvertFrameAssert.__call__ _compile",
+    "torch._dynamo.eval_frame": "export explain",
+    # its back ends, which compile a backward pass when it is first run
+    "torch._functorch.aot_autograd": "aot_module_simplified create_aot_dispatcher_function aot_export_module",
+    "torch._inductor.compile_fx": "compile_fx compile_fx_inner",
+    "torch._inductor.codecache": "PyCodeCache.load_by_key_path",
+    # graphs
+    "torch.fx._symbolic_trace": "Tracer.trace symbolic_trace",
+    "torch.fx.experimental.proxy_tensor": "dispatch_trace",
+    "torch.fx.passes.fake_tensor_prop": "FakeTensorProp.propagate",
+    "torch.export": "export export_for_training",
+    "torch.export._trace": "_export _export_for_training",
+    "torch.export.exported_program": "ExportedProgram.run_decompositions",
+    "torch.onnx": "export",
+    "torch.onnx.utils": "export",
+    # TorchScript
+    "torch.jit._script": "script",
+    "torch.jit._trace": "trace trace_module",
+    "torch.jit._freeze": "freeze",
+    "torch.jit._recursive": "create_script_module",
+    "torch.jit._serialization": "load",
+}
+
+NEXT, STEP = 0, 1
+# What is called before a batch is asked for, and at the end of each optimizer's step.
+PLACES = {NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code"}
+
+
+class Steps:
+    """Counts the steps of this process, and switches for ``--calls-every N`` and ``--calls-warmup M``.
+
+    Between recorded ones all functions are as they were. A step begins where the loader is asked for a batch after an optimizer's step;
+    without a loader, where an optimizer's step ends.
+
+    Args:
+        every: Record each so many steps, after the first ``warmup``.
+        warmup: So many are all recorded.
+        switch: Called when what is recorded changes.
+    """
+
+    def __init__(self, every: int, warmup: int, switch: Callable[[bool], None]) -> None:
+        self._every, self._warmup, self._switch = every, warmup, switch
+        self._trained = self._requested = False  # since the step began: an optimizer's step, a request for a batch
+        self.step, self.is_on = 0, True
+
+    def tick(self, kind: int) -> None:
+        """The loader is about to be asked for a batch (``NEXT``), or an optimizer's step has ended (``STEP``)."""
+        if kind == NEXT:
+            if self._trained:
+                self._next()
+            self._requested = True
+        else:
+            if self._trained and not self._requested:
+                self._next()
+            self._trained = True
+
+    def _next(self) -> None:
+        self.step += 1
+        self._trained = self._requested = False
+        is_on = self.step < self._warmup or (self.step - self._warmup) % self._every == 0
+        if is_on is not self.is_on:
+            self.is_on = is_on
+            self._switch(is_on)

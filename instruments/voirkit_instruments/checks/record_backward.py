@@ -11,9 +11,9 @@ import time
 import weakref
 from collections import deque
 
-from voirkit_instruments.calls.record_quiet import quiet
 from voirkit_instruments.checks.record_facts import BACKWARD, Watcher, never_raises
 from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet
+from voirkit_instruments.probe_cost import quiet
 from voirkit_instruments.values import ScalarReader, is_readable
 
 TYPE_CHECKING = False

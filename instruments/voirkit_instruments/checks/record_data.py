@@ -24,11 +24,11 @@ from zlib import crc32
 
 from voirkit.probes.around import ABSENT
 from voirkit.runs.ranks import rank_and_world_size
-from voirkit_instruments.calls.record_quiet import quiet
 from voirkit_instruments.checks.record_facts import Watcher, never_raises
 from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
 from voirkit_instruments.loader.record_workers import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
+from voirkit_instruments.probe_cost import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

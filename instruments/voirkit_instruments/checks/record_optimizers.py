@@ -12,11 +12,11 @@ import time
 import weakref
 from operator import itemgetter
 
-from voirkit_instruments.calls.record_quiet import quiet
 from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_names
 from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, never_raises
 from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet, largest
 from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.probe_cost import quiet
 from voirkit_instruments.values import number
 
 TYPE_CHECKING = False

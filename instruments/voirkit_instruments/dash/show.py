@@ -35,7 +35,10 @@ from voirkit.report.cells import (
     styled,
     width,
 )
-from voirkit_instruments.dash.board import Board, Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from voirkit_instruments.dash.record import Board, Row
 
 KEPT_FOR_OUTPUT = 11  # lines of the terminal that stay the script's: its last ten lines and the one with the cursor
 MOST_LINES = 40

@@ -1,23 +1,33 @@
 """``--parameters``: norms, changes, gradients of each parameter at the optimizer's steps, written into the trace plane.
 
-It only reads: no hook, no wrapper, no tensor of the program is changed. Steps are seen through the steps instrument (``StepEvents``).
+It only reads, under no_grad: no hook, no wrapper, no random number, no tensor of the program is changed, and nothing is kept but weak
+references. Steps are seen through the steps instrument (``StepEvents``). What a step gives out of the ordinary way of things (an exception
+of torch's) is reported once and ends the watch.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.parameters.record_figures import Figures, Later
+from voirkit_instruments.parameters.record_look import Inspection
+from voirkit_instruments.parameters.record_plan import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Models, More, Name, Plan, Records
+from voirkit_instruments.probe_cost import ProbeCost, quiet
 from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
-    from voirkit_instruments.parameters.record_watch import Watch
+
 
 EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step
 
@@ -49,7 +59,6 @@ class Parameters:
             return
         try:
             from voirkit.trace import recorder
-            from voirkit_instruments.parameters.record_watch import Watch
 
             self._watch = Watch(torch, recorder, self._every, self._ov.warn, self._of)
         except Exception as exc:  # a torch that is not like any known one
@@ -83,3 +92,297 @@ def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | P
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     """Record what the options ask for."""
     return parameters(options["parameters"] or EVERY, *(options["parameters_of"] or ()))(ov)
+
+
+now = time.perf_counter_ns
+LONGEST_S = 1.0  # waited for another thread; a process may have been forked while that one was at it
+_OURS = ("voirkit", "torch", "numpy", "contextlib")
+
+
+def unnoticed(torch: Any) -> type:
+    """A context in which torch works as if nobody looked: no graph, no function or autocast mode of the program's. 2 us."""
+    set_grad, is_grad, no_function = torch._C._set_grad_enabled, torch.is_grad_enabled, torch._C.DisableTorchFunction
+    no_autocast = getattr(torch._C, "_DisableAutocast", None)
+
+    class Unnoticed:
+        def __enter__(self) -> None:
+            self.guards = [quiet(), no_function(), *([] if no_autocast is None else [no_autocast()])]
+            for guard in self.guards:
+                guard.__enter__()
+            self.grad = is_grad()
+            set_grad(False)  # which modes see too
+
+        def __exit__(self, *raised: Any) -> None:
+            set_grad(self.grad)
+            for guard in reversed(self.guards):
+                guard.__exit__(None, None, None)
+
+    return Unnoticed
+
+
+class Watch:
+    """The parameters of one process.
+
+    Args:
+        torch: The module.
+        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``span`` and ``timed``.
+        every: Steps between two looks at a parameter.
+        warn: Gets, once, what fails.
+        of: What else is looked at: ``buffers``, ``state``.
+    """
+
+    def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
+        self._torch, self._every, self._warn = torch, every, warn
+        self._records = Records(recorder)
+        self._figures, self._later = Figures(torch), Later(torch)
+        self._models = Models()
+        self._more = More(of, self._models, torch) if of else None
+        self._names: dict[int, Name] = {}
+        self._names_of = -1  # how many models there were when the names were looked up
+        self._optimizers = Ordinals()
+        self._plans: dict[int, Plan] = {}
+        self._here = threading.local()
+        self._plain_types = {torch.Tensor, torch.nn.Parameter}
+        self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self._quiet = unnoticed(torch)
+        self._told: set[str] = set()
+        self._lock = threading.RLock()  # several threads may train
+        self._cost = ProbeCost(recorder)
+        self.off = False
+
+    # what the steps instrument reports
+
+    def called(self, module: Any) -> None:
+        """The outermost module was called."""
+        if not self.off:
+            try:
+                self._models.called(module)
+            except Exception as exc:
+                self._failed(exc)
+
+    def walked(self) -> None:
+        """There was a backward."""
+        here = self._here.__dict__
+        here["walks"] = here.get("walks", 0) + 1
+
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step."""
+        began = now()
+        here = self._here.__dict__
+        here["look"] = None
+        if self.off or not self._lock.acquire(timeout=LONGEST_S):
+            return
+        try:
+            with self._quiet():
+                here["look"] = self._inspect(optimizer)
+        except Exception as exc:
+            self._failed(exc)
+        finally:
+            self._lock.release()
+        here["walked"] = here.get("walks", 0)
+        end = now()
+        self._cost.add(began, end)
+        look = here["look"]
+        if look is not None:
+            look.start_ns = end
+
+    def after_step(self, optimizer: Any) -> None:
+        """It has stepped."""
+        end_ns = now()
+        here = self._here.__dict__
+        look = here.pop("look", None)
+        if look is None or self.off or not self._lock.acquire(timeout=LONGEST_S):
+            return
+        try:
+            with self._quiet():
+                more = () if self._more is None else self._more.due(look.plan, look.due, optimizer)
+                look.end(end_ns, here.get("walks", 0) != here["walked"], more)
+                if look.plan.n == 1:
+                    self._forget_dead()
+        except Exception as exc:
+            self._failed(exc)
+        finally:
+            self._lock.release()
+        self._cost.add(end_ns, now())
+
+    def before_zero_grad(self, optimizer: Any) -> None:
+        """Gradients are about to be dropped."""
+        self._here.zeroing_ns = now()
+
+    def after_zero_grad(self, optimizer: Any) -> None:
+        """They have been."""
+        end_ns = now()
+        start_ns = self._here.__dict__.pop("zeroing_ns", end_ns)
+        if self.off or not self._lock.acquire(timeout=LONGEST_S):
+            return
+        try:
+            plan = self._plans.get(self._optimizers.of(optimizer))
+            if plan is None:
+                return  # it has not made a step yet: names are not known
+            self._records.zero_grad(plan, start_ns, end_ns)
+            with self._quiet():
+                self._zeroed(plan, start_ns)
+        except Exception as exc:
+            self._failed(exc)
+        finally:
+            self._lock.release()
+        self._cost.add(end_ns, now())
+
+    def finish(self) -> None:
+        """The program has ended: the last figures of all that is still there."""
+        if self.off:
+            return
+        try:
+            with self._quiet():
+                self._later.finish()
+                for plan in self._plans.values():
+                    Inspection.last(plan, self._figures, self._later, self._records)
+                self._later.finish()
+        except Exception as exc:
+            self._failed(exc)
+        self._cost.report(self._records.made)
+
+    # plans
+
+    def _inspect(self, optimizer: Any) -> Inspection | None:
+        if self._modes():
+            self._once("parameters are not looked at where a TorchDispatchMode is on: it would see it.")
+            return None
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and cuda.is_current_stream_capturing():
+            return None
+        self._later.deliver()
+        plan, parameters = self._plan(optimizer)
+        scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer under GradScaler, which unscales in its step
+        return Inspection(plan, parameters, scale, self._figures, self._later, self._records)
+
+    def _plan(self, optimizer: Any) -> tuple[Plan, list[Any]]:
+        ordinal = self._optimizers.of(optimizer)
+        plan = self._plans.get(ordinal)
+        new = plan is None
+        if plan is None:
+            plan = self._plans[ordinal] = Plan(ordinal, type(optimizer).__name__, self._every)
+            self._records.optimizer(plan, id(optimizer), self._every)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        own = len(parameters)
+        rest = self._rest(plan, parameters)
+        parameters += rest
+        if new or not plan.is_of(parameters):
+            wheres: list[Any] = [(number, at) for number, group in enumerate(optimizer.param_groups) for at in range(len(group["params"]))]
+            plan.adopt(parameters, wheres + [None] * (len(parameters) - own), self._name_in(plan))
+            self._see(plan, parameters, range(len(parameters)))
+            plan.arrange(parameters, self._figures)
+        elif self._see(plan, parameters, plan.looked_at()):  # what it was is no more
+            self._see(plan, parameters, range(len(parameters)))
+        return plan, parameters
+
+    def _see(self, plan: Plan, parameters: list[Any], which: Sequence[int]) -> bool:
+        """Inspection what some parameters are; whether one is not what it was."""
+        changed = False
+        for at in which:
+            p, one = parameters[at], plan.watched[at]
+            is_readable = self._figures.is_readable(p)
+            shape = p.shape if type(p) in self._plain_types else ()
+            meta = (type(p), p.dtype, p.device, p.requires_grad, shape, is_readable, p.stride() if is_readable else None)
+            if meta != one.meta:
+                changed = True
+                if one.meta is None or meta[:-1] != one.meta[:-1]:
+                    one.meta, one.why_not = meta, self._why_not(p)
+                    self._records.metadata(plan, one, p, now())
+                one.meta = meta
+        if changed:
+            plan.arrange(parameters, self._figures)
+        return changed
+
+    def _rest(self, plan: Plan, parameters: list[Any]) -> list[Any]:
+        """Parameters of models that no optimizer has; they are looked at with those of the first one."""
+        if plan.ordinal != min(self._plans):
+            return []
+        if plan.models == self._models.changes and plan.others == len(self._plans):
+            return [p for one in plan.watched if one.where is None and (p := one.ref()) is not None]
+        plan.models, plan.others = self._models.changes, len(self._plans)
+        taken = set(map(id, parameters))
+        for other in self._plans.values():
+            if other is not plan:
+                taken.update(id(p) for one in other.watched if (p := one.ref()) is not None)
+        return [p for p in self._models.parameters() if id(p) not in taken]
+
+    def _name_in(self, plan: Plan) -> Callable[[Any, Any], Name]:
+        if self._names_of != self._models.changes:
+            self._names, self._names_of = self._models.names(), self._models.changes
+
+        def name_of(parameter: Any, where: Any) -> Name:
+            found = self._names.get(id(parameter))
+            if found is not None or where is None:
+                return found or Name(f"parameter{id(parameter)}", None, None)
+            return Name(f"optimizer{plan.ordinal}.group{where[0]}.{where[1]}", None, None)
+
+        return name_of
+
+    def _why_not(self, parameter: Any) -> str:
+        """Why a parameter's data is not looked at; empty if it is."""
+        if type(parameter) not in self._plain_types:
+            module = type(parameter).__module__
+            if type(parameter).__name__.startswith("Uninitialized"):
+                return "it is not initialized yet"
+            return f"it is of a class of its own ({module}.{type(parameter).__qualname__})"
+        if parameter.layout is not self._torch.strided:
+            return f"its layout is {parameter.layout}"
+        if parameter.device.type == "meta":
+            return "it has no data (meta)"
+        if parameter.is_quantized:
+            return "it is quantized"
+        if not parameter.is_leaf:
+            return "it is no leaf of the graph"
+        return "" if self._figures.is_readable(parameter) else "its memory is freed between its uses"
+
+    def _zeroed(self, plan: Plan, at_ns: int) -> None:
+        """What the gradients are after zero_grad; recorded where it is something else than after the last one."""
+        left = []
+        for one in plan.watched:
+            parameter = one.ref()
+            if parameter is None or one.where is None or one.why_not:
+                continue
+            gradient = parameter.grad
+            if gradient is None:
+                self._zeroed_is(one, at_ns, GRAD_NONE)
+            elif self._figures.is_readable(gradient):
+                left.append((one, gradient))
+        if left and not self._modes():
+            whose = [one for one, _ in left]
+            self._later.bring(self._sampled([gradient for _, gradient in left]), lambda samples: self._zeroed_are(whose, at_ns, samples))
+
+    def _sampled(self, gradients: list[Any]) -> list[Any]:
+        """Of each, whether a sample has an element that is not zero."""
+        figures = self._figures
+        return [(figures.sample([(gradient, figures.place(gradient))], 0) != 0).any() for gradient in gradients]
+
+    def _zeroed_are(self, whose: list[Any], at_ns: int, samples: list[Any]) -> None:
+        for one, values in zip(whose, samples, strict=True):
+            self._zeroed_is(one, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
+
+    def _zeroed_is(self, one: Any, at_ns: int, flags: int) -> None:
+        if one.zeroed != flags:
+            one.zeroed = flags
+            self._records.flags(one, "zeroed", at_ns, flags)
+
+    def _forget_dead(self) -> None:
+        """Names are looked up by identity, which comes again: they are not kept."""
+        self._names, self._names_of = {}, -1
+
+    # how it is done
+
+    def _once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._warn(f"parameters: {text}")
+
+    def _failed(self, exc: Exception) -> None:
+        """Switch off; what a signal handler of the program raised meanwhile is the program's."""
+        trace = exc.__traceback__
+        while trace is not None:
+            if not str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
+                raise exc
+            trace = trace.tb_next
+        self.off = True
+        self._once(f"no more is recorded of them ({type(exc).__name__}: {str(exc).partition(chr(10))[0]}).")

@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from voirkit_instruments.parameters.record_rows import GRAD_INF, GRAD_NAN, GRAD_NOT_ZERO, INF, NAN
+from voirkit_instruments.parameters.record_plan import GRAD_INF, GRAD_NAN, GRAD_NOT_ZERO, INF, NAN
 from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False

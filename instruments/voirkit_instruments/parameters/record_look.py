@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from voirkit_instruments.parameters.record_figures import NOT_SAME, NOT_ZERO
-from voirkit_instruments.parameters.record_rows import (
+from voirkit_instruments.parameters.record_plan import (
     CHANGED,
     GRAD_BITS,
     GRAD_INF,
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit_instruments.parameters.record_figures import Figures, Later
-    from voirkit_instruments.parameters.record_plan import Plan
-    from voirkit_instruments.parameters.record_rows import Records
+    from voirkit_instruments.parameters.record_plan import Plan, Records
 
 
 MOST_ALARMS = 10  # of an optimizer; what it costs to look for the first NaN is paid so often

@@ -17,9 +17,8 @@ from voirkit.export.pfw import stem
 from voirkit.report.output import STDOUT, text
 from voirkit.runs.selection import Selection
 from voirkit.runs.tables.parquet import quoted
-from voirkit_instruments.calls.analyse_when import TASKS, When, unknown, when
-from voirkit_instruments.traincheck.export_spelling import EVALUATION, INIT, TRAINING, Spelling
-from voirkit_instruments.traincheck.export_sweep import KIND, Call, Coming, Sweep, Variables, moments
+from voirkit_instruments.calls.analyse_records import TASKS, When, unknown, when
+from voirkit_instruments.traincheck.export_sweep import EVALUATION, INIT, KIND, TRAINING, Call, Coming, Spelling, Sweep, Variables, moments
 
 if TYPE_CHECKING:
     from voirkit.analysis.nesting import Array

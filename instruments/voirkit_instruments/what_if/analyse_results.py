@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit_instruments.what_if.record_experiment import RunResult
+    from voirkit_instruments.what_if.record import RunResult
 
     Stamp = tuple[int, int, int] | None
     Equality = tuple[bool | None, str]  # whether, None if it cannot be known; and why
