@@ -36,7 +36,7 @@ EVENTS = [
     ("data", "preprocess.collate", None, 60, 0.4, 1),
     ("data", "item", None, 25, 0.5, 2),
 ]
-SETTLE = "import sys; from voirkit.runs.tables.compaction import compact; compact(sys.argv[1])"
+SETTLE = "import sys; from voirkit.runs.compaction import compact; compact(sys.argv[1])"
 ROWS = "import sys; from voirkit.runs.opened import open_run; print(sum(len(batch) for batch in open_run(sys.argv[1]).rows()))"
 
 

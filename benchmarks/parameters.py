@@ -156,7 +156,7 @@ def ways(rounds: int) -> None:
 
 def size(every: int) -> None:
     """Print how many bytes the records take."""
-    from voirkit.runs.tables import compaction
+    from voirkit.runs import compaction
     from voirkit.trace import recorder
 
     optimizer, watch = torch.optim.SGD(resnet18(), 1e-3), watch_of(every)

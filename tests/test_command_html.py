@@ -16,7 +16,7 @@ from conftest import Ended, Place
 from live_training import TRAINING
 from page import Page
 
-from voirkit.runs.step_phases import shown_phases
+from voirkit.runs.summary import shown_phases
 
 pytestmark = pytest.mark.long
 

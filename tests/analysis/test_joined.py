@@ -9,7 +9,7 @@ from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.joined import joined, on_the_clock
 from voirkit.analysis.steps import NO_STEPS, PARTS, Steps, Table
 from voirkit.analysis.summary import not_recorded
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 
 
 def process(pid: int, starts: list[int], time: int = 10, rank: int = 0, alone: bool = True) -> Rank:

@@ -118,7 +118,7 @@ def test_the_last_picture_has_the_whole_wall_time() -> None:
     from voirkit.live.frame import picture_lines
     from voirkit.live.picture import of_summary
     from voirkit.report.cells import TerminalStyle
-    from voirkit.runs.wall import account
+    from voirkit.runs.summary import account
 
     picture = of_summary({"wall": account({"startup": 1.0, "training": 9.0}, 10.0), "steps": None})
     assert picture_lines(picture, 80, 10, TerminalStyle(blocks=False))[0] == "training 90% (9 s)   startup 10% (1 s)"

@@ -18,10 +18,9 @@ from voirkit import __version__
 from voirkit.analysis import overhead
 from voirkit.analysis.summary import summary_of
 from voirkit.runner import completion
-from voirkit.runs import manifest, opened
+from voirkit.runs import compaction, manifest, opened
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.summary import empty
-from voirkit.runs.tables import compaction
 from voirkit.runs.trace_files import Layout, layout
 
 pytestmark = pytest.mark.long

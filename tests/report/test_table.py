@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from voirkit.report.terminal import LINES, draw
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 
 SPREAD = {"median": 0.0123, "p10": 0.001, "p90": 0.2}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from voirkit.runs.alerts import alerts
+from voirkit.runs.summary import alerts
 from voirkit_instruments.steps.record_loss import MOST_POINTS, Losses
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from voirkit.runs import alive
-from voirkit.runs.alive import goes_on, is_alive
+from voirkit.runs import other_processes
+from voirkit.runs.other_processes import goes_on, is_alive
 
 NOW = (time.perf_counter_ns(), time.time_ns())
 MANIFEST = {
@@ -59,7 +59,7 @@ def test_one_from_before_the_systems_start_is_gone() -> None:
 
 
 def test_where_there_is_no_proc_the_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alive.sys, "platform", "darwin")
+    monkeypatch.setattr(other_processes.sys, "platform", "darwin")
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert is_alive(os.getpid(), *NOW)

@@ -18,9 +18,9 @@ import pytest
 from conftest import CLEAN
 from recorded import LOOP_EVENTS, files, record, rows, start
 
+from voirkit.runs import compaction, trace_tables
 from voirkit.runs.opened import open_run
-from voirkit.runs.tables import compaction, trace_tables
-from voirkit.runs.tables.spans import connect
+from voirkit.runs.parquet import connect
 
 pytestmark = pytest.mark.long
 
@@ -48,7 +48,7 @@ def settle(run: Path, *, crash_at: int = -1) -> int:
     """Settle in a process of its own, which ends without a word before it changes the folder for the n-th time; its exit code."""
     code = f"""
 import os, sys
-from voirkit.runs.tables.compaction import compact
+from voirkit.runs.compaction import compact
 left = {crash_at}
 def count(original):
     def counted(*args, **kwargs):
@@ -136,7 +136,7 @@ def test_whoever_settles_may_die_at_any_point(tmp_path: Path, crash_at: int) -> 
 @pytest.mark.slow
 def test_whoever_settles_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     kept = record(tmp_path / "kept", NUMBERED.format(n=100_000))
-    command = [sys.executable, "-m", "voirkit.runs.tables.compaction"]
+    command = [sys.executable, "-m", "voirkit.runs.compaction"]
     shutil.copytree(kept, tmp_path / "timed")
     began = time.perf_counter()
     subprocess.run([*command, str(tmp_path / "timed")], env=CLEAN, check=True)
@@ -158,7 +158,7 @@ def test_whoever_settles_may_be_killed_at_any_moment(tmp_path: Path) -> None:
 
 def test_several_may_settle_at_once(tmp_path: Path) -> None:
     run = record(tmp_path / "run", NUMBERED.format(n=20_000))
-    command = [sys.executable, "-m", "voirkit.runs.tables.compaction", str(run)]
+    command = [sys.executable, "-m", "voirkit.runs.compaction", str(run)]
     several = [subprocess.Popen(command, env=CLEAN) for _ in range(4)]
     assert [process.wait(60) for process in several] == [0, 0, 0, 0]
     assert steps(run) == Counter(range(20_000))

@@ -16,8 +16,8 @@ from recorded import LOOP_EVENTS, files, record, rows
 
 import voirkit
 from voirkit.errors import RunDirectoryError
+from voirkit.runs import compaction
 from voirkit.runs.opened import open_run
-from voirkit.runs.tables import compaction
 from voirkit.trace import layout
 
 HOST = os.uname().nodename

@@ -12,7 +12,7 @@ from voirkit.analysis.steps import CHECKPOINT, GC, REST, Steps, Table
 from voirkit.analysis.summary import wall_of
 from voirkit.commands.run import process_begun_ns
 from voirkit.report.overview import wall_line
-from voirkit.runs.wall import account
+from voirkit.runs.summary import account
 
 MS = 1_000_000
 S = 1000 * MS

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from voirkit.runs.step_phases import PHASES
-from voirkit.runs.wall import PARTS
+from voirkit.runs.summary import PARTS, PHASES
 
 # Of a manifest: what may explain a difference, by the name that it is shown under.
 ENVIRONMENT = {

@@ -11,7 +11,7 @@ import numpy as np
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.steps import COMMUNICATION, LOSS, PARTS, REST, WAIT, DeviceTable, Steps, Table
 from voirkit.analysis.verdict.uneven_steps import skews, typical
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 from voirkit.runs.thresholds import UNLIKE
 
 _NS = 1e-9

@@ -19,7 +19,7 @@ from voirkit.runs.summary import overhead
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
-    from voirkit.runs.segments import SegmentRecords
+    from voirkit.runs.trace_files import SegmentRecords
 
 # What a record of a kind costs the process that makes it, in patched calls of a function that does nothing (0.18 us on a quiet machine).
 # A phase is entered and left around work of the program's, which leaves nothing of voirkit in the caches: each edge that comes after

@@ -15,13 +15,13 @@ from voirkit.analysis.nesting import distinct
 from voirkit.analysis.phase_records import DEVICE, KIND, Records
 from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import layout
 from voirkit.trace.pieces import of_stem
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
-    from voirkit.runs.segments import SegmentRecords
+    from voirkit.runs.trace_files import SegmentRecords
 
 FOLDER = "steps"
 _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
@@ -103,7 +103,7 @@ def _arrays(segments: SegmentRecords, kind: str) -> dict[str, Any]:
 
 def _tables(run: Run, kind: str) -> dict[str, Any]:
     """The fields of ``Records`` from tables."""
-    from voirkit.runs.tables.parquet import quoted
+    from voirkit.runs.parquet import quoted
 
     connection = run.connection()
     annotations = f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}" if kind == KIND else "false"
@@ -156,7 +156,7 @@ def roll_up(run: Run, rank: Rank) -> str:
     Raises:
         OSError, duckdb.Error: It cannot be written.
     """
-    from voirkit.runs.tables.parquet import file, quoted
+    from voirkit.runs.parquet import file, quoted
 
     folder = os.path.join(run.path, FOLDER)
     os.makedirs(folder, exist_ok=True)
@@ -206,7 +206,7 @@ def _rolled_up(run: Run) -> list[Rank]:
 
 
 def _read(run: Run, path: str) -> Rank:
-    from voirkit.runs.tables.parquet import file, quoted
+    from voirkit.runs.parquet import file, quoted
 
     connection = run.connection()
     (text,) = connection.execute(f"SELECT value FROM parquet_kv_metadata({file(path)}) WHERE key = 'voirkit'").fetchone() or (b"{}",)

@@ -16,7 +16,7 @@ from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.optimizer_steps import requests_of_steps, steps_outside
 from voirkit.analysis.requests import Work, as_read, iterator_of
 from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, split_at_requests
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 
 PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other
 _COLUMNS = (*PHASES[:-1], *PARTS)

@@ -18,9 +18,7 @@ from voirkit.analysis.steps import ASIDE, Steps
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
-from voirkit.runs.alerts import alerts
-from voirkit.runs.summary import SCHEMA, empty
-from voirkit.runs.wall import Moments, account, without_steps
+from voirkit.runs.summary import SCHEMA, Moments, account, alerts, empty, without_steps
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -17,10 +17,9 @@ from voirkit.export.formats import formats, load
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.output import STDOUT
 from voirkit.runner.completion import describe_dropped
-from voirkit.runs.chosen import as_ranges
-from voirkit.runs.find import LATEST, check_manifest, find
+from voirkit.runs.directory import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
-from voirkit.runs.selection import selection
+from voirkit.runs.selection import as_ranges, selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     if len(asked) > 1:
         raise CommandLineError(f"--{asked[0]} and --{asked[1]} are two answers; ask for one of them.")
     from voirkit.analysis.summary import check_stream, summary_of
-    from voirkit.runs.find import LATEST, check_manifest
+    from voirkit.runs.directory import LATEST, check_manifest
     from voirkit.runs.opened import open_run
 
     with ExitStack() as opened:
@@ -127,7 +127,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         documents = [finite(summary) for _, summary in summaries]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
-    from voirkit.runs.find import LATEST
+    from voirkit.runs.directory import LATEST
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors=PLAIN)

@@ -17,7 +17,7 @@ from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.overseer import Overseer
 from voirkit.runner.script import current_folder, folder_of, put_last
 from voirkit.runs.lines import listening
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.summary import throughput
 
 TYPE_CHECKING = False

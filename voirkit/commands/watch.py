@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """Show a run until it is over."""
     options = read_words(_parser(), argv)
     from voirkit.live.run import LiveRun
-    from voirkit.runs.find import LATEST, find
+    from voirkit.runs.directory import LATEST, find
 
     path = find(options.RUN or LATEST)
     run = LiveRun(path)

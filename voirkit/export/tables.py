@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from voirkit.errors import VoirkitError
 from voirkit.report.output import complete, copy
-from voirkit.runs.tables.parquet import OPTIONS
+from voirkit.runs.parquet import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from voirkit.report.cells import (
 from voirkit.report.figure import duration
 from voirkit.report.overview import wall_line
 from voirkit.report.sections import written
-from voirkit.runs.step_phases import PHASES, shown_phases
+from voirkit.runs.summary import PHASES, shown_phases
 
 COLOURS = dict(zip(PHASES, (RED, MAGENTA, GREEN, CYAN, BLUE, BRIGHT_RED, YELLOW), strict=True))
 _MOST_RANKS = 8

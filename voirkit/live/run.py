@@ -13,8 +13,8 @@ from voirkit.live.picture import Number, Picture, Progress, ended, of_summary, t
 from voirkit.live.steps import LiveSteps, devices
 from voirkit.live.workers import Workers
 from voirkit.runs import directory
-from voirkit.runs.alive import goes_on, is_alive, is_here
-from voirkit.runs.wall import Moments
+from voirkit.runs.other_processes import goes_on, is_alive, is_here
+from voirkit.runs.summary import Moments
 
 NEWEST = 1 << 18  # bytes of a file that are read of what was there before the first update
 REMEMBERED = 64  # values of a key

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     if options.draw and _says_something(summary):
         _draw(summary, options)
     if options.compact:
-        from voirkit.runs.tables import compaction
+        from voirkit.runs import compaction
 
         compaction.compact(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
     return 0

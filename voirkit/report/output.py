@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from voirkit.runs.tables.no_room import no_room, of_the_system
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -42,6 +40,8 @@ def complete(path: str) -> Iterator[str]:
             yield temporary
         except OSError as exc:
             if path == STDOUT:
+                from voirkit.runs.parquet import no_room
+
                 raise no_room(exc, folder) from None
             raise
         if path == STDOUT:
@@ -87,7 +87,7 @@ def copy(run: Run, query: str, path: str, options: str) -> None:
     """
     import duckdb
 
-    from voirkit.runs.tables.parquet import file
+    from voirkit.runs.parquet import file, of_the_system
 
     with complete(path) as temporary:
         try:

@@ -31,9 +31,7 @@ from voirkit.report.sections import (
     Text,
     sections_of,
 )
-from voirkit.runs.step_phases import PHASES, shown_phases
-from voirkit.runs.summary import throughput
-from voirkit.runs.wall import PARTS, evaluation_name
+from voirkit.runs.summary import PARTS, PHASES, evaluation_name, shown_phases, throughput
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

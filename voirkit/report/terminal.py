@@ -45,7 +45,7 @@ from voirkit.report.sections import (
     sparkline,
     written,
 )
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 
 LINES = 40  # the most at the end of a run
 _ROWS = 4  # lines that a table keeps; of fewer than that less one it is left out

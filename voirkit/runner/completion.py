@@ -74,7 +74,7 @@ def finish(
 
 def compact(path: str, rank: int) -> None:
     """Have what this process has recorded after the run compacted as well; if that fails, whoever opens the run does it."""
-    _run("voirkit.runs.tables.compaction", path, "--rank", str(rank), "--ended", str(os.getpid()))
+    _run("voirkit.runs.compaction", path, "--rank", str(rank), "--ended", str(os.getpid()))
 
 
 def export(path: str, target: str) -> str:

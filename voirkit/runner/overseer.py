@@ -21,7 +21,7 @@ from voirkit.runner.outcome import Outcome, as_error, describe_instrument, run_a
 from voirkit.runner.record import RunRecord
 from voirkit.runner.script import Program, current_folder, module, script
 from voirkit.runs import summary
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

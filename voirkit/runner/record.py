@@ -180,18 +180,14 @@ class RunRecord:
 
     def _summarise(self, files: Record) -> None:
         """Put what the run itself knows into the summary; what completes the record knows more."""
-        from voirkit.runs.wall import Moments, without_steps
-
         ov, given = self._ov, self._ov.given_stream
         if ov.summary.get("loss"):
-            from voirkit.runs.alerts import alerts
-
-            ov.summary["alerts"] = alerts(ov.summary)
+            ov.summary["alerts"] = summary.alerts(ov.summary)
         self._duration_s = self._duration_s or files.duration_s
         for key, value in summary.empty(__version__).items():
             ov.summary.setdefault(key, value)
         ov.summary.update(
-            wall=without_steps(Moments(files.manifest), self._duration_s, {"import": self._imports_ns * 1e-9}),
+            wall=summary.without_steps(summary.Moments(files.manifest), self._duration_s, {"import": self._imports_ns * 1e-9}),
             warnings=ov.warnings,
             exit_code=ov.exit_code,
             script_exit_code=ov.outcome.script_exit_code,

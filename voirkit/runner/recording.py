@@ -12,7 +12,7 @@ import sys
 from voirkit.errors import VoirkitError, tell
 from voirkit.imports import when_imported
 from voirkit.processes import inherit
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,10 +167,10 @@ def begin_standalone(folder: str, where: str) -> bool:
         where: What named it, for messages.
     """
     global _alone, _alone_pid
-    from voirkit.runs import standalone
+    from voirkit.runs.record import join
 
     try:
-        _alone, _alone_pid = standalone.join(folder, where), os.getpid()
+        _alone, _alone_pid = join(folder, where), os.getpid()
     except VoirkitError as exc:
         tell(f"{exc}\n  This run is not recorded.")
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.options import size
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 
 _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
 _FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")

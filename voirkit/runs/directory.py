@@ -1,4 +1,4 @@
-"""Makes the directory of a run, and refuses one that is not its own.
+"""The directory of a run: makes one, refuses one that is not its own, finds the one that a user means, and reads and writes its documents.
 
 Never deletes or overwrites a file that voirkit did not write.
 """
@@ -9,9 +9,9 @@ import json
 import os
 import time
 
-from voirkit.errors import RunDirectoryError
+from voirkit.errors import RunDirectoryError, did_you_mean
 from voirkit.plugins import installed_instruments
-from voirkit.runs.ranks import job, rank_and_world_size, restart
+from voirkit.runs.manifest import SCHEMA, job, rank_and_world_size, restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -238,3 +238,72 @@ def finite(value: Any) -> Any:
 
 def _unknown(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+LATEST = os.path.join(PARENT, "latest")
+
+
+def find(path: str) -> str:
+    """The absolute path of a run directory.
+
+    Raises:
+        RunDirectoryError: It is none.
+    """
+    hint = "A run directory is made by: voirkit SCRIPT"
+    if path == LATEST and not os.path.lexists(path):
+        raise RunDirectoryError("there is no run in this folder.", where=path, next=f"Name a run directory, or record one.  {hint}")
+    if not os.path.exists(path):
+        raise RunDirectoryError("there is no such folder.", where=path, next=_others(path) or hint)
+    if not os.path.isdir(path):
+        raise RunDirectoryError("this is a file, not a run directory.", where=path, next=hint)
+    try:
+        there = os.listdir(path)
+    except OSError as exc:
+        raise RunDirectoryError(f"it cannot be read: {exc.strerror}.", where=path) from None
+    from voirkit.runs.trace_files import layout  # loads numpy, which recording does without
+
+    if MANIFEST not in there and not any(layout(path)):
+        raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=path, next=_runs_in(path) or hint)
+    manifest = _document(os.path.join(path, MANIFEST))
+    if isinstance(manifest, dict) and manifest and "voirkit" not in manifest:
+        raise RunDirectoryError(f"this is no run directory: its {MANIFEST} is not voirkit's.", where=path, next=hint)
+    return os.path.realpath(path)
+
+
+def check_manifest(path: str) -> list[str]:
+    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one is among what ``Run`` warns of."""
+    file = os.path.join(path, MANIFEST)
+    if not os.path.lexists(file):
+        return [f"{file} is missing: what was run, and how it ended, is not known."]
+    manifest = _document(file)
+    if not isinstance(manifest, dict):
+        return []
+    if manifest.get("schema") != SCHEMA:
+        return [f"{file} has schema {manifest.get('schema')!r}, this voirkit knows {SCHEMA}: a newer voirkit may read more of it."]
+    if len(os.listdir(path)) == 1 and manifest.get("ended") != "running":
+        return [f"{path} holds nothing but its manifest: nothing that was recorded is left."]
+    return []
+
+
+def _document(path: str) -> object:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _others(path: str) -> str:
+    """What is near a path that does not exist."""
+    parent, name = os.path.split(path.rstrip("/"))
+    try:
+        there = [one for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))]
+    except OSError:
+        return ""
+    return did_you_mean(name, there)
+
+
+def _runs_in(path: str) -> str:
+    """What to do about a folder that is not a run, but may hold some."""
+    runs = sorted(one for one in os.listdir(path) if os.path.exists(os.path.join(path, one, MANIFEST)))
+    return f"It holds runs: {', '.join(os.path.join(path, one) for one in runs[-3:])}" if runs else ""

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.errors import RunDirectoryError, VoirkitError
 from voirkit.runs import directory
-from voirkit.runs.alive import goes_on
-from voirkit.runs.find import LATEST, find
+from voirkit.runs.directory import LATEST, find
+from voirkit.runs.other_processes import goes_on
 from voirkit.runs.processes import Process
-from voirkit.runs.segments import SegmentRecords, is_little
 from voirkit.runs.selection import EVERYTHING, Selection
-from voirkit.runs.trace_files import layout
+from voirkit.runs.trace_files import SegmentRecords, is_little, layout
 
 if TYPE_CHECKING:  # loaded when the tables are asked for: the end of a run does without
     import duckdb
@@ -125,7 +124,7 @@ class Run:
     # the trace
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB with the table ``spans`` (columns: ``voirkit.runs.tables.spans``) and ``events``, the same with ``wall_ns``: a cursor.
+        """DuckDB with the table ``spans`` (columns: ``voirkit.runs.parquet``) and ``events``, the same with ``wall_ns``: a cursor.
 
         Raises:
             ValueError: The run has been closed.
@@ -138,9 +137,8 @@ class Run:
         return self._connection.cursor()
 
     def _open(self) -> duckdb.DuckDBPyConnection:
-        from voirkit.runs.tables.no_room import no_room
-        from voirkit.runs.tables.spans import connect
-        from voirkit.runs.tables.trace_tables import open_trace
+        from voirkit.runs.parquet import connect, no_room
+        from voirkit.runs.trace_tables import open_trace
 
         self._make_folder()
         connection = connect(os.path.join(self._folder, "duckdb"))
@@ -160,7 +158,7 @@ class Run:
     def _make_folder(self) -> None:
         import tempfile
 
-        from voirkit.runs.tables.no_room import no_room
+        from voirkit.runs.parquet import no_room
 
         try:
             self._folder = tempfile.mkdtemp(prefix="voirkit-")
@@ -214,7 +212,7 @@ class Run:
     def _compact(self, connection: duckdb.DuckDBPyConnection) -> None:
         import duckdb
 
-        from voirkit.runs.tables import compaction
+        from voirkit.runs import compaction
 
         try:
             compaction.compact(self.path, ended=self._ended, connection=connection)
@@ -222,7 +220,7 @@ class Run:
             pass  # the folder cannot be written to, the disk is full: it is read as it is
 
     def trace(self) -> duckdb.DuckDBPyRelation:
-        """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.tables.spans``."""
+        """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.parquet``."""
         self._kept.append(self.connection())  # duckdb 1.4 closes a cursor that nobody holds, with the relations made from it
         return self._kept[-1].table("spans")
 
@@ -244,7 +242,7 @@ class Run:
         Raises:
             CommandLineError: The run has no such steps or ranks.
         """
-        from voirkit.runs.chosen import chosen_events
+        from voirkit.runs.selection import chosen_events
 
         known = self._chosen.get((selection.steps, selection.ranks))
         if known is None:
@@ -285,7 +283,7 @@ class Run:
 
     def damaged(self, exc: Exception) -> VoirkitError:
         """The error for a trace that DuckDB cannot read, or has no room for."""
-        from voirkit.runs.tables.no_room import no_room, of_the_system
+        from voirkit.runs.parquet import no_room, of_the_system
 
         full = of_the_system(exc, self._folder)
         if full is not None:

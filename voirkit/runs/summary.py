@@ -1,10 +1,15 @@
-"""``summary.json``: what a run came to."""
+"""``summary.json``: what a run came to. The phases of a step, the account of the wall time, the overhead and the alerts: pure functions.
+
+Loads nothing: every run needs it.
+"""
 
 from __future__ import annotations
 
+from voirkit.runs import thresholds as limits
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 SCHEMA = 1
@@ -66,3 +71,148 @@ def throughput(rate: Mapping[str, Any]) -> float:
     """Items over time, the figure of a rate that every report shows. Runs of older versions have the median alone."""
     value = rate.get("value", rate["median"])
     return float(value)
+
+
+PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "communication", "other")
+OUTSIDE = "before and after"  # of the process that trains: outside all of training
+
+
+def shown_phases(phases: Mapping[str, Any]) -> list[str]:
+    """The phases of a summary that a table lists: those it has, but for communication where there was none (one process)."""
+    return [name for name in PHASES if name in phases and (name != "communication" or phases[name]["total_s"])]
+
+
+# In the order of a run. What each means is in docs/report.md.
+PARTS = ("startup", "import", "script", "training", "evaluation", "checkpoint", "compile", "gc", "between", "exit")
+
+
+def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
+    """What evaluation is called in reports: ``inference`` where most of it may be none.
+
+    Args:
+        evaluation: Of a summary. ``inference``: the share of its time that is model calls by hand in training mode: a rollout, a sample of
+            a generator, or an evaluation without ``eval()``.
+    """
+    share = evaluation.get("inference", 0.0) if isinstance(evaluation, dict) else 0.0  # reports are drawn of damaged summaries too
+    return "inference" if share > limits.INFERENCE else "evaluation"
+
+
+def account(seconds: Mapping[str, float], total_s: float, before_script_s: float | None = None) -> dict[str, Any]:
+    """``{"total_s", "parts": {name: {"total_s", "share"}}}``.
+
+    Args:
+        seconds: Of parts; what is not positive is left out.
+        total_s: The run's duration, to which the parts are made to sum: clocks are read one after the other, and a thread that trains may
+            outlive the script.
+        before_script_s: Of ``startup``, what passed before the script's first line.
+    """
+    own = {name: float(seconds[name]) for name in PARTS if seconds.get(name, 0.0) > 0}
+    factor = total_s / sum(own.values()) if own else 0.0
+    parts: dict[str, Any] = {
+        name: {"total_s": spent * factor, "share": spent * factor / total_s if total_s else 0.0} for name, spent in own.items()
+    }
+    if before_script_s is not None and "startup" in parts:
+        parts["startup"]["before_script_s"] = min(before_script_s, parts["startup"]["total_s"])
+    return {"total_s": total_s, "parts": parts}
+
+
+class Moments:
+    """When a run began, when its script did, and when its script ended; nanoseconds of ``time.perf_counter_ns``.
+
+    Args:
+        manifest: ``run.json``. That of an older version has no ``moments``: the run begins where its record does.
+
+    Attributes:
+        begun: When python was started, or, where that is not known, when voirkit was.
+        script: When the script's first line ran.
+        script_ended: None if it did not come to its end.
+    """
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        moments = manifest.get("moments") or {}
+        record = (manifest.get("clocks") or {}).get("perf_counter_ns")
+        self.begun: int | None = moments.get("begun_ns", record)
+        self.script: int | None = moments.get("script_ns", record)
+        self.script_ended: int | None = moments.get("script_ended_ns")
+
+
+def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float] | None = None) -> dict[str, Any] | None:
+    """The account of a run in which no step was seen; None if nothing is known of when it began.
+
+    Args:
+        moments: Of the run.
+        total_s: Its duration.
+        spent_s: Time of the script's that is known: import, checkpoint, compile, gc.
+    """
+    if moments.begun is None or moments.script is None:
+        return None
+    ended = moments.begun + total_s * 1e9
+    startup = (moments.script - moments.begun) * 1e-9
+    exit_ = max(ended - moments.script_ended, 0.0) * 1e-9 if moments.script_ended is not None else 0.0
+    script = total_s - startup - exit_ - sum((spent_s or {}).values())
+    return account({**(spent_s or {}), "startup": startup, "script": script, "exit": exit_}, total_s, startup)
+
+
+def alerts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All alerts that a summary's own figures give, the gravest first."""
+    found = (
+        loss_not_finite(summary.get("loss")),
+        loss_not_falling(summary.get("loss")),
+        busy_machine(summary.get("processors")) if ((summary.get("steps") or {}).get("n") or 0) >= limits.FEW else None,
+    )
+    return [alert for alert in found if alert is not None]
+
+
+def loss_not_finite(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The loss is nan or infinite."""
+    bad = (loss or {}).get("not_finite")
+    if not bad:
+        return None
+    at, n = bad["first"], bad["n"]
+    seen = f"from loss {at:,} on" if n > 1 else f"at loss {at:,}"
+    return {
+        "kind": "loss-not-finite",
+        "because": f"The loss is {bad['value']} {seen} ({n:,} of {bad['of']:,} that were looked at).",
+        "next": "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler. "
+        "torch.autograd.set_detect_anomaly(True) names the operation.",
+        "evidence": dict(bad),
+    }
+
+
+def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The loss is no lower at the end than at the beginning."""
+    curve = (loss or {}).get("curve") or []
+    values = [value for _, value in curve if value is not None]
+    quarter = len(values) // 4
+    if loss is None or loss["n"] < limits.FEW_LOSSES or not quarter:
+        return None
+    first, last = median(values[:quarter]), median(values[-quarter:])
+    if first - last >= limits.FALLS * abs(first):
+        return None
+    return {
+        "kind": "loss-not-falling",
+        "because": f"The loss does not fall: {first:.4g} in the first quarter of the run, {last:.4g} in the last (medians).",
+        "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits."
+        " In reinforcement learning and adversarial training it need not fall.",
+        "evidence": {"first": first, "last": last, "n": loss["n"]},
+    }
+
+
+def busy_machine(processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Other work held the processors: the rates are not this script's own."""
+    waited, others = (processors or {}).get("waited_share"), (processors or {}).get("others_share")
+    if waited is None or others is None or waited < limits.WAITED or others < limits.OTHERS:
+        return None
+    return {
+        "kind": "busy-machine",
+        "because": f"CPU contention: other processes used {others:.0%} of the CPU; the main thread waited for it {waited:.0%} of the run.",
+        "next": "Re-run on an idle machine: these timings are not reliable.",
+        "evidence": {"waited_share": waited, "others_share": others},
+    }
+
+
+def median(values: Sequence[float]) -> float:
+    """The value in the middle."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -1,23 +1,30 @@
-"""The files of one process's recording beside its segments: names, and counts of what was dropped."""
+"""The files of one process's recording: segments, names, and counts of what was dropped.
+
+A segment has the records of one thread at a time. What one of its windows is reserved for is on the disk before it is mapped: a full disk
+is an error here, not a SIGBUS in the program.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 import sys
 import time
 from itertools import count
+from time import perf_counter_ns
 
 from voirkit.trace import layout
 from voirkit.trace.names import header_line, text_of
-from voirkit.trace.segment import Segment, reserve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_FLAGS = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_APPEND, _UPDATE = os.O_WRONLY | os.O_APPEND | _FLAGS, os.O_RDWR | _FLAGS
+_NOT_THERE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _COUNTS = 1 << 12  # so many names' counts are added to the file of what was dropped at a time
 
 
@@ -64,7 +71,7 @@ class Files:
             self.stem = f"{plain}.{again}" if again else plain
             self.names = f"{self.stem}.names"
             try:
-                self._out: _Descriptor | None = _Descriptor(os.open(self.names, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666))
+                self._out: _Descriptor | None = _Descriptor(os.open(self.names, _APPEND | os.O_CREAT | os.O_EXCL, 0o666))
                 break
             except FileExistsError:  # of a process that had the same id, or of this one before it was replaced by exec
                 pass
@@ -101,7 +108,7 @@ class Files:
             return
         if not out.is_ours():
             out.inode = -1  # the number may come again, for the same file
-            out = _Descriptor(os.open(self.names, _FLAGS))
+            out = _Descriptor(os.open(self.names, _APPEND))
             if self._out is not None:  # closed meanwhile
                 self._out = out
         if os.write(out.fd, line) != len(line):
@@ -123,7 +130,7 @@ class Files:
         counts = self._dropped[-1] if self._dropped else None
         if counts is None or name >= len(counts):
             size = 8 * _COUNTS * (name // _COUNTS + 1)
-            fd = os.open(f"{self.stem}.dropped", _FLAGS & ~(os.O_WRONLY | os.O_APPEND) | os.O_RDWR | os.O_CREAT, 0o666)
+            fd = os.open(f"{self.stem}.dropped", _UPDATE | os.O_CREAT, 0o666)
             try:
                 reserve(fd, 0 if counts is None else 8 * len(counts), size - (0 if counts is None else 8 * len(counts)))
                 counts = memoryview(make_window(fd, 0, size)).cast("Q")
@@ -154,3 +161,97 @@ def _process_name(argv: list[str]) -> str:
     except Exception:
         pass  # it is only a name
     return os.path.basename(argv[0]) if argv and argv[0] else "python"
+
+
+class Segment:
+    """A segment of this process.
+
+    Attributes:
+        path: Its absolute path.
+        size: How many of its bytes are reserved.
+        window: How large the next window should be.
+    """
+
+    __slots__ = ("_file", "number", "path", "size", "window")
+
+    def __init__(self, path: str, number: int) -> None:
+        self.path, self.number = path, number
+        self.size = 0
+        self._file: tuple[int, int] | None = None
+        self.window = layout.GRANULE
+
+    def grow(self, size: int, make_window: Callable[[int, int, int], Any]) -> tuple[Any, int]:
+        """Reserve and map the next window.
+
+        Args:
+            size: Its bytes.
+            make_window: Maps a file's bytes, given its descriptor, the first byte and their number.
+
+        Returns:
+            The window, and where in it the first record goes.
+
+        Raises:
+            OSError: There is no room, the folder is gone or cannot be written to.
+        """
+        at = self.size
+        # Opened anew each time: a thousand threads would hold a thousand descriptors of the program's otherwise.
+        fd = os.open(self.path, _UPDATE if at else _UPDATE | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            self._check(fd)
+            reserve(fd, at, size)
+            if not at:
+                _write_at_0(fd, self._header())
+            window = make_window(fd, at, size)
+        finally:
+            os.close(fd)
+        self.size = at + size
+        self.window = min(2 * max(size, self.window), layout.LARGEST_WINDOW)
+        return window, 0 if at else layout.HEADER_BYTES
+
+    def cut(self, end: int) -> None:
+        """Give back what is reserved and not used, when nothing is mapped any more."""
+        try:
+            fd = os.open(self.path, _UPDATE)
+            try:
+                self._check(fd)
+                if os.fstat(fd).st_size > end:
+                    os.ftruncate(fd, end)
+            finally:
+                os.close(fd)
+        except OSError:
+            pass  # it has been removed, or cannot be written to; readers skip what is not used
+
+    def _check(self, fd: int) -> None:
+        found = os.fstat(fd)
+        file = self._file = self._file or (found.st_dev, found.st_ino)
+        if file != (found.st_dev, found.st_ino):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)  # there is another in its place
+
+    def _header(self) -> bytes:
+        return struct.pack(layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, os.getpid(), self.number, perf_counter_ns())
+
+
+def reserve(fd: int, at: int, size: int) -> None:
+    """Have the disk hold these bytes of a file.
+
+    Raises:
+        OSError: It does not.
+    """
+    fallocate = getattr(os, "posix_fallocate", None)
+    if fallocate is not None:
+        try:
+            fallocate(fd, at, size)
+            return
+        except OSError as exc:
+            if exc.errno not in _NOT_THERE:
+                raise
+    # macOS, Windows and some file systems cannot: zeros that are written are there as well (1 ms for 4 MiB)
+    os.lseek(fd, at, os.SEEK_SET)
+    zeros = memoryview(bytes(min(size, 1 << 20)))
+    while size:
+        size -= os.write(fd, zeros[:size])
+
+
+def _write_at_0(fd: int, data: bytes) -> None:
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.write(fd, data)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from voirkit.trace.segment import Segment
+    from voirkit.trace.files import Segment
 
 
 class Settings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 from voirkit_instruments.calls.analyse_records import TASKS, Call, Recorded, ranks_of, unknown, when
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from voirkit.analysis.nesting import Array, parents
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.run_steps import numbered
 from voirkit.analysis.steps import REST
-from voirkit.runs.step_phases import PHASES
-from voirkit.runs.tables.parquet import quoted
+from voirkit.runs.parquet import quoted
+from voirkit.runs.summary import PHASES
 
 if TYPE_CHECKING:
     from voirkit.analysis.steps import Steps

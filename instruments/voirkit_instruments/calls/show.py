@@ -7,7 +7,7 @@ from typing import Any
 
 from voirkit.report.figure import duration
 from voirkit.report.sections import Amounts, Block, Column, Details, InText, OnPage, Section, Stacked, Table, Text
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 
 _MOST = 20  # functions that a terminal shows, and that are drawn
 _NAMED = 4  # functions that vary between steps

@@ -23,7 +23,7 @@ from types import ModuleType as Module
 from zlib import crc32
 
 from voirkit.probes.around import ABSENT
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit_instruments.checks.record_facts import Watcher, never_raises
 from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
 from voirkit_instruments.loader.record_workers import whole

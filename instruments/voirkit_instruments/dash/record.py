@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from voirkit.imports import when_imported
 from voirkit.report.cells import Bar, printable
 from voirkit.runner.recording import RECORDER
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit_instruments.values import may_be_read
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from voirkit.runs.tables.parquet import quoted
+from voirkit.runs.parquet import quoted
 from voirkit_instruments.loader.analyse_records import KIND
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.run_steps import numbered
-from voirkit.runs.tables.parquet import quoted
+from voirkit.runs.parquet import quoted
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -107,7 +107,7 @@ class MemorySnapshot:
         self._ov.warn(f"--memory-snapshot: {said}.")
 
     def _dump(self, history: History) -> None:
-        from voirkit.runs.ranks import rank_and_world_size
+        from voirkit.runs.manifest import rank_and_world_size
         from voirkit_instruments.torch_profile import FOLDER
 
         if self._ov.run_dir is None:

@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from voirkit.errors import VoirkitError
-from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.ranks import rank_and_world_size
-from voirkit.runs.tables.parquet import quoted
+from voirkit.runs.manifest import rank_and_world_size
+from voirkit.runs.other_processes import has_settled
+from voirkit.runs.parquet import quoted
 from voirkit_instruments.stacks import FLAME_FOLDER
 from voirkit_instruments.stacks.analyse_figures import clock_agreement, figures, tool_cost, write_files
 from voirkit_instruments.stacks.analyse_frames import Frame, Stacks, place

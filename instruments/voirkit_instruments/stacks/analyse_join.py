@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array
-from voirkit.runs.step_phases import OUTSIDE
+from voirkit.runs.summary import OUTSIDE
 from voirkit_instruments.stacks.analyse_frames import (
     ATTACHING,
     BETWEEN,

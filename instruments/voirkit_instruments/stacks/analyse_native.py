@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array
-from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
+from voirkit.runs.other_processes import has_settled
 from voirkit_instruments.stacks import NATIVE_FILE, NATIVE_FOLDER
 from voirkit_instruments.stacks.analyse_perf import Batch, PerfReader, perf_script
 from voirkit_instruments.stacks.analyse_py_spy import EVENT, count_native_stacks

@@ -12,8 +12,8 @@ import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array, exclusive_ns, innermost
 from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS
-from voirkit.runs.step_phases import PHASES
-from voirkit.runs.tables.parquet import quoted
+from voirkit.runs.parquet import quoted
+from voirkit.runs.summary import PHASES
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

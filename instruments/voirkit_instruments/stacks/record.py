@@ -15,7 +15,7 @@ from voirkit.instrument import instrument_definition, once, started
 from voirkit.intercept import Patches, ThreadState
 from voirkit.probes.around import Around
 from voirkit.runs.directory import write_json
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import CannotAttach, DetachedProcess, refusal
 from voirkit_instruments.stacks import FLAME_FOLDER, FLAME_HZ

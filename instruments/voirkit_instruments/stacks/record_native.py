@@ -11,7 +11,7 @@ import time
 
 from voirkit.instrument import instrument_definition, once
 from voirkit.runs.directory import write_json
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import Attached, CannotAttach, refusal
 from voirkit_instruments.stacks import NATIVE_FOLDER, NATIVE_HZ, record_perf, record_py_spy

@@ -10,10 +10,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from voirkit.runs.alive import has_settled
 from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.lock import locked
-from voirkit.runs.tables.parquet import quoted
+from voirkit.runs.other_processes import has_settled, locked
+from voirkit.runs.parquet import quoted
 from voirkit_instruments.syscalls import FOLDER
 from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
 from voirkit_instruments.syscalls.analyse_figures import figures, merge_documents

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.runs.directory import write_json
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import Attached, CannotAttach, TracedAlready, has_proc, refusal
 from voirkit_instruments.steps.events import StepEvents

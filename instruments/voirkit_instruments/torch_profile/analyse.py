@@ -17,9 +17,8 @@ from voirkit.analysis.document import Rank
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
-from voirkit.runs.alive import is_alive, is_here
 from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.lock import locked
+from voirkit.runs.other_processes import is_alive, is_here, locked
 from voirkit_instruments.torch_profile import FOLDER
 from voirkit_instruments.torch_profile.analyse_operators import (
     AttributedEvents,

@@ -16,10 +16,9 @@ from voirkit.analysis.nesting import Array, innermost, parents, without_children
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.phases import meanings
 from voirkit.analysis.steps import VOIRKIT
-from voirkit.runs.segments import clean
-from voirkit.runs.step_phases import PHASES
-from voirkit.runs.tables.parquet import OPTIONS, file
-from voirkit.runs.tables.spans import COLUMNS
+from voirkit.runs.parquet import COLUMNS, OPTIONS, file
+from voirkit.runs.summary import PHASES
+from voirkit.runs.trace_files import clean
 from voirkit.trace.layout import folder_of
 from voirkit_instruments.torch_profile.analyse_trace import ANNOTATION, CATEGORIES, KERNEL, MEMORY, OPERATOR, RUNTIME, Events
 

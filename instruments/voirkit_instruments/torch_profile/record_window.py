@@ -14,7 +14,7 @@ import weakref
 
 from voirkit.fork import at_fork
 from voirkit.runs.directory import write_json
-from voirkit.runs.ranks import rank_and_world_size
+from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.memory.record import resident_bytes
 from voirkit_instruments.probe_cost import ProbeCost

@@ -15,8 +15,8 @@ from voirkit.analysis.run_steps import read_steps
 from voirkit.errors import CommandLineError, VoirkitError
 from voirkit.export.pfw import stem
 from voirkit.report.output import STDOUT, text
+from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection
-from voirkit.runs.tables.parquet import quoted
 from voirkit_instruments.calls.analyse_records import TASKS, When, unknown, when
 from voirkit_instruments.traincheck.export_sweep import EVALUATION, INIT, KIND, TRAINING, Call, Coming, Spelling, Sweep, Variables, moments
 

@@ -11,8 +11,7 @@ from typing import Any
 from voirkit.analysis.verdict.evidence import first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
 from voirkit.analysis.verdict.time_account import COMPUTE, Account, account
-from voirkit.runs.step_phases import OUTSIDE
-from voirkit.runs.summary import NO_STEPS
+from voirkit.runs.summary import NO_STEPS, OUTSIDE
 from voirkit.runs.thresholds import (
     BOUND,
     FEW,

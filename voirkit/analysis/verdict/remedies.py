@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from voirkit.analysis.verdict.evidence import evidence, first_evidence, flag_for
 from voirkit.analysis.verdict.time_account import COMPUTE, Account
-from voirkit.runs.alerts import busy_machine
-from voirkit.runs.step_phases import OUTSIDE
+from voirkit.runs.summary import OUTSIDE, busy_machine
 from voirkit.runs.thresholds import (
     ADVICE_LEAST,
     AUTOCAST_SAVES,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from voirkit.runs.wall import evaluation_name
+from voirkit.runs.summary import evaluation_name
 
 COMPUTE = ("forward", "backward", "optimizer")
 _NOT_HOST = ("voirkit", "compile", "import")  # parts of other: what instruments look at, and what is done once

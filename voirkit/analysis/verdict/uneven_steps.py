@@ -18,7 +18,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.steps import BACKWARD, COMMUNICATION, LOSS, PARTS, Table
-from voirkit.runs.step_phases import PHASES
+from voirkit.runs.summary import PHASES
 from voirkit.runs.thresholds import STRAGGLES
 
 _NS = 1e-9

@@ -17,7 +17,7 @@ from voirkit.report.html.plots import lines
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.html.steps import picture
 from voirkit.report.overview import Part, instrument_parts
-from voirkit.runs.step_phases import PHASES, shown_phases
+from voirkit.runs.summary import PHASES, shown_phases
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

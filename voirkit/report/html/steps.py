@@ -13,8 +13,7 @@ from voirkit.report.figure import duration, figure
 from voirkit.report.html.components import Html, folded, section, table
 from voirkit.report.html.plots import TIME, columns, lines, seconds
 from voirkit.report.overview import number, spread
-from voirkit.runs.step_phases import PHASES
-from voirkit.runs.wall import evaluation_name
+from voirkit.runs.summary import PHASES, evaluation_name
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank

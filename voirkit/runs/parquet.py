@@ -1,18 +1,23 @@
-"""Records of the trace plane as rows for DuckDB: one schema, whether they come from segments or lie in Parquet.
+"""Records of the trace plane as rows for DuckDB, one schema whether they come from segments or lie in Parquet, and as Parquet files.
 
-Checked with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB reads numpy arrays without a copy, and needs neither pandas nor pyarrow for it.
+Files are sorted by start: zstd, texts as dictionaries, times as differences. Checked with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB
+reads numpy arrays without a copy, and needs neither pandas nor pyarrow for it.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import duckdb
 import numpy as np
 
-from voirkit.runs.segments import FIGURE, clean, strict
-from voirkit.runs.tables.utf8_paths import reachable
-from voirkit.trace.pieces import Piece, Source
+from voirkit.errors import VoirkitError
+from voirkit.runs.trace_files import FIGURE, clean, strict
+from voirkit.trace.pieces import Piece, Pieces, Source
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
 COLUMNS = {
@@ -98,3 +103,95 @@ def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
     found = np.empty(len(texts), object)
     found[:] = texts
     return found
+
+
+# v2 keeps whole numbers as differences: 6 bytes an event instead of 9.
+OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
+
+
+def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callable[[str, int], str]) -> int:
+    """Write all records of some processes of one rank.
+
+    Args:
+        connection: Of ``parquet.connect``.
+        pieces: What to write.
+        path_of: The path of the file for a kind and the number of a piece.
+
+    Returns:
+        How many records were written.
+
+    Raises:
+        duckdb.Error, OSError: The disk is full, for instance; the files may be there in part.
+    """
+    events = 0
+    columns = ", ".join(COLUMNS)
+    for number, piece in enumerate(pieces):
+        query = register(connection, piece, pieces.sources)
+        kinds = {piece.names[code].kind for code in np.unique(piece.columns["name"]).tolist()}
+        for kind in sorted(kinds):
+            path = path_of(kind, number)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            chosen = f"SELECT {columns} FROM ({query}) WHERE kind = {quoted(kind)} ORDER BY start_ns, duration_ns DESC"
+            try:
+                connection.execute(f"COPY ({chosen}) TO {file(path)} ({OPTIONS})").fetchall()
+            except duckdb.Error as exc:
+                raise of_the_system(exc, path) or exc from None
+        events += len(piece.columns["tid"])
+    return events
+
+
+def file(path: str) -> str:
+    """The path of a file as a literal of SQL.
+
+    Raises:
+        OSError: Its folder is not there.
+    """
+    return quoted(reachable(path))
+
+
+def quoted(text: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def reachable(path: str) -> str:
+    """A path in UTF-8 by which the same file is found, whatever its folder is called; its own name is UTF-8.
+
+    Raises:
+        OSError: The folder is not there.
+    """
+    try:
+        path.encode()
+        return path
+    except UnicodeEncodeError:  # python has odd bytes as halves of surrogate pairs
+        folder, name = os.path.split(path)
+        while True:
+            try:
+                folder_there = os.stat(folder)
+                break
+            except FileNotFoundError:  # it is about to be made
+                folder, last = os.path.split(folder)
+                name = os.path.join(last, name)
+        return os.path.join("/proc/self/fd", str(_descriptor(folder, folder_there.st_dev, folder_there.st_ino)), name)
+
+
+@cache
+def _descriptor(folder: str, device: int, inode: int) -> int:
+    """One for each folder, open as long as the process lives: DuckDB opens files whenever it reads them."""
+    return os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
+
+
+def of_the_system(exc: Exception, path: str) -> OSError | None:
+    """The error of the operating system in DuckDB's, if it is about that file; checked with duckdb 1.3.2 to 2.0."""
+    text = str(exc)
+    if os.path.basename(path) not in text:
+        return None
+    found = re.search(r'"errno": *"(\d+)"', text)
+    number = int(found[1]) if found else next((n for n in range(1, 134) if text.rstrip('"}').endswith(f": {os.strerror(n)}")), 0)
+    return OSError(number, os.strerror(number), path) if number else None
+
+
+def no_room(exc: OSError, folder: str) -> VoirkitError:
+    """The error for what could not be put into a folder of temporary files."""
+    hint = "Choose another folder for temporary files: TMPDIR=FOLDER voirkit ..."
+    return VoirkitError(f"temporary files cannot be written there: {exc.strerror or exc}.", where=folder, next=hint)

@@ -3,7 +3,7 @@
 At every moment each record is to be read exactly once, from its segment or from Parquet, whoever is killed and whoever reads meanwhile: see
 ``trace_files``. Records of a process that is alive, or ran on another host, are left alone.
 
-    python -m voirkit.runs.tables.compaction RUN [--rank RANK] [--ended PID]
+    python -m voirkit.runs.compaction RUN [--rank RANK] [--ended PID]
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from voirkit.runs.alive import is_alive, is_here
-from voirkit.runs.lock import locked
+from voirkit.runs import parquet
+from voirkit.runs.other_processes import is_alive, is_here, locked
+from voirkit.runs.parquet import connect
 from voirkit.runs.processes import description
-from voirkit.runs.segments import is_little
-from voirkit.runs.tables import parquet
-from voirkit.runs.tables.spans import connect
-from voirkit.runs.trace_files import journal_path, layout, read_journal
+from voirkit.runs.trace_files import is_little, journal_path, layout, read_journal
 from voirkit.trace.layout import folder_of
 from voirkit.trace.pieces import Pieces, has_grown, of_stem
 from voirkit.trace.reader import Files
@@ -52,7 +50,7 @@ def compact(
         run: The run directory.
         rank: Only those of this rank.
         ended: Ids of living processes of this host that record no more.
-        connection: Of ``spans.connect``; does the work if that is little, since making another takes 15 ms.
+        connection: Of ``parquet.connect``; does the work if that is little, since making another takes 15 ms.
 
     Raises:
         OSError, duckdb.Error: The disk is full, the folder cannot be written to. Nothing is lost, and another call goes on.
@@ -217,7 +215,7 @@ def main(words: list[str]) -> int:
 
     from voirkit.errors import tell
 
-    parser = argparse.ArgumentParser("python -m voirkit.runs.tables.compaction", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser("python -m voirkit.runs.compaction", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("RUN", help="a run directory")
     parser.add_argument("--rank", type=int, help="only the records of this rank")
     parser.add_argument(

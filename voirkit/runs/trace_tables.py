@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import duckdb
 
+from voirkit.runs import parquet
+from voirkit.runs.parquet import COLUMNS
 from voirkit.runs.processes import Process, damage, described_processes, description, read_descriptions, without_names
-from voirkit.runs.tables import parquet
-from voirkit.runs.tables.spans import COLUMNS
 from voirkit.runs.trace_files import layout
 from voirkit.trace.pieces import Pieces, of_stem
 from voirkit.trace.reader import Files

@@ -1,6 +1,7 @@
-"""Whether the process that wrote a file is still there. It may be on another host, and its number may be another's by now.
+"""Other processes that write or read the same run: whether one is still there, and a lock for those that would put it in order at once.
 
-In doubt it is alive: what a living process has not written yet would be lost.
+One that wrote a file may be on another host, and its number may be another's by now. In doubt it is alive: what a living process has not
+written yet would be lost.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,3 +106,37 @@ def goes_on(manifest: dict[str, Any] | None) -> bool:
     if not is_here(manifest.get("host")):
         return True
     return is_alive(pid, int(clocks.get("perf_counter_ns", 0)), int(clocks.get("time_ns", 0)))
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold the lock; wait for it as long as another process has it. The file is there only while somebody holds or awaits it.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: no two processes share a run there but by a user's own doing
+        yield
+        return
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(fd, path):  # else it was removed by its last holder while this one waited
+                try:
+                    yield
+                finally:
+                    os.unlink(path)
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
