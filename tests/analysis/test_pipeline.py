@@ -12,9 +12,8 @@ from pipelined import Loader, record
 from voirkit.analysis.summary import summary_of
 from voirkit.runs.opened import Run
 from voirkit_instruments.loader.analyse import summarise_run
-from voirkit_instruments.loader.analyse_batches import follow_batches
-from voirkit_instruments.loader.analyse_operations import measure_operations
-from voirkit_instruments.loader.analyse_records import LoaderRecords, find_loaders
+from voirkit_instruments.loader.analyse_records import LoaderRecords, find_loaders, follow_batches
+from voirkit_instruments.loader.analyse_totals import measure_operations
 
 pytestmark = pytest.mark.long
 

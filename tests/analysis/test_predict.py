@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.loader.analyse_advice import advice, advise_workers, share_saved
 from voirkit_instruments.loader.analyse_prediction import (
     Cost,
+    advice,
+    advise_workers,
     best_workers,
     candidate_workers,
     enough_workers,
@@ -19,6 +20,7 @@ from voirkit_instruments.loader.analyse_prediction import (
     rate,
     rate_limits,
     recording_s,
+    share_saved,
 )
 
 MACHINE = {"tensor_ns": 94_000, "mb_ns": 540_000, "call_ns": 34}

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from voirkit.analysis.nesting import Array, parents
-from voirkit_instruments.loader import analyse_operations as operations
-from voirkit_instruments.loader.analyse_batches import BatchLifecycle, follow_batches, most_at_once
-from voirkit_instruments.loader.analyse_operations import COLLATE, ITEM, ITEMS, OPERATION, PREPROCESS, READING
-from voirkit_instruments.loader.analyse_records import NONE, Columns, LoaderRecords, Loaders, find_loaders
+from voirkit_instruments.loader.analyse_records import (
+    NONE,
+    BatchLifecycle,
+    Columns,
+    LoaderRecords,
+    Loaders,
+    find_loaders,
+    follow_batches,
+    most_at_once,
+)
+from voirkit_instruments.loader.analyse_totals import COLLATE, ITEM, ITEMS, OPERATION, PREPROCESS, READING, by_thread, levels, whole_batches
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -142,7 +149,7 @@ def _workers(batches: BatchLifecycle) -> Iterator[Rule]:
 
 
 def _samples(records: LoaderRecords, batches: BatchLifecycle) -> Iterator[Rule]:
-    level = operations.levels(records)
+    level = levels(records)
     rules = [
         Rule("a sample lies in a batch, unless its worker died"),
         Rule("an operation lies in a sample or a collation, where there are samples"),
@@ -152,8 +159,8 @@ def _samples(records: LoaderRecords, batches: BatchLifecycle) -> Iterator[Rule]:
     last = np.full(len(records.threads), NONE)  # by thread: the end of its last whole batch
     made = batches.with_all("end_ns")
     np.maximum.at(last, made["thread"], made["end_ns"])
-    for part in operations.whole_batches(records.sample_chunks(), level):
-        for thread, columns in operations.by_thread(part, level):
+    for part in whole_batches(records.sample_chunks(), level):
+        for thread, columns in by_thread(part, level):
             for rule, holds in zip(rules, _nesting(columns, level[columns.name], int(last[thread])), strict=True):
                 rule.add(holds)
     yield from rules
