@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from voirkit_instruments.loader.record_handover import measure_handover  # noqa: E402  # torch first, or none of it
+from voirkit_instruments.loader.record import measure_handover  # noqa: E402  # torch first, or none of it
 from voirkit_instruments.loader.record_workers import size  # noqa: E402
 
 

@@ -23,8 +23,8 @@ from voirkit.runs.thresholds import START_OF_WORKERS, TINY_SAMPLE_S
 _NEAR = 0.97  # as good as the best
 
 # What torch 2.15 takes to hand a batch over: the processor's time to send and to take it, and how long the training waits for that where
-# the worker is busy. As parts of what ``record_handover`` measures on the same machine: one file of shared memory (94 us where these were
-# measured, with 1 to 16 tensors of 4 bytes to 16 MB), and a million bytes written into one (0.54 ms).
+# the worker is busy. As parts of what ``record.measure_handover`` measures on the same machine: one file of shared memory (94 us where
+# these were measured, with 1 to 16 tensors of 4 bytes to 16 MB), and a million bytes written into one (0.54 ms).
 _SEND, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
 _TAKE, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
 _RECEIVE, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25

@@ -7,6 +7,11 @@ the operations that the user named and the episode whose worker they are.
 
 from __future__ import annotations
 
+import os
+import sys
+from time import process_time_ns
+
+from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.processes import inherit
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.loader.record_torch import LoaderTorch
 
+_OPTION = "--loader-ops"
 _ACCEPT = "voirkit_instruments.loader.record:record_in_child"
 
 _recording: tuple[LoaderTorch, list[str]] | None = None  # of this process, for those that it starts
@@ -36,7 +42,7 @@ def start_recording(recorder: Any, process: Overseer | ChildProcess, operations:
         operations: Those that the user names.
     """
     global _recording
-    from voirkit_instruments.loader.record_spans import Recording
+    from voirkit_instruments.loader.record_batches import Recording
     from voirkit_instruments.loader.record_torch import LoaderTorch
     from voirkit_instruments.loader_numbers import LoaderNumbers
     from voirkit_instruments.steps.events import StepEvents
@@ -61,13 +67,31 @@ def record_in_child(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does."""
     from voirkit.processes.children import this_process
     from voirkit.trace import recorder
-    from voirkit_instruments.loader.record_spans import Episode
+    from voirkit_instruments.loader.record_batches import Episode
 
     if _recording is not None or not recorder.is_recording():
         return
     torch = start_recording(recorder, this_process(), offer["operations"])
     if offer["place"] is not None:
         torch.recording.here.making = Episode(**offer["place"])
+
+
+def _parse_operation_names(values: Sequence[str]) -> list[str]:
+    """The names in the values of the option.
+
+    Raises:
+        CommandLineError: One is not of the form ``module:function`` or ``module:Class.method``.
+    """
+    found = [name.strip() for value in values for name in value.split(",") if name.strip()]
+    for name in found:
+        module, colon, path = name.partition(":")
+        if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+            raise CommandLineError(
+                f"{name!r} names no function.",
+                where=_OPTION,
+                next=f"Give module:function or module:Class.method, such as {_OPTION} transformers:BertTokenizerFast.__call__",
+            )
+    return list(dict.fromkeys(found))
 
 
 @instrument_definition
@@ -82,9 +106,7 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
     Raises:
         CommandLineError: A name is none.
     """
-    from voirkit_instruments.loader.record_operations import parse_operation_names
-
-    names = parse_operation_names(operations)
+    names = _parse_operation_names(operations)
     torch: LoaderTorch | None = None
     is_over = False
 
@@ -114,7 +136,7 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
 def _finish(ov: Overseer, torch: LoaderTorch) -> None:
     """The program has ended: put all back as it was, and report what was not seen."""
     inherit.unwatch(_ACCEPT)
-    _measure_handover(torch.recording)
+    _record_handover(torch.recording)
     torch.remove()
     for name, why in torch.named.missing.items():
         ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
@@ -122,10 +144,23 @@ def _finish(ov: Overseer, torch: LoaderTorch) -> None:
     ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
 
 
-def _measure_handover(recording: Any) -> None:
-    """Measure what it costs on this machine to hand batches over, and to record: the prediction needs it."""
-    from voirkit_instruments.loader.record_handover import measure_handover
-    from voirkit_instruments.loader.record_spans import now
+def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
+    """Record what the options ask for."""
+    operations = options["loader_ops"]
+    return loader(*([operations] if isinstance(operations, str) else operations))(ov)
+
+
+# what it costs to hand a batch from one process to another on this machine
+
+_PYTHON = "import sys; sys.path += sys.argv[1:]; from voirkit_instruments.loader.record import print_handover; print_handover()"
+_ROUNDS, _CALLS = 40, 1000
+_PAGES = 4 << 20  # bytes of shared memory that are written
+_LONGEST_S = 5.0
+
+
+def _record_handover(recording: Any) -> None:
+    """Record what it costs on this machine to hand batches over, and to record: the prediction needs it."""
+    from voirkit_instruments.loader.record_batches import now
 
     if recording.has_made and recording.folder() is not None:
         costs = measure_handover()
@@ -134,7 +169,90 @@ def _measure_handover(recording: Any) -> None:
             recording.span(recording.cost(name), end, end, recording.arguments({}), value)
 
 
-def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
-    operations = options["loader_ops"]
-    return loader(*([operations] if isinstance(operations, str) else operations))(ov)
+def measure_handover() -> dict[str, int] | None:
+    """``{"call_ns", "tensor_ns", "mb_ns"}``, measured in another process; None where that is not known.
+
+    A call of a function of python, a file of shared memory handed over, and a million bytes of it written first.
+    """
+    import json
+    import subprocess
+
+    import voirkit
+    import voirkit_instruments
+    from voirkit_instruments.detached import run_to_end
+
+    paths = [os.path.dirname(package.__path__[0]) for package in (voirkit, voirkit_instruments)]
+    command = [sys.executable, "-I", "-S", "-c", _PYTHON, *paths]
+    try:
+        costs = json.loads(run_to_end(command, os.environ, stderr=subprocess.DEVNULL, timeout=_LONGEST_S).stdout)
+        return {key: int(costs[key]) for key in ("call_ns", "tensor_ns", "mb_ns")}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        return None
+
+
+def _median(work: Callable[[], None], rounds: int) -> int:
+    times = []
+    for _ in range(rounds):
+        begin_ns = process_time_ns()
+        work()
+        times.append(process_time_ns() - begin_ns)
+    return sorted(times)[len(times) // 2]
+
+
+def _file(n_bytes: int) -> int:
+    path = f"/dev/shm/voirkit_{os.getpid()}"
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    os.unlink(path)
+    os.ftruncate(descriptor, n_bytes)
+    return descriptor
+
+
+def print_handover() -> None:
+    """In that process: measure, and print as JSON.
+
+    torch's loaders send a tensor as a file of shared memory, whose descriptor goes through ``multiprocessing.resource_sharer``: a
+    connection, a handshake and a message for each. Here the same is done without torch, in the processor's time of both sides together.
+    It takes 0.1 s.
+    """
+    import json
+    import mmap
+    from multiprocessing import resource_sharer
+
+    class Place:
+        index = 0
+
+        def call(self, index: int) -> int:
+            self.index = index
+            return self.index
+
+    place = Place()
+
+    def calls() -> None:
+        for index in range(_CALLS):
+            place.call(index)
+
+    def tensor() -> None:
+        descriptor = _file(4096)
+        made = mmap.mmap(descriptor, 4096)
+        got = resource_sharer.DupFd(descriptor).detach()
+        same = mmap.mmap(got, 4096)
+        for one in (made, same):
+            one.close()
+        for number in (descriptor, got):
+            os.close(number)
+
+    text = bytes(_PAGES)
+
+    def pages() -> None:
+        descriptor = _file(_PAGES)
+        with mmap.mmap(descriptor, _PAGES) as made:
+            made[:] = text
+        os.close(descriptor)
+
+    found = {
+        "call_ns": _median(calls, _ROUNDS) // _CALLS,
+        "tensor_ns": _median(tensor, _ROUNDS),
+        "mb_ns": _median(pages, 5) * 1_000_000 // _PAGES,
+    }
+    resource_sharer.stop()
+    print(json.dumps(found))

@@ -1,35 +1,38 @@
 """Which functions of torch the loader instrument stands around: the one table of them. Checked with torch 2.1 and 2.15, torchdata 0.11.
 
-Nothing here imports torch; what does not fit is told by its name and left out.
+Nothing here imports torch; what does not fit is told by its name and left out. A function that asks for its own local variables is left
+alone, since it would find two more.
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
 from types import FunctionType, MethodType
 
-from voirkit.intercept import when_there
-from voirkit_instruments.loader.record_batches import Batches, Deaths
-from voirkit_instruments.loader.record_datasets import (
+from voirkit.imports import when_imported
+from voirkit.intercept import Patches, when_there
+from voirkit.probes import weave
+from voirkit.probes.around import Around
+from voirkit.probes.compatibility import watch_picklers
+from voirkit_instruments.loader.record_batches import FETCH, OUTSIDE, PIN, PUTTING, Batches, Deaths, Recording
+from voirkit_instruments.loader.record_operations import (
     BATCH,
     SAMPLE,
     Finder,
+    Libraries,
+    Operations,
+    call_method,
     datasets,
+    innermost,
     is_foreign,
     own_method,
+    parameter,
     source_name,
     unreadable_method,
 )
-from voirkit_instruments.loader.record_operations import (
-    Libraries,
-    LoaderPatches,
-    NamedOperations,
-    Operations,
-    call_method,
-    innermost,
-    parameter,
-)
-from voirkit_instruments.loader.record_spans import FETCH, OUTSIDE, PIN, PUTTING, Recording
 from voirkit_instruments.loader.record_workers import Samples, Workers
+from voirkit_instruments.steps.torch_functions import COMPILING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,10 +40,86 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from voirkit_instruments.loader.record_batches import ThreadState
     from voirkit_instruments.steps.events import StepEvents
 
 _DATALOADER = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+_ASKING = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"}
+_MAIN = ("__main__", "__mp_main__")
+
+
+class LoaderPatches:
+    """The patches of the loader instrument.
+
+    Args:
+        state: Says where each thread is.
+
+    Attributes:
+        patches: The table of them.
+    """
+
+    def __init__(self, state: ThreadState) -> None:
+        self.patches = Patches()
+        self._state = state
+        self._known: dict[int, weakref.ref[FunctionType]] = {}
+        self._arounds: dict[tuple[Any, ...], Around] = {}
+
+    def record_around(
+        self, name: str, function: Any, enter: Any, leave: Any, most: int, passed: tuple[str, ...] = (), on_leave: tuple[str, ...] = (),
+        value: bool = False, anywhere: bool = False,
+    ) -> bool:  # fmt: skip
+        """Put something around a function, through its decorators.
+
+        Args:
+            name: What it is called in the table.
+            function: The function.
+            enter, leave, most, passed, value: As for ``Around``.
+            on_leave: As ``left`` for ``Around``.
+            anywhere: The program may ask ``torch.compile`` to compile it.
+
+        Returns:
+            Whether it is there now.
+        """
+        function = innermost(function)
+        if type(function) is not FunctionType:
+            self.patches.table[name] = "is not written in Python"
+            return False
+        if self.has(function):
+            return True
+        if _ASKING & set(function.__code__.co_names):
+            self.patches.table[name] = "asks for its own local variables"
+            return False
+        plain = COMPILING if anywhere and "torch" in function.__globals__ and "torch" not in function.__code__.co_varnames else ()
+        unasked = anywhere and not plain
+        key = (enter, leave, most, passed, on_leave, value, bool(plain), unasked)
+        around = self._arounds.get(key)
+        if around is None:
+            around = self._arounds[key] = Around(self._state, most, enter, leave, passed, value, plain, on_leave, unasked)
+        if not self.patches.around(self._unique(name, function), function, around):
+            return False
+        watch_picklers(weave.own_code)  # the code may be a lambda's that is pickled by value
+        key_of = id(function)
+        self._known[key_of] = weakref.ref(function, lambda _: self._known.pop(key_of, None))
+        return True
+
+    def has(self, function: FunctionType) -> bool:
+        """Whether something is around a function."""
+        known = self._known.get(id(function))
+        return known is not None and known() is function
+
+    def _unique(self, name: str, function: FunctionType) -> str:
+        """A name for the table, which undoes by name: lambdas are many, and have one."""
+        return (
+            name
+            if name not in self.patches.table
+            else f"{name} at {function.__code__.co_filename}:{function.__code__.co_firstlineno} {id(function)}"
+        )
+
+    def remove(self) -> None:
+        """Put all back."""
+        self.patches.remove()
+        self._known.clear()
 
 
 def _nothing(began: int, was: int) -> None:
@@ -220,3 +299,86 @@ class LoaderTorch:
         self._record_around(module, f"{several}._next_data", *batches.around_next(), OUTSIDE, self_, self_, value=True)
         self._record_around(module, f"{several}._get_data", _entered, batches.after_get_data(), OUTSIDE, (), self_, value=True)
         self._record_around(module, f"{several}._try_put_index", *batches.around_put_index(), OUTSIDE, self_, self_)
+
+
+class NamedOperations:
+    """Records the operations that the user names, each when it is there.
+
+    Args:
+        names: Those.
+        operations: What puts it there.
+
+    Attributes:
+        missing: For each that has not been found, why.
+    """
+
+    def __init__(self, names: Sequence[str], operations: Operations) -> None:
+        self._operations = operations
+        self.missing = dict.fromkeys(names, "its module was not imported")
+        self._over = False
+
+    def watch(self) -> None:
+        """Look for each when its module has been imported."""
+        for name in self.missing:
+            module = name.partition(":")[0]
+            if module not in _MAIN:
+                when_imported(module, self._imported)
+
+    def unwatch(self) -> None:
+        """No more."""
+        self._over = True
+
+    def _imported(self, module: ModuleType) -> None:
+        if not self._over:
+            self.update()
+
+    def update(self) -> None:
+        """Look for those that have not been found: a module may define one after it was imported."""
+        for name in list(self.missing):
+            module, _, path = name.partition(":")
+            found = _module(module)
+            if found is None:
+                continue
+            try:
+                why = self._record_path(found, path)
+            except Exception as exc:  # whatever an odd module does when it is looked at
+                why = f"{type(exc).__name__}: {exc}"
+            if why:
+                self.missing[name] = why
+            else:
+                self.missing.pop(name, None)
+
+    def _record_path(self, module: ModuleType, path: str) -> str:
+        """Why it cannot be; empty if it is there now."""
+        *outer, last = path.split(".")
+        owner: Any = module
+        for part in outer:
+            owner = getattr(owner, part, None)
+        if isinstance(owner, type):
+            return self._method(owner, last)
+        found = getattr(owner, last, None)
+        if found is None:
+            return f"{module.__name__} has no {path}"
+        if isinstance(found, type):
+            return f"{path} is a class; name its method, such as {path}.__call__"
+        return "" if self._operations.function(found) else _UNSEEN
+
+    def _method(self, kind: type, name: str) -> str:
+        owner = next((above for above in kind.__mro__ if name in vars(above)), None)
+        if owner is None:
+            return f"{kind.__qualname__} has no {name}"
+        method = vars(owner)[name]
+        if type(method) in (staticmethod, classmethod):
+            return "" if self._operations.function(method.__func__, f"{kind.__name__}.{name}") else _UNSEEN
+        if type(method) is not FunctionType:
+            return _UNSEEN
+        return "" if self._operations.method(owner, name, "" if name in ("__call__", "forward") else f".{name}") else _UNSEEN
+
+
+_UNSEEN = "it is not written in Python, or its source is not there to read"
+
+
+def _module(name: str) -> ModuleType | None:
+    if name in _MAIN:  # a process that was started anew has the script by the other name
+        return sys.modules.get("__mp_main__") or sys.modules.get("__main__")
+    return sys.modules.get(name)

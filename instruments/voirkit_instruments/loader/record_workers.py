@@ -16,8 +16,8 @@ import weakref
 from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.loader.record_datasets import chained_source, is_chained, is_stacked
-from voirkit_instruments.loader.record_spans import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
+from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
+from voirkit_instruments.loader.record_operations import chained_source, is_chained, is_stacked
 from voirkit_instruments.loader_numbers import forgetting
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit_instruments.loader.record_spans import Recording
+    from voirkit_instruments.loader.record_batches import Recording
 
 _SIZED, _SIZED_EVERY = 4, 64  # batches that are looked into: the first, and few of the others
 _MOST_PARTS = 4096  # parts of a batch that are looked at
