@@ -179,7 +179,6 @@ def partial(recorded: Recorded) -> Partial:
 
 
 def combine(partials: Iterable[Partial]) -> Partial:
-    """What the calls of several ranks come to together."""
     found = Partial()
     for one in partials:
         for name, function in one.functions.items():

@@ -39,14 +39,12 @@ class Codes:
         self._sets: dict[str, int] = {}
 
     def function(self, name: tuple[str, str]) -> int:
-        """The number of a function."""
         found = self._functions.setdefault(name, len(self.functions))
         if found == len(self.functions):
             self.functions.append(name)
         return found
 
     def set(self, values: Mapping[str, Any]) -> int:
-        """The number of a set."""
         found = self._sets.setdefault(json.dumps(values, sort_keys=True), len(self.sets))
         if found == len(self.sets):
             self.sets.append(values)
@@ -278,7 +276,6 @@ def because(one: Compared) -> str:
 
 
 def _name(one: Compared, thread: Thread) -> str:
-    """The function in which they part."""
     assert one.divergence is not None
     return short(".".join(one.codes.functions[thread.function[one.divergence.at]]))
 
@@ -341,7 +338,6 @@ def _line(one: Compared, thread: Thread, index: int, least: int) -> str:
 
 
 def lines(compared: list[Compared], unpaired: tuple[Any, Any], names: tuple[str, str]) -> Iterator[str]:
-    """The comparison as text."""
     for sign, name, attribute in (("<", names[0], "first"), (">", names[1], "second")):
         yield f"{sign} {name}   {sum(len(getattr(one, attribute)) for one in compared):,} calls"
     for name, ranks in zip(names, unpaired, strict=True):
@@ -369,7 +365,6 @@ def _more_and_less(one: Compared) -> Iterator[str]:
 
 
 def document(compared: list[Compared], unpaired: tuple[Any, Any]) -> dict[str, Any]:
-    """The comparison for programs."""
     return {
         "equal": not any(unpaired) and all(one.divergence is None for one in compared),
         "ranks": [_of_rank(one) for one in compared],

@@ -100,7 +100,6 @@ def summary(tracing: Any) -> dict[str, Any]:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     modules, every, warmup = options["calls"], options["calls_every"], options["calls_warmup"]
     if modules is None:
         option, value = ("--calls-every", every) if every is not None else ("--calls-warmup", warmup)
@@ -245,7 +244,6 @@ class Tracing(Watcher):
         self._called: list[int] = []
 
     def start(self) -> None:
-        """Record from here on."""
         if self.every > 1:
             self._steps = Steps(self.every, self.warmup, self._sample)
         self.records.install(self._engine, None if self._steps is None else self._steps.tick)
@@ -357,11 +355,9 @@ class Tracing(Watcher):
         return 0 if self._entry is None else len(self._entry.skipped)
 
     def unseen(self) -> list[str]:
-        """What was asked for and never found."""
         return [name for name in self.targets if name not in self._seen and name.partition(".")[0] in sys.modules]
 
     def end(self) -> None:
-        """Record no more: all functions are as they were."""
         if self.over or self._entry is None:
             return
         self.over = True

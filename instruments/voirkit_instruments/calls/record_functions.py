@@ -85,7 +85,6 @@ def functions_named(target: str) -> Iterator[Function]:
 
 
 def is_public(name: object, operators: bool = False) -> bool:
-    """Whether a class's attribute is one that others may call."""
     return type(name) is str and (name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS))
 
 

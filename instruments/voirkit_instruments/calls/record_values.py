@@ -190,7 +190,6 @@ class CallRecords:
         self.operand = recorder.name(CATEGORY, "operand", kind="operand", value="id")
 
     def install(self, engine: Any, tick: Callable[[int], None] | None) -> None:
-        """Have an engine ask here."""
         api = getattr(self._recorder.engine, "api", None)
         callbacks = (self.type_number, self.word_number, self.name, self.class_name, self.set_number, self.place_number)
         engine.install(api, self._recorder.span, *(self._guarded(function) for function in callbacks), tick)
@@ -227,13 +226,11 @@ class CallRecords:
         return len(types) - 1 | flags << 16
 
     def word_number(self, word: str) -> int:
-        """The number of the name of a keyword argument."""
         words = self.vocabulary.words
         words.append(str.__str__(word) if len(word) <= 100 else "(keyword)")
         return len(words) - 1
 
     def name(self, number: int) -> int:
-        """The recorder's name of a function."""
         found = self.functions[number]
         return int(self._recorder.name(found.category, found.name, kind=KIND, value="object"))
 

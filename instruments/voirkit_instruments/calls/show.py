@@ -22,7 +22,6 @@ Calls = Mapping[str, Any]
 
 
 def sections(calls: Calls, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """See ``voirkit.instrument.Instrument``."""
     functions = calls.get("by_function")
     if not functions:
         return

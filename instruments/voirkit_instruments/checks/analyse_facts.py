@@ -81,16 +81,13 @@ class Facts:
         return [fact for fact in chosen if all(fact.args.get(key) == value for key, value in args.items())]
 
     def has(self, name: str) -> bool:
-        """Whether there is any of a name."""
         return name in self._by_name
 
     def count(self, name: str) -> int:
-        """How many of a name there were."""
         return max(self._counts.get(name, 0), len(self._by_name.get(name, ())))
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that recorded facts."""
         return sorted({fact.rank for fact in self._all})
 
     def processes(self) -> list[Facts]:

@@ -54,7 +54,6 @@ class Checks:
         self._facts.mark("on")
 
     def torch_imported(self, torch: ModuleType) -> None:
-        """torch is there."""
         if self._over:
             return
         try:
@@ -66,7 +65,6 @@ class Checks:
             self._ov.warn(f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc}).")
 
     def end(self) -> None:
-        """The program has ended: put torch back as it was."""
         self._over = True
         inherit.unwatch(BEGIN)
         self._facts.cost.report()
@@ -92,7 +90,6 @@ def checks(ov: Overseer) -> Iterator[Phase]:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """As the option asks."""
     return checks(ov)
 
 
@@ -114,7 +111,6 @@ class TorchPatches:
         raise NotImplementedError
 
     def remove(self) -> None:
-        """Put all back as it was."""
         self._patches.remove()
         if self._ov is not None:
             rows = [{"name": name, "why_not": why or None} for name, why in self._patches.table.items()]
@@ -171,7 +167,6 @@ class TrainingPatches(TorchPatches):
             self._losses[name] = self._around(FORWARD, losses.enter_with_pair(name), losses.leave, ("input", "target", "reduction"))
 
     def install(self) -> None:
-        """As above."""
         for name, path, around in (
             ("torch.nn.modules.module", "Module._wrapped_call_impl", self._call),
             ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
@@ -235,7 +230,6 @@ class DataPatches(TorchPatches):
         self._ranks = Ranks(facts, torch)
 
     def install(self) -> None:
-        """As above."""
         global _patches
         self._when("torch.utils.data.dataloader", self._put_loader)
         self._when("torch.utils.data._utils.fetch", self._put_fetch)
@@ -245,7 +239,6 @@ class DataPatches(TorchPatches):
         _patches = self
 
     def remove(self) -> None:
-        """Put all back as it was."""
         global _patches
         _patches = None
         super().remove()

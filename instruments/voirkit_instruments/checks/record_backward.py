@@ -125,7 +125,6 @@ class Graphs(Watcher):
 
     @never_raises("a backward pass")
     def leave_backward(self, began: int, was: int, _tensors: Any) -> None:
-        """After it."""
         self._facts.here.inside = was
         if began:
             where = getattr(self._facts.here, "where", None)
@@ -256,7 +255,6 @@ class Graphs(Watcher):
             self.read_pending(optimizers)
 
     def read_pending(self, optimizers: OptimizerFacts) -> None:
-        """Read the losses that lie on a device."""
         pending, self._pending = [loss for loss in self._pending if is_readable(self._torch, loss[2])], []
         if not pending or self._bad:
             return

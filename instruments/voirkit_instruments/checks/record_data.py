@@ -82,21 +82,18 @@ class Epochs(Watcher):
 
     @never_raises("a loader")
     def leave_made(self, began: Any, _was: int, loader: Any) -> None:
-        """After it."""
         key = id(loader)
         shuffle = began[0] if began and type(began[0]) is bool else None
         self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.where(), shuffle)
 
     @never_raises("a loader's length")
     def leave_len(self, _began: int, _was: int, loader: Any, value: Any) -> None:
-        """After the program asked for a loader's number of batches."""
         if type(value) is int:
             key = id(loader)
             self._lengths[key] = (weakref.ref(loader, forgetting(self._lengths, key)), value)
 
     @never_raises("a loader's iterator")
     def enter_iterator(self, iterator: Any, loader: Any) -> int:
-        """Before ``_BaseDataLoaderIter.__init__``."""
         number = next(self._numbers)
         if number < _MOST_PASSES:
             length = self._lengths.get(id(loader))
@@ -128,7 +125,6 @@ class Epochs(Watcher):
 
     @never_raises("a batch")
     def leave_next(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
-        """After a batch was asked for."""
         epoch = self._epoch(iterator)
         if epoch is None:
             return
@@ -290,7 +286,6 @@ class Drawing(Watcher):
 
     @never_raises("a worker's generators")
     def leave_fetch(self, _began: int, _was: int, fetcher: Any, value: Any) -> None:
-        """After a batch was prepared."""
         known, fetching = self._fetching.get(id(fetcher), (None, None))
         if known is None or fetching is None or known() is not fetcher or value is ABSENT or fetching.n >= _FETCHES:
             return
@@ -379,7 +374,6 @@ class Ranks(Watcher):
 
     @never_raises("a parallel model")
     def enter_parallel(self, *_: Any) -> int:
-        """Before ``DistributedDataParallel.forward``."""
         return self._mark_once("parallel")
 
     @never_raises("a collective")

@@ -62,7 +62,6 @@ class Facts:
         self.places = Places()
 
     def name(self, name: str) -> int:
-        """The interned name of a fact."""
         number: int = self.recorder.name(CATEGORY, name, kind=KIND, value="value")
         return number
 
@@ -77,7 +76,6 @@ class Facts:
         return found
 
     def mark(self, name: str, where: str | None = None, value: int = 0, /, **more: Any) -> None:
-        """Write a fact that is seldom."""
         self.mark_at(name, now(), where, value, **more)
 
     def mark_at(self, name: str, at_ns: int, where: str | None = None, value: int = 0, /, **more: Any) -> None:
@@ -99,7 +97,6 @@ class Facts:
         type(self.here).inside = self.here.inside = DEAF
 
     def failed(self, what: str, exc: BaseException) -> None:
-        """Warn, once for each kind of fact, that one could not be had."""
         if what not in self._failed:
             self._failed.add(what)
             self._warn(f"checks: {what} could not be examined ({type(exc).__name__}: {exc}); this is reported once.")

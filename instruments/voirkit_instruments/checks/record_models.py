@@ -68,7 +68,6 @@ class ModelFacts(Watcher):
         return now()
 
     def leave_call(self, began: int, was: int, module: Any) -> None:
-        """After it."""
         self._facts.here.inside = was
         if not began:
             return

@@ -93,7 +93,6 @@ class OptimizerFacts(Watcher):
     # an optimizer is made
 
     def enter_made(self, _optimizer: Any) -> int:
-        """Before ``Optimizer._patch_step_function``."""
         return now()
 
     # each step
@@ -108,7 +107,6 @@ class OptimizerFacts(Watcher):
 
     @never_raises("an optimizer's step")
     def leave_step(self, began: int, was: int, passed: Any) -> None:
-        """After it."""
         end = now()
         facts = self._facts
         facts.here.inside = was
@@ -142,7 +140,6 @@ class OptimizerFacts(Watcher):
             self._facts.mark("rate", where, state.n, optimizer=state.which, tiny=tiny, rate=rate, peak=state.peak)
 
     def enter_zero_grad(self, _owner: Any) -> int:
-        """Before gradients are cleared."""
         self._facts.here.inside = DEAF
         return now()
 
@@ -182,7 +179,6 @@ class OptimizerFacts(Watcher):
 
     @never_raises("a scaler's step")
     def leave_scaler(self, steps: int, _was: int, optimizer: Any) -> None:
-        """After it."""
         if steps:
             state = self._state(optimizer)
             state.scaled = True
@@ -351,7 +347,6 @@ class OptimizerFacts(Watcher):
             )
 
     def finish(self) -> None:
-        """The program has ended."""
         try:
             if is_quiet(self._torch):
                 self._graphs.read_pending(self)

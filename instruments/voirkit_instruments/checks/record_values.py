@@ -36,7 +36,6 @@ def digests(torch: ModuleType, tensors: Sequence[Any]) -> list[float]:
 
 
 def is_plain(torch: ModuleType, tensor: Any) -> bool:
-    """Whether a tensor may be looked at."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and is_readable(torch, tensor)

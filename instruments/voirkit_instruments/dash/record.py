@@ -128,7 +128,6 @@ def flush() -> None:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
-    """As the option asks."""
     return dash(ov)
 
 
@@ -229,7 +228,6 @@ class Board:
         self._tensor: Any = None  # torch.Tensor, once a tensor was given
 
     def update(self, event: Mapping[str, object]) -> None:
-        """Take over what one event carries."""
         self.events += 1
         task = event.get("task", "")
         if type(task) is not str:

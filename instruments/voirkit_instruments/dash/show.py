@@ -163,7 +163,6 @@ class View:
         self._drawn: object = None
 
     def start(self) -> None:
-        """Begin to draw."""
         atexit.register(self.stop)
         self._thread.start()
 
@@ -245,7 +244,6 @@ class TerminalView(View):
         return self.board.events, int(self.elapsed_s()), self._rows.size()
 
     def start(self) -> None:
-        """Begin to draw, and to look for the key q."""
         self._keys.start()
         super().start()
 

@@ -58,5 +58,4 @@ def display(ov: Overseer) -> Iterator[Phase]:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
-    """As the option asks."""
     return display(ov)

@@ -61,7 +61,6 @@ class Stopper:
         self._on_event({})
 
     def end(self) -> None:
-        """The script has ended: nothing is to be stopped any more."""
         self._over.set()
         self._due_ns = 1 << 62
 
@@ -195,7 +194,6 @@ def stop_after_time(ov: Overseer, seconds: float) -> Iterator[PhaseWithPriority]
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     if ov.argparser.value(ov.options, "--what-if") or ov.argparser.value(ov.options, "--what-if-setting") is not None:
         return  # which counts steps: runs that are cut by time cannot be compared by their time
     if options["stop"] is not None:

@@ -103,6 +103,5 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     patterns = options["log"]
     return log(*([patterns] if isinstance(patterns, str) else patterns))(ov)

@@ -82,7 +82,6 @@ class ParsedArguments:
             self._finish(self._kept[0])
 
     def remove(self) -> None:
-        """Put argparse back as it was."""
         self._patches.remove()
 
     def _finish(self, namespace: Any) -> None:
@@ -133,5 +132,4 @@ def options(ov: Overseer) -> Iterator[Phase]:
 
 
 def record(ov: Overseer, values: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
-    """As the option asks."""
     return options(ov)

@@ -338,7 +338,6 @@ Layer = Mapping[str, Any]
 
 
 def sections(parameters: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """See ``voirkit.instrument.Instrument``."""
     layers: Sequence[Layer] = parameters.get("layers") or ()
     if not layers:
         return

@@ -54,7 +54,6 @@ class Parameters:
         return pass_on
 
     def torch_imported(self, torch: ModuleType) -> None:
-        """torch is there."""
         if self._over:
             return
         try:
@@ -65,7 +64,6 @@ class Parameters:
             self._ov.warn(f"parameters: nothing is recorded of them ({type(exc).__name__}: {exc}).")
 
     def end(self) -> None:
-        """The program has ended."""
         self._over = True
         if self._watch is not None:
             self._watch.finish()
@@ -90,7 +88,6 @@ def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | P
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     return parameters(options["parameters"] or EVERY, *(options["parameters_of"] or ()))(ov)
 
 
@@ -153,7 +150,6 @@ class Watch:
     # what the steps instrument reports
 
     def called(self, module: Any) -> None:
-        """The outermost module was called."""
         if not self.off:
             try:
                 self._models.called(module)
@@ -161,12 +157,10 @@ class Watch:
                 self._failed(exc)
 
     def walked(self) -> None:
-        """There was a backward."""
         here = self._here.__dict__
         here["walks"] = here.get("walks", 0) + 1
 
     def before_step(self, optimizer: Any) -> None:
-        """An optimizer is about to step."""
         began = now()
         here = self._here.__dict__
         here["look"] = None
@@ -187,7 +181,6 @@ class Watch:
             look.start_ns = end
 
     def after_step(self, optimizer: Any) -> None:
-        """It has stepped."""
         end_ns = now()
         here = self._here.__dict__
         look = here.pop("look", None)
@@ -206,11 +199,9 @@ class Watch:
         self._cost.add(end_ns, now())
 
     def before_zero_grad(self, optimizer: Any) -> None:
-        """Gradients are about to be dropped."""
         self._here.zeroing_ns = now()
 
     def after_zero_grad(self, optimizer: Any) -> None:
-        """They have been."""
         end_ns = now()
         start_ns = self._here.__dict__.pop("zeroing_ns", end_ns)
         if self.off or not self._lock.acquire(timeout=LONGEST_S):

@@ -321,7 +321,6 @@ class Later:
             receive(found)
 
     def finish(self) -> None:
-        """Wait for what is left, and give it out."""
         for _, _, events, _, _ in self._pending:
             for event in events:
                 event.synchronize()

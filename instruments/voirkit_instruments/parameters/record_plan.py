@@ -180,7 +180,6 @@ class Models:
         return list(found.values())
 
     def names(self) -> dict[int, Name]:
-        """The names of all parameters of all models, by identity."""
         found: dict[int, Name] = {}
         for module in self:
             own: dict[int, list[str]] = {}
@@ -298,16 +297,13 @@ class Records:
         self.made = 0
 
     def optimizer(self, plan: Plan, identity: int, every: int) -> None:
-        """An optimizer is new."""
         plan.args = self._recorder.arguments({"optimizer": plan.ordinal, "class": plan.kind, "id": identity, "every": every})
 
     def step(self, plan: Plan, start_ns: int, end_ns: int, n: int) -> None:
-        """A step of an optimizer."""
         self._recorder.span(self._step, start_ns, end_ns, plan.args, n)
         self.made += 1
 
     def zero_grad(self, plan: Plan, start_ns: int, end_ns: int) -> None:
-        """A call of its ``zero_grad``."""
         self._recorder.span(self._zero_grad, start_ns, end_ns, plan.args, plan.n)
         self.made += 1
 
@@ -336,18 +332,15 @@ class Records:
         self.made += 1
 
     def figure(self, one: Watched, category: str, at_ns: int, value: float) -> None:
-        """A number."""
         self._recorder.span(self._id(one, category), at_ns, at_ns, 0, *_as_integer(_as_double(value)))
         self.made += 1
 
     def other(self, category: str, name: str, at_ns: int, value: float) -> None:
-        """A number of what is no parameter."""
         number = self._recorder.name(category, name, kind=KIND, value="figure")
         self._recorder.span(number, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
         self.made += 1
 
     def digest(self, one: Watched, at_ns: int, digest: int, of: str) -> None:
-        """A digest of its data."""
         self._recorder.span(self._id(one, "digest"), at_ns, at_ns, self._recorder.arguments({"of": of}), digest)
         self.made += 1
 

@@ -86,7 +86,6 @@ class _Export:
         return dict(self._rows(f"SELECT kind, count(*) FROM ({self._chosen}) GROUP BY kind"))
 
     def files(self, target: str) -> list[str]:
-        """Write them; returns their names."""
         self._when = when(self._run)
         self._spelling = Spelling(self._rows(f"SELECT DISTINCT category, name, args FROM ({self._chosen}) WHERE {_CALL}"))
         seen = self._rows(f"SELECT DISTINCT name FROM ({self._chosen}) WHERE {_PARAMETER} AND category = 'seen'")

@@ -82,7 +82,6 @@ class Coming:
         return (one for one in list(self._waiting) if one.start_ns < end_ns)
 
     def remove(self, moment: Moment) -> None:
-        """It is over."""
         self._waiting.remove(moment)
 
     def over(self, at_ns: int) -> Moment | None:
@@ -155,7 +154,6 @@ class Variables:
                 self._before_step(name, moment.n, looked.get(name, {}))
 
     def leave(self, moment: Moment) -> None:
-        """At its end."""
         looked = _by_parameter(moment.figures)
         for name in self._of(moment):
             parameter, figures = self._known[name], looked.get(name, {})
@@ -351,7 +349,6 @@ class Sweep:
             yield f'{one.head}{one.tail},"time":{self._time(one.end_ns)}}}\n'
 
     def end(self) -> Iterator[str]:
-        """All that is left."""
         forever = 1 << 62
         while (moment := self._coming.over(forever)) is not None:
             yield from self._write(moment)
@@ -492,7 +489,6 @@ class Spelling:
         }
 
     def of(self, category: str, name: str, arguments: str | None) -> Spelled:
-        """The spelling of a call."""
         key = category, name, arguments
         found = self._spelled.get(key)
         if found is None:
@@ -516,7 +512,6 @@ class Spelling:
 
 
 def head_of(function: str, is_bound: bool) -> str:
-    """The fields that name a function."""
     return f'"function":{_dumps(function)},"is_bound_method":{_dumps(is_bound)}'
 
 

@@ -51,7 +51,6 @@ class Arrivals:
         self.loss = Losses()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take in a given event."""
         counts = self.counts
         names = [key for key in _KEYS if key in event]
         if "loss" in event:
@@ -84,7 +83,6 @@ def _captures(selector: str, name: str) -> bool:
 
 
 def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
-    """Watches the whole run and reports at its end."""
     from voirkit_instruments.rates.record import compute_rate, loading_rate, train_rate
     from voirkit_instruments.steps.record_values import values_of
 
@@ -105,7 +103,6 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
 
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
-    """What the summary says under ``verify``."""
     readings = {
         name: {"events": count, "probes": [_as_document(p) for p in probes_of(name, ov.probes)], "recorded": name in arrivals.recorded}
         for name, count in arrivals.counts.items()
@@ -185,7 +182,6 @@ def _uses_cuda(steps: LiveSteps) -> bool:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
-    """As the option asks."""
     return verify(ov)
 
 

@@ -114,7 +114,6 @@ def sections(outcome: Document, summary: Mapping[str, Any]) -> Iterator[Section]
 
 
 def name_of(outcome: Document) -> str:
-    """The change as it is asked for."""
     return f"{outcome['name']}={outcome['argument']}" if outcome.get("argument") else str(outcome["name"])
 
 
@@ -135,7 +134,6 @@ def row(n: int, pair: Document) -> str:
 
 
 def sentences(outcome: Document) -> Iterator[str]:
-    """What came out: first the verdict, then what belongs to it."""
     n, verdict = len(outcome["pairs"]), outcome.get("verdict")
     if not n:
         yield f"{verdict or 'not told'}: {outcome.get('because') or 'nothing was measured.'}"

@@ -53,7 +53,6 @@ class Results:
         self._why_none = ""
 
     def add_first(self, result: RunResult) -> None:
-        """Keep the results of the first plain run."""
         self._first = result
         paths = _flush(final_paths(result.facts.get("files") or ()))
         total = sum(os.path.getsize(path) for path in paths)
@@ -193,7 +192,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def same_contents(one: str, other: str, near: float) -> Equality:
-    """Whether two files hold the same, and why."""
     import torch
 
     if _same_records(torch, one, other):

@@ -232,7 +232,6 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     changes, setting, pairs = options["what_if"], options["what_if_setting"], options["pairs"]
     steps = ov.argparser.value(ov.options, "--stop")
     if setting is not None:
@@ -269,7 +268,6 @@ class RunResult:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What ``what_if_child`` has noted of it."""
         facts: Mapping[str, Any] = self.summary.get("what_if_run") or {}
         return facts
 
@@ -452,7 +450,6 @@ class Experiment:
         }  # fmt: skip
 
     def measure(self, pairs: int) -> int:
-        """Run, and report the outcome; returns the exit code."""
         code, outcome = 0, self.outcome
         try:
             self._run_first(pairs)

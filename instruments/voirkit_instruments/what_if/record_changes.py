@@ -155,7 +155,6 @@ def make_change(name: str, argument: str | None) -> Change:
 
 
 def lines() -> list[str]:
-    """What there is, and what there was, a line each."""
     shown = {name + entry.argument: entry.help for name, entry in CHANGES.items()}
     shown |= {name: f"made no more; try {instead}" for name, (_, instead) in WITHDRAWN.items()}
     widest = max(map(len, shown))
@@ -222,7 +221,6 @@ class _Switch:
         """Nothing goes on."""
 
     def facts(self) -> dict[str, Any]:
-        """How often something was changed."""
         return {"touched": self.touched, **({"because": self.because} if self.because else {})}
 
 
@@ -241,7 +239,6 @@ class CheckpointNoCrc(_Switch):
         return ceiling_of_saving(summary)
 
     def install(self, patches: Patches) -> None:
-        """Switch it off as soon as torch is there."""
         self.because = "torch was not imported."
 
         def switch(torch: ModuleType) -> None:
@@ -257,7 +254,6 @@ class CheckpointNoCrc(_Switch):
         when_imported("torch", switch)
 
     def end(self) -> None:
-        """Checksums are written again."""
         if self._put_back is not None:
             self._put_back()
 
@@ -283,7 +279,6 @@ class NumThreads(_Switch):
         return ceiling_of_phases(summary, "computing (forward, backward, optimizer)", "forward", "backward", "optimizer")
 
     def install(self, patches: Patches) -> None:
-        """Set the number."""
         self.because = "torch was not imported."
 
         def switch(torch: ModuleType) -> None:
@@ -293,7 +288,6 @@ class NumThreads(_Switch):
         when_imported("torch", switch)
 
     def end(self) -> None:
-        """See whether it has held."""
         if self._torch is not None:
             threads = self._torch.get_num_threads()
             self.touched = int(threads == self._n)
@@ -308,7 +302,6 @@ class PinMemory(_Switch):
         return _ceiling_of_copies(summary)
 
     def install(self, patches: Patches) -> None:
-        """Have the program's loaders made so."""
         self.because = "no loader was made that does not pin its batches already."
 
         def switch(module: ModuleType) -> None:

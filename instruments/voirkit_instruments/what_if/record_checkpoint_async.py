@@ -79,7 +79,6 @@ class CheckpointAsync:
         return ceiling_of_saving(summary)
 
     def install(self, patches: Patches) -> None:
-        """Make the change as soon as torch is there."""
         self._patches = patches
         when_imported("torch", self._patch)  # and all of it: its writer cannot be tried before
 
@@ -242,7 +241,6 @@ class RecordBuffer:
         self.why_direct = ""
 
     def writer(self) -> Any:
-        """The writer; made when it is first needed."""
         if self._writer is None:
             self._writer = self._make_writer()
         return self._writer
@@ -258,7 +256,6 @@ class RecordBuffer:
         return self.writer().write_record(name, data, size)
 
     def write_record_metadata(self, *args: Any) -> Any:
-        """As the writer's."""
         if self.why_direct:
             return self.writer().write_record_metadata(*args)
         self._records.append(("write_record_metadata", args, None))
@@ -360,7 +357,6 @@ class Save(threading.Thread):
         self.caller = threading.get_ident()
 
     def run(self) -> None:
-        """Write the file after the one before it."""
         try:
             if self.previous is not None:
                 self.previous.join()

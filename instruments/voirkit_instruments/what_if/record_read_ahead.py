@@ -68,7 +68,6 @@ class ReadAhead:
         return ceiling_of_phases(summary, "waiting for batches", "wait")
 
     def install(self, patches: Patches) -> None:
-        """Make the change as soon as the loader is there."""
         self._files = files = SampleFiles()
 
         def patch_fetch(module: ModuleType) -> None:
@@ -151,7 +150,6 @@ class ReadAhead:
         return n
 
     def end(self) -> None:
-        """Forget all."""
         if self._files is not None:
             self._facts = self._files.end()
 
