@@ -6,12 +6,10 @@ waits until the program does. A patch that does not fit switches itself off and 
 
 from __future__ import annotations
 
-from functools import partial
 from types import FunctionType
 
 from voirkit.imports import when_imported
 from voirkit.instrument import once
-from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
 from voirkit_instruments.checks.record_backward import Graphs
@@ -19,11 +17,11 @@ from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
 from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, never_raises
 from voirkit_instruments.checks.record_models import LossFacts, ModelFacts
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
-from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
+from voirkit_instruments.steps.torch_functions import COMPILING, FunctionPatches, as_function, innermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -46,7 +44,7 @@ class Checks:
 
         self._ov = ov
         self._facts = Facts(recorder, ov.warn)
-        self._patches: list[TorchPatches] = []
+        self._patches: list[TrainingPatches | DataPatches] = []
         self._over = False
 
     def watched(self) -> None:
@@ -57,9 +55,9 @@ class Checks:
         if self._over:
             return
         try:
-            for kind in (TrainingPatches, DataPatches):
-                self._patches.append(kind(self._facts, torch, self._ov))
-                self._patches[-1].install()
+            for patches in (TrainingPatches(self._facts, torch, self._ov), DataPatches(self._facts, torch, self._ov)):
+                self._patches.append(patches)
+                patches.install()
             inherit.watch(BEGIN, offered)
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc}).")
@@ -104,11 +102,7 @@ class TorchPatches:
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         self._facts, self._torch, self._ov = facts, torch, ov
-        self._patches = Patches()
-
-    def install(self) -> None:
-        """Put the patches in place, each as soon as its module is there. torch has been imported."""
-        raise NotImplementedError
+        self._patches = FunctionPatches(lambda said: None if ov is None else ov.warn(f"checks: {said}"))
 
     def remove(self) -> None:
         self._patches.remove()
@@ -116,30 +110,12 @@ class TorchPatches:
             rows = [{"name": name, "why_not": why or None} for name, why in self._patches.table.items()]
             self._ov.summary.setdefault("patches", []).extend(rows)
 
-    def _when(self, module: str, install: Callable[[ModuleType], None]) -> None:
-        self._patches.when(module, install, self._off)
-
-    def _off(self, name: str, why: str) -> None:
-        self._patches.table[name] = why
-        if self._ov is not None:
-            self._ov.warn(f"checks: {name} is not watched: it {why.rstrip('.')}.")
-
     def _around(
         self, most: int, enter: Any, leave: Any, passed: tuple[str, ...], after: tuple[str, ...] | None = None, value: bool = False,
         compiled: bool = True,
     ) -> Around:  # fmt: skip
         """As ``Around``; ``after``: what ``leave`` is passed, if not the same; ``compiled``: torch.compile may look at the function."""
         return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, value, COMPILING if compiled else (), after)
-
-    def _patch(self, module: ModuleType, path: str, around: Around) -> None:
-        function: Any = module
-        for part in path.split("."):
-            function = getattr(function, part, None)
-        self._put_function(f"{module.__name__}.{path}", innermost(function), around)
-
-    def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
-        if not self._patches.around(name, function, around, qualname):
-            self._off(name, self._patches.table[name])
 
 
 class TrainingPatches(TorchPatches):
@@ -175,11 +151,11 @@ class TrainingPatches(TorchPatches):
             ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
             *(("torch.nn.functional", name, around) for name, around in self._losses.items()),
         ):
-            self._when(name, partial(self._patch, path=path, around=around))
-        self._when("torch.optim.lr_scheduler", self._put_schedulers)
+            self._patches.around_path(name, path, around)
+        self._patches.upon("torch.optim.lr_scheduler", self._put_schedulers)
         for name in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
-            self._when(name, self._put_scaler)
-        self._when("torch.optim.optimizer", self._put_steps)
+            self._patches.upon(name, self._put_scaler)
+        self._patches.around_steps(self._step, self._decorated_step)
 
     def remove(self) -> None:
         """Put all back as it was, after a last look."""
@@ -193,31 +169,18 @@ class TrainingPatches(TorchPatches):
                 step = innermost(step)
                 with_epoch = "epoch" in step.__code__.co_varnames[: step.__code__.co_argcount]
                 around = self._scheduler if with_epoch else self._scheduler_without_epoch
-                self._put_function(f"{module.__name__}.{name}.step", step, around)
+                self._patches.around_function(f"{module.__name__}.{name}.step", step, around)
 
     def _put_scaler(self, module: ModuleType) -> None:
         step = vars(module.GradScaler).get("step")  # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
         if step is not None:
-            self._put_function(f"{module.__name__}.GradScaler.step", innermost(step), self._scaler)
-
-    # optimizers: the step of a class is decorated again when its first optimizer is made
-
-    def _put_steps(self, module: ModuleType) -> None:
-        for kind in steppers(module.Optimizer):
-            self._put_step(kind)
+            self._patches.around_function(f"{module.__name__}.GradScaler.step", innermost(step), self._scaler)
 
     @never_raises("an optimizer")
     def _leave_made(self, _began: int, was: int, optimizer: Any) -> None:
         self._facts.here.inside = was
         self._facts.trains()
-        self._put_step(type(optimizer))
-
-    def _put_step(self, kind: type) -> None:
-        name, function, qualname = step_of(kind)
-        if function is None:
-            self._off(name, "is not written in Python")
-        else:
-            self._put_function(name, function, self._decorated_step if qualname else self._step, qualname)
+        self._patches.around_step(type(optimizer), self._step, self._decorated_step)  # it is decorated again for its first optimizer
 
 
 class DataPatches(TorchPatches):
@@ -231,10 +194,8 @@ class DataPatches(TorchPatches):
 
     def install(self) -> None:
         global _patches
-        self._when("torch.utils.data.dataloader", self._put_loader)
-        self._when("torch.utils.data._utils.fetch", self._put_fetch)
-        self._when("torch.nn.parallel.distributed", self._put_parallel)
-        self._when("torch.distributed.distributed_c10d", self._put_collectives)
+        for module, path, around in self._functions():
+            self._patches.around_path(module, path, around)
         self._facts.after_look.append(self._ranks.compare)
         _patches = self
 
@@ -250,32 +211,24 @@ class DataPatches(TorchPatches):
     ) -> Around:
         return self._around(DEAF, enter, leave, passed, after, value, compiled=False)
 
-    def _put_loader(self, module: ModuleType) -> None:
-        epochs = self._epochs
-        for path, around in (
-            ("DataLoader.__init__", self._data(epochs.enter_made, epochs.leave_made, ("shuffle",))),
-            ("_BaseDataLoaderIter.__init__", self._data(epochs.enter_iterator, epochs.leave, ("self", "loader"), ())),
-            ("_BaseDataLoaderIter._reset", self._data(epochs.enter_again, epochs.leave, ("self", "first_iter"), ())),
-            ("_BaseDataLoaderIter._next_index", self._data(epochs.enter, epochs.leave_index, value=True)),
-            ("_BaseDataLoaderIter.__next__", self._data(epochs.enter, epochs.leave_next, value=True)),
-            ("DataLoader.__len__", self._data(epochs.enter, epochs.leave_len, value=True)),
-        ):
-            self._patch(module, path, around)
-
-    def _put_fetch(self, module: ModuleType) -> None:
-        drawing = self.drawing
-        self._patch(module, "_BaseDatasetFetcher.__init__", self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ()))
-        fetch = self._data(drawing.enter, drawing.leave_fetch, value=True)
-        for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            self._patch(module, f"{kind}.fetch", fetch)
-
-    def _put_parallel(self, module: ModuleType) -> None:
-        self._patch(module, "DistributedDataParallel.forward", self._around(DEAF, self._ranks.enter_parallel, self._ranks.leave, ()))
-
-    def _put_collectives(self, module: ModuleType) -> None:
-        around = self._around(DEAF, self._ranks.enter_collective, self._ranks.leave, ("tensor",), ())
+    def _functions(self) -> Iterator[tuple[str, str, Around]]:
+        epochs, drawing, ranks = self._epochs, self.drawing, self._ranks
+        loader, fetch = "torch.utils.data.dataloader", "torch.utils.data._utils.fetch"
+        yield loader, "DataLoader.__init__", self._data(epochs.enter_made, epochs.leave_made, ("shuffle",))
+        yield loader, "_BaseDataLoaderIter.__init__", self._data(epochs.enter_iterator, epochs.leave, ("self", "loader"), ())
+        yield loader, "_BaseDataLoaderIter._reset", self._data(epochs.enter_again, epochs.leave, ("self", "first_iter"), ())
+        yield loader, "_BaseDataLoaderIter._next_index", self._data(epochs.enter, epochs.leave_index, value=True)
+        yield loader, "_BaseDataLoaderIter.__next__", self._data(epochs.enter, epochs.leave_next, value=True)
+        yield loader, "DataLoader.__len__", self._data(epochs.enter, epochs.leave_len, value=True)
+        yield fetch, "_BaseDatasetFetcher.__init__", self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ())
+        fetched = self._data(drawing.enter, drawing.leave_fetch, value=True)
+        yield fetch, "_MapDatasetFetcher.fetch", fetched
+        yield fetch, "_IterableDatasetFetcher.fetch", fetched
+        forward = self._around(DEAF, ranks.enter_parallel, ranks.leave, ())
+        yield "torch.nn.parallel.distributed", "DistributedDataParallel.forward", forward
+        collective = self._around(DEAF, ranks.enter_collective, ranks.leave, ("tensor",), ())
         for name in ("all_reduce", "broadcast", "all_gather", "reduce"):
-            self._patch(module, name, around)
+            yield "torch.distributed.distributed_c10d", name, collective
 
 
 # in processes that multiprocessing starts

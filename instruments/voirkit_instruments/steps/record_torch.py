@@ -10,7 +10,6 @@ from functools import partial
 from operator import attrgetter
 from types import FunctionType
 
-from voirkit.intercept import Patches
 from voirkit.probes.around import Around
 from voirkit.runner import import_times
 from voirkit.runner.recording import join_group
@@ -33,7 +32,7 @@ from voirkit_instruments.steps.record_phases import (
 )  # fmt: skip
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import Recording
-from voirkit_instruments.steps.torch_functions import COMPILING, as_function, innermost, step_of, steppers
+from voirkit_instruments.steps.torch_functions import COMPILING, FunctionPatches, as_function, innermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,9 +68,9 @@ class TorchPatches:
     """
 
     def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents | None = None) -> None:
-        self.patches = Patches()
+        self.patches = FunctionPatches(lambda said: warn(f"steps: {said}"))
         self.recording = recording
-        self._warn, self._events = warn, events if events is not None else StepEvents()
+        self._events = events if events is not None else StepEvents()
         self._loaders, self._transfers = LoaderRecording(recording), TransferRecording(recording)
         self._pauses = CollectionRecording(recording), CompilationRecording(recording)
         suppress, step = recording.hot.enter(SUPPRESSED), around_step(recording)
@@ -157,12 +156,12 @@ class TorchPatches:
     def install(self) -> None:
         """Put the patches in place, each as soon as its module is there. torch has been imported."""
         for module, path, around in self._functions():
-            self.patches.when(module, partial(self._put_around, path, around), self._off)
+            self.patches.around_path(module, path, around)
         for module, path in FOREIGN_OPTIMIZERS:
-            self.patches.when(module, partial(self._put_foreign, path), self._off)
+            self.patches.upon(module, partial(self._put_foreign, path))
         self._put_methods(self.recording.torch)
-        self.patches.when("torch.distributed.distributed_c10d", self._put_collectives, self._off)
-        self.patches.when("torch.optim.optimizer", self._put_steps, self._off)
+        self.patches.upon("torch.distributed.distributed_c10d", self._put_collectives)
+        self.patches.around_steps(self._step, self._decorated_step)
         for pauses in self._pauses:
             pauses.install()
 
@@ -178,16 +177,6 @@ class TorchPatches:
         self.recording.local.__dict__.clear()
         self.patches.remove()
 
-    def _off(self, name: str, why: str) -> None:
-        self.patches.table[name] = why
-        self._warn(f"steps: {name} is not watched: it {why.rstrip('.')}.")
-
-    def _put_around(self, path: str, around: Around, module: ModuleType) -> None:
-        found: Any = module
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        self._put_function(f"{module.__name__}.{path}", innermost(found), around)
-
     def _put_foreign(self, path: str, module: ModuleType) -> None:
         """An optimizer that is none of torch's; where it does not train with torch (keras on jax) that is no reason to warn."""
         self.patches.around(f"{module.__name__}.{path}", innermost(attrgetter(path)(module)), self._foreign_step)
@@ -195,18 +184,18 @@ class TorchPatches:
     def _put_methods(self, torch: ModuleType) -> None:
         for name in TENSOR_METHODS:
             if name in vars(torch.Tensor) or not self.patches.put(torch.Tensor, name, self._transfers.method(name)):
-                self._off(f"torch.Tensor.{name}", "is not the method of torch that is known")
+                self.patches.off(f"torch.Tensor.{name}", "is not the method of torch that is known")
 
     def _put_collectives(self, module: ModuleType) -> None:
         """All functions that torch logs the errors of: these are the collectives, and what makes groups of processes."""
         logger = getattr(sys.modules.get("torch.distributed.c10d_logger"), "_exception_logger", None)
         if logger is None:
-            self._off("torch.distributed.c10d_logger._exception_logger", "is not there")
+            self.patches.off("torch.distributed.c10d_logger._exception_logger", "is not there")
             return
         code = logger(len).__code__
         for name, function in list(vars(module).items()):
             if type(function) is FunctionType and function.__code__ is code and name not in _NO_COLLECTIVES:
-                self._put_function(f"torch.distributed.{name}", function, self._collective, "_exception_logger.<locals>.wrapper")
+                self.patches.around_function(f"torch.distributed.{name}", function, self._collective, "_exception_logger.<locals>.wrapper")
 
     # ranks
 
@@ -223,14 +212,8 @@ class TorchPatches:
         except Exception as exc:
             self.recording.failed("a rank", exc)
 
-    # optimizers: the step of a class is decorated anew when its first optimizer is made
-
-    def _put_steps(self, module: ModuleType) -> None:
-        for kind in steppers(module.Optimizer):
-            self._put_step(kind)
-
     def _made_optimizer(self, *arguments: Any) -> int:
-        """Called before and after ``Optimizer._patch_step_function``: an optimizer is being made, or unpickled."""
+        """Called before and after ``Optimizer._patch_step_function``: an optimizer is made, or unpickled; its class is decorated anew."""
         if len(arguments) == 1:
             return 1
         _, was, optimizer = arguments
@@ -238,18 +221,7 @@ class TorchPatches:
         try:
             self.recording.trains()
             import_times.record()
-            self._put_step(type(optimizer))
+            self.patches.around_step(type(optimizer), self._step, self._decorated_step)
         except Exception as exc:
             self.recording.failed("an optimizer", exc)
         return 0
-
-    def _put_step(self, kind: type) -> None:
-        name, function, qualname = step_of(kind)
-        if function is None:
-            self._off(name, "is not written in Python")
-        else:
-            self._put_function(name, function, self._decorated_step if qualname else self._step, qualname)
-
-    def _put_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
-        if not self.patches.around(name, function, around, qualname):
-            self._off(name, self.patches.table[name])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import FunctionType
 from typing import NamedTuple  # torch, which is there by then, has imported it
 
+from voirkit.intercept import Patches
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
     from typing import Any
+
+    from voirkit.probes.around import Around
 
 
 class Step(NamedTuple):
@@ -76,3 +82,57 @@ def steppers(optimizer: type) -> Iterator[type]:
         stack += kind.__subclasses__()
         if hasattr(vars(kind).get("step"), "hooked"):
             yield kind
+
+
+class FunctionPatches(Patches):
+    """Code around functions of torch; what does not fit is left as it is.
+
+    Args:
+        report: Gets a sentence about each function that is left.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def off(self, name: str, why: str) -> None:
+        """A function is not watched."""
+        self.table[name] = why
+        self._report(f"{name} is not watched: it {why.rstrip('.')}.")
+
+    def upon(self, module: str, install: Callable[[ModuleType], None]) -> None:
+        """Install something as soon as a module is there."""
+        self.when(module, install, self.off)
+
+    def around_path(self, module: str, path: str, around: Around) -> None:
+        """As ``around``, for ``Class.method`` of a module, as soon as that is there."""
+        self.upon(module, partial(self.around_now, path=path, around=around))
+
+    def around_now(self, module: ModuleType, path: str, around: Around) -> None:
+        """The same, of a module that is there."""
+        found: Any = module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        self.around_function(f"{module.__name__}.{path}", innermost(found), around)
+
+    def around_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
+        """As ``around``, and reported if that is not done."""
+        if not self.around(name, function, around, qualname):
+            self.off(name, self.table[name])
+
+    def around_step(self, kind: type, step: Around, decorated: Around) -> None:
+        """Around the step of a class of optimizers; ``decorated``, which is passed ``args``, where that is decorated."""
+        name, function, qualname = step_of(kind)
+        if function is None:
+            self.off(name, "is not written in Python")
+        else:
+            self.around_function(name, function, decorated if qualname else step, qualname)
+
+    def around_steps(self, step: Around, decorated: Around) -> None:
+        """The same of all classes of which an optimizer has been made."""
+
+        def install(module: ModuleType) -> None:
+            for kind in steppers(module.Optimizer):
+                self.around_step(kind, step, decorated)
+
+        self.upon("torch.optim.optimizer", install)
