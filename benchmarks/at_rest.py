@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from voirkit.trace import layout
-from voirkit.trace.reader import _RECORD
+from voirkit.trace.reader import RECORD_TYPE
 
 # category, name, key of the value; median and spread (of the logarithm) of its own time in microseconds; depth below the step
 EVENTS = [
@@ -60,7 +60,7 @@ def write_process(
     stem = folder / f"{os.uname().nodename}-r0-{pid}"
     lengths = np.column_stack([random.lognormal(np.log(1000 * us), spread, steps) for _, _, _, us, spread, _ in events]).astype(np.int64)
     begins = np.cumsum(lengths.ravel()).reshape(lengths.shape) - lengths
-    records = np.zeros(lengths.size + 1, _RECORD)
+    records = np.zeros(lengths.size + 1, RECORD_TYPE)
     records["name"][0], records["value"][0] = layout.THREAD, pid
     for i, (_, _, key, _, _, depth) in enumerate(events):
         row = records[1:][i :: len(events)]

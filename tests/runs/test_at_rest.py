@@ -112,8 +112,8 @@ def test_what_is_recorded_later_goes_into_further_files(tmp_path: Path) -> None:
 
 
 def test_a_large_recording_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voirkit.trace.pieces.MOST", 100)
-    monkeypatch.setattr("voirkit.trace.pieces.Pieces.__init__.__defaults__", (100,))
+    monkeypatch.setattr("voirkit.trace.reader.MOST", 100)
+    monkeypatch.setattr("voirkit.trace.reader.Pieces.__init__.__defaults__", (100,))
     run = record(tmp_path / "run", NUMBERED.format(n=450))
     compaction.compact(str(run))
     assert len([name for name in files(run) if name.endswith(".parquet")]) == 5

@@ -17,7 +17,7 @@ from voirkit.analysis.phases import ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import layout
-from voirkit.trace.pieces import of_stem
+from voirkit.trace.reader import of_stem
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

@@ -25,8 +25,7 @@ from voirkit.runs.parquet import connect
 from voirkit.runs.processes import description
 from voirkit.runs.trace_files import is_little, journal_path, layout, read_journal
 from voirkit.trace.layout import folder_of
-from voirkit.trace.pieces import Pieces, has_grown, of_stem
-from voirkit.trace.reader import Files
+from voirkit.trace.reader import Files, Pieces, has_grown, of_stem
 
 
 class Compacted(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 
 from voirkit.errors import VoirkitError
 from voirkit.runs.trace_files import FIGURE, clean, strict
-from voirkit.trace.pieces import Piece, Pieces, Source
+from voirkit.trace.reader import Piece, Pieces, Source
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
 COLUMNS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from voirkit.trace.layout import folder_of
-from voirkit.trace.pieces import Pieces, Source, records_in
+from voirkit.trace.reader import Pieces, Source, records_in
 
 _SAME_CLOCK_NS = 2_000_000_000
 

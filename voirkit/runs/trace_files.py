@@ -18,8 +18,7 @@ import numpy as np
 
 from voirkit.runs.processes import Process, damage, described_processes, description, without_names
 from voirkit.trace.layout import folder_of
-from voirkit.trace.pieces import Piece, Pieces
-from voirkit.trace.reader import Array, Files, Name, files
+from voirkit.trace.reader import Array, Files, Name, Pieces, files
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
 
@@ -124,9 +123,7 @@ class SegmentRecords:
 
     def __init__(self, run: str, now: Layout, offset_ns: int = 0) -> None:
         pieces = Pieces(now.segments, most=_LITTLE_BYTES)
-        piece = next(iter([*pieces]), None)
-        if piece is None:
-            piece = Piece({key: np.zeros(0, np.int64) for key in _COLUMNS}, [], {})
+        piece = pieces.in_one()
         self.columns, self._arguments = piece.columns, piece.arguments
         self.names = [Name(_clean(name.kind), _clean(name.category), _clean(name.name), name.value_key) for name in piece.names]
         self.owners = [(source.process.rank, _clean(source.process.host), source.process.pid) for source in pieces.sources]
@@ -156,9 +153,6 @@ class SegmentRecords:
         """The own number of some records, -1 where they have none or it is a double."""
         whole = np.array([name.value_key not in (None, FIGURE) and name.kind != "counter" for name in self.names], bool)
         return np.where(whole[self.columns["name"][records]], self.columns["value"][records], -1)
-
-
-_COLUMNS = ("start_ns", "duration_ns", "value", "name", "args", "process", "tid")
 
 
 def is_little(files: Iterable[Files]) -> bool:

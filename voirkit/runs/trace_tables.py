@@ -11,8 +11,7 @@ from voirkit.runs import parquet
 from voirkit.runs.parquet import COLUMNS
 from voirkit.runs.processes import Process, damage, described_processes, description, read_descriptions, without_names
 from voirkit.runs.trace_files import layout
-from voirkit.trace.pieces import Pieces, of_stem
-from voirkit.trace.reader import Files
+from voirkit.trace.reader import Files, Pieces, of_stem
 
 
 class Trace(NamedTuple):

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from io import FileIO
 from typing import NamedTuple
 
-import numpy as np
-
 from voirkit.trace import layout
-from voirkit.trace.reader import _RECORD, Array, Files, Process, _Tables, files
+from voirkit.trace.reader import Array, Files, Process, Tables, by_thread, count_written, files, read_records
 
 _IN_A_GRANULE = layout.GRANULE // layout.RECORD_BYTES
 CHUNK = 1 << 18  # records that are read at a time, 8 MiB
@@ -47,7 +46,7 @@ class Followed:
     """
 
     def __init__(self, own: Files, wanted: Callable[[bytes], bool] | None) -> None:
-        self.tables = _Tables(own.names, wanted)
+        self.tables = Tables(own.names, wanted)
         self.stem = own.stem
         self.process: Process = self.tables.process(own.stem)
         self._segments: dict[str, _Segment] = {}
@@ -129,87 +128,56 @@ class _Segment:
             with open(self._path, "rb", buffering=0) as file:
                 if not self._at and not file.read(layout.HEADER_BYTES).startswith(layout.MAGIC):
                     return []  # not begun
-                return self._more(file.fileno(), at_once)
+                return self._more(file, at_once)
         except FileNotFoundError:  # it has been put to rest
             self.gaps = []
             return []
 
-    def _more(self, fd: int, at_once: int) -> list[_Part]:
-        room = (os.fstat(fd).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
-        found = [self._past(fd, at_once)] if self.gaps else []
+    def _more(self, file: FileIO, at_once: int) -> list[_Part]:
+        room = (os.fstat(file.fileno()).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
+        found = [self._past(file, at_once)] if self.gaps else []
         if room - self._at > at_once + layout.LARGEST_WINDOW // layout.RECORD_BYTES:
-            end = _end(fd, self._at, room)
+            end = _end(file, self._at, room)
             if end - self._at > at_once:
-                self._jump(fd, end - at_once)
+                self._jump(file, end - at_once)
         count = _IN_A_GRANULE  # what is behind the last record is zeros, up to 4 MiB of them
         while self._at < room:
-            records = _read(fd, self._at, min(count, room - self._at))
-            written = _written(records)
+            records = read_records(file, self._at, min(count, room - self._at))
+            written = count_written(records)
             if written:
                 self._at += written
-                part, tids, self._tid = _by_thread(records[:written], self._tid)
+                part, tids, self._tid = by_thread(records[:written], self._tid)
                 found.append((part, tids, False))
             if not written or written < len(records):
                 break
             count = min(2 * count, CHUNK)
         return found
 
-    def _jump(self, fd: int, to: int) -> None:
+    def _jump(self, file: FileIO, to: int) -> None:
         """Go on near the end; what lies between is counted later."""
-        first = _read(fd, self._at, 1)
+        first = read_records(file, self._at, 1)
         if len(first) and first["name"][0] == layout.THREAD:
             self._tid = int(first["value"][0])
         self.gaps.append((self._at, to, self._tid))
         self._at = to
 
-    def _past(self, fd: int, at_once: int) -> _Part:
+    def _past(self, file: FileIO, at_once: int) -> _Part:
         """The next of what was jumped over."""
         begin, end, tid = self.gaps.pop()
-        records = _read(fd, begin, min(max(at_once, CHUNK), end - begin))
-        part, tids, tid = _by_thread(records, tid)
+        records = read_records(file, begin, min(max(at_once, CHUNK), end - begin))
+        part, tids, tid = by_thread(records, tid)
         begin += len(records)
         if len(records) and begin < end:
             self.gaps.append((begin, end, tid))
         return part, tids, True
 
 
-def _read(fd: int, first: int, count: int) -> Array:
-    """Records of a file, as many as there are."""
-    wanted, parts, at = count * layout.RECORD_BYTES, [], layout.HEADER_BYTES + first * layout.RECORD_BYTES
-    while wanted > 0 and (data := os.pread(fd, wanted, at)):
-        parts.append(data)
-        at, wanted = at + len(data), wanted - len(data)
-    raw = parts[0] if len(parts) == 1 else b"".join(parts)
-    return np.frombuffer(raw, _RECORD, len(raw) // layout.RECORD_BYTES)
-
-
-def _written(records: Array) -> int:
-    """How many records there are, up to the last that is written."""
-    if len(records) and records["name"][-1]:
-        return len(records)
-    found = np.flatnonzero(records["name"])
-    return int(found[-1]) + 1 if len(found) else 0
-
-
-def _end(fd: int, begin: int, room: int) -> int:
+def _end(file: FileIO, begin: int, room: int) -> int:
     """Behind the last record that is written."""
     while room > begin:
         first = max(room - _IN_A_GRANULE, begin)
-        written = _written(_read(fd, first, room - first))
+        written = count_written(read_records(file, first, room - first))
         if written:
             return first + written
         room = first
     return begin
-
-
-def _by_thread(records: Array, tid: int) -> tuple[Array, Array, int]:
-    """Records without those that name a thread, the thread of each, and that of the next."""
-    name = records["name"]
-    markers = np.flatnonzero(name == layout.THREAD)
-    if not len(markers):
-        whole = records if name.all() else records[name != 0]
-        return whole, np.full(len(whole), tid), tid
-    owners: Array = np.concatenate(([tid], records["value"][markers]))
-    tids = np.repeat(owners, np.diff(np.concatenate(([0], markers, [len(records)]))))
-    kept = (name != layout.THREAD) & (name != 0)
-    return records[kept], tids[kept], int(owners[-1])

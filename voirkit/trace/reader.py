@@ -1,14 +1,16 @@
 """Segments as columns: what has been recorded into a folder, while it is recorded, after it, and after the processes were killed.
 
-Files are read, never mapped: a segment that is cut to size at that moment would take the reader with it.
+They are read a piece at a time, for what must not hold a whole recording in memory. Files are read, never mapped: a segment that is cut to
+size at that moment would take the reader with it. What the lines and records are is said in ``layout``.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from io import FileIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +20,8 @@ from voirkit.trace import layout
 
 Array = npt.NDArray[Any]
 
-_RECORD = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("value", "<i8"), ("args", "<u4"), ("name", "<u4")])
-_TYPES = {
-    "start_ns": np.int64, "duration_ns": np.int64, "name": np.uint32, "args": np.uint32, "value": np.int64, "process": np.uint32,
-    "pid": np.int64, "tid": np.int64, "rank": np.int32,
-}  # fmt: skip
+RECORD_TYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("value", "<i8"), ("args", "<u4"), ("name", "<u4")])
+MOST = 1 << 22  # records of a piece: 128 MiB raw, twice that as columns
 
 
 class Name(NamedTuple):
@@ -68,33 +67,6 @@ class Files(NamedTuple):
     dropped: str | None
 
 
-class Columns(dict[str, Array]):
-    """Records as arrays of equal length: ``start_ns, duration_ns, name, args, value, process, pid, tid, rank``; in the order of the files.
-
-    Attributes:
-        names: What ``name`` counts.
-        arguments: What ``args`` counts; the first is empty.
-        processes: What ``process`` counts.
-        threads: Names of threads by (pid, tid).
-        thread_names: The same by (process, tid), which are told apart when hosts share process ids.
-        dropped: Records that were not written, by ``category.name``.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[Name] = []
-        self.arguments: list[dict[str, Any]] = [{}]
-        self.processes: list[Process] = []
-        self.threads: dict[tuple[int, int], str] = {}
-        self.thread_names: dict[tuple[int, int], str] = {}
-        self.dropped: dict[str, int] = {}
-
-    @property
-    def rows(self) -> int:
-        """How many records there are."""
-        return len(self["start_ns"])
-
-
 def files(folder: str) -> list[Files]:
     """The files of each process in a run directory; none if nothing was recorded."""
     where = layout.folder_of(folder)
@@ -113,156 +85,248 @@ def files(folder: str) -> list[Files]:
     return result
 
 
+class Source(NamedTuple):
+    """What the files of one process say beside its records.
+
+    Attributes:
+        threads: Names of threads by native id.
+        dropped: Records that were not written, by ``category.name``.
+        is_whole: Whether its names have a header; if not, of the process only what its files are called is known, and no clock.
+        unknown: How many records were left out, as what they stand for is not known.
+    """
+
+    process: Process
+    threads: dict[int, str]
+    dropped: dict[str, int]
+    is_whole: bool
+    unknown: int = 0
+
+
+class Piece(NamedTuple):
+    """Some records.
+
+    Attributes:
+        columns: Arrays of equal length: ``start_ns, duration_ns, value, name, args, process, tid``.
+        names: What ``name`` counts.
+        arguments: JSON of the arguments behind the numbers in ``args``; a number that is not there stands for none.
+    """
+
+    columns: dict[str, Array]
+    names: list[Name]
+    arguments: dict[int, bytes]
+
+
+class Pieces:
+    """The records of some processes; to be iterated over once.
+
+    Args:
+        files: Those of the processes.
+        most: How many records a piece may have.
+
+    Attributes:
+        sources: What is known of each process by now; ``process`` in the pieces counts them.
+        read: Where in each segment the last record ends that was read, in records, by path.
+        damaged: What is wrong with segments, by path: something else stands where they should begin, or they cannot be read.
+    """
+
+    def __init__(self, files: Sequence[Files], most: int = MOST) -> None:
+        self._files, self._most = files, most
+        self.sources: list[Source] = []
+        self.read: dict[str, int] = {}
+        self.damaged: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[Piece]:
+        codes: dict[Name, int] = {}
+        arguments: dict[int, bytes] = {}
+        waiting: list[dict[str, Array]] = []
+        count = base = 0
+        for number, own in enumerate(self._files):
+            # How far the records go is seen first: the lines that they need are there by then.
+            extents = [self._extent(path) for path in own.segments]
+            tables = Tables(own.names)
+            self.sources.append(_source(own, tables))
+            name_of = _codes(tables.names, codes)
+            last = max(tables.arguments, default=0)
+            for path, extent in zip(own.segments, extents, strict=True):
+                self.read[path], at, tid = 0, 0, -1
+                while at < extent:
+                    raw = _records(path, at, min(self._most - count, extent - at))
+                    if not len(raw):
+                        break  # it has been cut to size
+                    if end := count_written(raw):
+                        self.read[path] = at + end
+                    at += len(raw)
+                    part, tid = self._decoded(raw, tid, name_of)
+                    part["process"] = np.full(len(part["tid"]), number, np.uint32)
+                    for local in _numbers(part["args"], last):
+                        if local in tables.arguments:
+                            arguments[base + local] = tables.arguments[local]
+                    part["args"] += base
+                    waiting.append(part)
+                    count += len(part["tid"])
+                    if count >= self._most:
+                        yield Piece(_joined(waiting), list(codes), arguments)
+                        waiting, arguments, count = [], {}, 0
+            base += last + 1
+        if count:
+            yield Piece(_joined(waiting), list(codes), arguments)
+
+    def in_one(self) -> Piece:
+        """All records, where it is known that they fit into memory."""
+        found = [*self]
+        return found[0] if found else Piece({key: np.zeros(0, np.int64) for key in _COLUMNS}, [], {})
+
+    def _extent(self, path: str) -> int:
+        """How many records a segment has room for; what is wrong with it is noted."""
+        try:
+            extent = _extent(path)
+        except ValueError:
+            self.damaged[path] = "is damaged; what is in it is lost"
+            return 0
+        return extent
+
+    def _decoded(self, raw: Array, tid: int, name_of: Array) -> tuple[dict[str, Array], int]:
+        """The columns of records of one segment, which begin with those of a thread, and the thread of those behind them."""
+        raw, tids, tid = by_thread(raw, tid)
+        code = name_of[np.minimum(raw["name"], len(name_of) - 1)]
+        kept = (tids >= 0) & (code >= 0)
+        if not kept.all():
+            self.sources[-1] = self.sources[-1]._replace(unknown=self.sources[-1].unknown + int(np.count_nonzero(~kept)))
+            raw, tids, code = raw[kept], tids[kept], code[kept]
+        columns = {key: raw[key] for key in ("start_ns", "duration_ns", "value")}
+        return columns | {"name": code.astype(np.uint32), "args": raw["args"].astype(np.int64), "tid": tids}, tid
+
+
+_COLUMNS = ("start_ns", "duration_ns", "value", "name", "args", "process", "tid")
+
+
+def has_grown(path: str, read: int) -> bool:
+    """Whether a segment has records behind those that have been read."""
+    return bool(_records(path, read, layout.GRANULE // layout.RECORD_BYTES)["name"].any())
+
+
+def records_in(path: str) -> int:
+    """How many records a segment has; 0 if it is none."""
+    try:
+        return len(by_thread(_records(path, 0, _extent(path)), 0)[0])
+    except ValueError:
+        return 0
+
+
+def _extent(path: str) -> int:
+    """How many records a segment has room for.
+
+    Raises:
+        ValueError: It is no segment.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            header = file.read(layout.HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except OSError:
+        return 0  # it has been put to rest meanwhile, or cannot be read
+    if len(header) < layout.HEADER_BYTES or not any(header):
+        return 0  # whoever made it was killed before it was begun
+    if not header.startswith(layout.MAGIC):
+        raise ValueError(path)
+    return (size - layout.HEADER_BYTES) // layout.RECORD_BYTES
+
+
+def _records(path: str, first: int, count: int) -> Array:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return read_records(file, first, count)
+    except FileNotFoundError:
+        return np.empty(0, RECORD_TYPE)
+
+
+def read_records(file: FileIO, first: int, count: int) -> Array:
+    """Records of a segment, as many as there are; ``np.fromfile`` would take a read that was cut short for the end."""
+    file.seek(layout.HEADER_BYTES + first * layout.RECORD_BYTES)
+    raw = np.empty(count * layout.RECORD_BYTES, np.uint8)
+    view, had = memoryview(raw.data), 0
+    while had < len(raw) and (more := file.readinto(view[had:])):
+        had += more
+    return raw[: had - had % layout.RECORD_BYTES].view(RECORD_TYPE)
+
+
+def count_written(records: Array) -> int:
+    """How many records there are, up to the last that is written."""
+    if len(records) and records["name"][-1]:
+        return len(records)
+    found = np.flatnonzero(records["name"])
+    return int(found[-1]) + 1 if len(found) else 0
+
+
+def by_thread(records: Array, tid: int) -> tuple[Array, Array, int]:
+    """Records without those that name a thread, the thread of each, and that of the next."""
+    if len(records) and records["name"][0] == layout.THREAD:
+        records, tid = records[1:], int(records["value"][0])
+    name = records["name"]
+    markers = np.flatnonzero(name == layout.THREAD)
+    if not len(markers) and name.all():
+        return records, np.full(len(records), tid), tid
+    owners: Array = np.concatenate(([tid], records["value"][markers]))
+    tids = np.repeat(owners, np.diff(np.concatenate(([0], markers, [len(records)]))))
+    kept = (name != layout.THREAD) & (name != 0)
+    return records[kept], tids[kept], int(owners[-1])
+
+
+class Columns(dict[str, Array]):
+    """Records as arrays of equal length: ``start_ns, duration_ns, name, args, value, process, pid, tid, rank``; in the order of the files.
+
+    Attributes:
+        names: What ``name`` counts.
+        arguments: What ``args`` counts; the first is empty.
+        processes: What ``process`` counts.
+        threads: Names of threads by (pid, tid).
+        dropped: Records that were not written, by ``category.name``.
+    """
+
+    def __init__(self, piece: Piece, sources: Sequence[Source]) -> None:
+        args = piece.columns["args"]
+        codes = np.zeros(args.max(initial=0) + 1, np.uint32)
+        texts = {b"{}": 0}
+        for number, text in piece.arguments.items():
+            codes[number] = texts.setdefault(text, len(texts))
+        process = piece.columns["process"]
+        super().__init__(
+            piece.columns,
+            args=codes[args],
+            pid=np.array([one.process.pid for one in sources], np.int64)[process],
+            rank=np.array([one.process.rank for one in sources], np.int32)[process],
+        )
+        self.names = piece.names
+        self.arguments = [_arguments(text) for text in texts]
+        self.processes = [one.process for one in sources]
+        self.threads = {(one.process.pid, tid): name for one in sources for tid, name in one.threads.items()}
+        self.dropped: dict[str, int] = {}
+        for one in sources:
+            for label, count in one.dropped.items():
+                self.dropped[label] = self.dropped.get(label, 0) + count
+
+    @property
+    def rows(self) -> int:
+        """How many records there are."""
+        return len(self["start_ns"])
+
+
 def read(folder: str, names: Collection[str] | None = None) -> Columns:
-    """All records of a run.
+    """All records of a run, which are to fit into memory; codes are the same over all processes.
 
     Args:
         folder: The run directory.
         names: Only records of these names.
-
-    Returns:
-        The columns. Codes are the same over all processes.
     """
-    columns = Columns()
-    codes: dict[Name, int] = {}
-    argument_codes: dict[bytes, int] = {b"{}": 0}
-    parts = []
-    for number, own in enumerate(files(folder)):
-        # Records first: the lines that they need are there by then.
-        records = [record for path in own.segments if (record := _records(path)) is not None]
-        tables = _Tables(own.names)
-        columns.processes.append(tables.process(own.stem))
-        for tid, thread in tables.threads.items():
-            columns.threads[columns.processes[-1].pid, tid] = columns.thread_names[number, tid] = thread
-        name_of = np.zeros(max(tables.names, default=0) + 1, np.uint32)
-        for local, name in tables.names.items():
-            code = codes.setdefault(name, len(codes))
-            name_of[local] = code
-        known = sorted(tables.arguments)
-        argument_of = np.zeros(len(known) + 1, np.uint32)
-        for place, local in enumerate(known):
-            text = tables.arguments[local]
-            code = argument_codes.setdefault(text, len(argument_codes))
-            if code == len(columns.arguments):
-                columns.arguments.append(_arguments(text))
-            argument_of[place + 1] = code
-        if own.dropped is not None:
-            for local, count in _dropped(own.dropped):
-                found = tables.names.get(local)
-                label = f"{found.category}.{found.name}" if found is not None else "(names beyond what is kept)"
-                columns.dropped[label] = columns.dropped.get(label, 0) + count
-        keep = None
-        if names is not None:
-            keep = np.zeros(len(name_of), bool)
-            for local, name in tables.names.items():
-                keep[local] = name.name in names
-        parts += [_Part(number, record, name_of, np.array(known, np.uint32), argument_of, keep) for record in records]
-    columns.names = list(codes)
-    _fill(columns, parts)
-    return columns
+    pieces = Pieces(files(folder), most=sys.maxsize)
+    piece = pieces.in_one()
+    if names is not None:
+        chosen = np.isin(piece.columns["name"], [code for code, name in enumerate(piece.names) if name.name in names])
+        piece = piece._replace(columns={key: values[chosen] for key, values in piece.columns.items()})
+    return Columns(piece, pieces.sources)
 
 
-class _Part(NamedTuple):
-    """Records of one segment, and what its process's numbers are."""
-
-    process: int
-    records: Array
-    name_of: Array
-    known: Array  # numbers of arguments, sorted
-    argument_of: Array  # the code of each, after that of none
-    keep: Array | None
-
-
-def _records(path: str) -> Array | None:
-    """A segment's records as far as they are written, with those that say whose the next are; None if it is none."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            header = file.read(layout.HEADER_BYTES)
-            if len(header) < layout.HEADER_BYTES or not header.startswith(layout.MAGIC):
-                return None  # killed before it was begun
-            raw = _rest(file)
-    except FileNotFoundError:
-        return None  # it has been put to rest meanwhile
-    records = raw[: len(raw) - len(raw) % layout.RECORD_BYTES].view(_RECORD)
-    return records[: _written(records)]
-
-
-def _rest(file: io.FileIO) -> Array:
-    """What follows in a file, as far as it goes now; ``np.fromfile`` takes a read that was cut short for the end."""
-    raw = np.empty(max(os.fstat(file.fileno()).st_size - layout.HEADER_BYTES, 0), np.uint8)
-    view, had = memoryview(raw.data), 0
-    while had < len(raw) and (more := file.readinto(view[had:])):
-        had += more
-    return raw[:had]
-
-
-def _written(records: Array) -> int:
-    """How many records there are, up to the last that is written."""
-    end = len(records)
-    while end:
-        begin = max(end - (layout.GRANULE // layout.RECORD_BYTES), 0)
-        found = np.flatnonzero(records["name"][begin:end])
-        if len(found):
-            return begin + int(found[-1]) + 1
-        end = begin
-    return 0
-
-
-def _fill(columns: Columns, parts: list[_Part]) -> None:
-    """Put the parts one after the other."""
-    chosen = [_chosen(part) for part in parts]
-    total = sum(sum(end - begin for begin, end, _ in runs) if mask is None else int(mask.sum()) for mask, runs in chosen)
-    for key, kind in _TYPES.items():
-        columns[key] = np.empty(total, kind)
-    at = 0
-    for part, (mask, runs) in zip(parts, chosen, strict=True):
-        process = columns.processes[part.process]
-        for begin, end, tid in runs:
-            records = part.records[begin:end]
-            if mask is not None:
-                records = records[mask[begin:end]]
-            to = slice(at, at + len(records))
-            at = to.stop
-            for key in ("start_ns", "duration_ns", "value"):
-                columns[key][to] = records[key]
-            np.take(part.name_of, records["name"], out=columns["name"][to], mode="clip")
-            columns["args"][to] = _argument_codes(part, records["args"])
-            columns["process"][to] = part.process
-            columns["pid"][to] = process.pid
-            columns["rank"][to] = process.rank
-            columns["tid"][to] = tid
-
-
-def _chosen(part: _Part) -> tuple[Array | None, list[tuple[int, int, int]]]:
-    """Which records are wanted (None: all of the runs), and the runs of one thread's records: begin, end, native id."""
-    name = part.records["name"]
-    markers = np.flatnonzero(name == layout.THREAD)
-    tids = part.records["value"][markers].tolist()
-    places = markers.tolist()
-    runs = [(place + 1, end, tid) for place, end, tid in zip(places, [*places, len(name)][1:], tids, strict=True)]
-    if part.keep is None and not (name == 0).any():
-        return None, runs
-    mask = (name != 0) & (name != layout.THREAD)
-    if len(places):
-        mask[: places[0]] = False
-    if part.keep is not None:
-        mask &= part.keep[np.minimum(name, len(part.keep) - 1)]
-    return mask, runs
-
-
-def _argument_codes(part: _Part, args: Array) -> Array:
-    if not len(part.known) or not args.any():
-        return np.zeros(len(args), np.uint32)
-    last = int(part.known[-1])
-    if last <= 4 * len(part.known) + 1024:  # nearly all numbers are there
-        table = np.zeros(last + 2, np.uint32)
-        table[part.known] = part.argument_of[1:]
-        return table[np.minimum(args, last + 1)]
-    place = np.minimum(np.searchsorted(part.known, args), len(part.known) - 1)
-    return np.where(part.known[place] == args, part.argument_of[place + 1], 0).astype(np.uint32)
-
-
-class _Tables:
+class Tables:
     """The lines of a ``.names``.
 
     Args:
@@ -353,6 +417,51 @@ def _dropped(path: str) -> list[tuple[int, int]]:
     except FileNotFoundError:
         return []
     return [(int(number), int(counts[number])) for number in np.flatnonzero(counts)]
+
+
+def _source(own: Files, tables: Tables) -> Source:
+    process = tables.process(own.stem)
+    is_whole = all(
+        isinstance(value, kind)
+        for value, kind in zip(process[:8], (int, int, int, str, str, int, int, list), strict=True)  # types of its fields
+    )
+    if not (tables.header and is_whole):
+        host, rank, pid = of_stem(own.stem)
+        process = Process(pid, 0, rank, host, "", 0, 0, [], own.stem)
+    dropped: dict[str, int] = {}
+    for local, count in _dropped(own.dropped) if own.dropped is not None else ():
+        found = tables.names.get(local)
+        label = f"{found.category}.{found.name}" if found is not None else "(names beyond what is kept)"
+        dropped[label] = dropped.get(label, 0) + count
+    return Source(process, tables.threads, dropped, is_whole)
+
+
+def of_stem(stem: str) -> tuple[str, int, int]:
+    """(host, rank, pid) from the name of files; 0 where it has other parts."""
+    host, _, pid = stem.rpartition("-")
+    host, _, rank = host.rpartition("-r")
+    pid = pid.partition(".")[0]
+    return host or stem, int(rank) if rank.isdigit() else 0, int(pid) if pid.isdigit() else 0
+
+
+def _codes(names: dict[int, Name], codes: dict[Name, int]) -> Array:
+    """The code of each number of a process's names; -1 where there is none."""
+    found = np.full(max(names, default=0) + 2, -1, np.int64)  # the last is that of all numbers beyond
+    for local, name in names.items():
+        found[local] = codes.setdefault(name, len(codes))
+    return found
+
+
+def _numbers(args: Array, last: int) -> list[int]:
+    """The numbers from 1 to the last that occur."""
+    seen = np.zeros(last + 2, bool)
+    seen[np.minimum(args, last + 1)] = True
+    found: list[int] = np.flatnonzero(seen[1 : last + 1]).tolist()
+    return [number + 1 for number in found]
+
+
+def _joined(parts: list[dict[str, Array]]) -> dict[str, Array]:
+    return parts[0] if len(parts) == 1 else {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def _number(path: str) -> int:
