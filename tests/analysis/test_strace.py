@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analyse_events import Call, CallEntry, Signal, ThreadExit
+from voirkit_instruments.syscalls.analyse_calls import Call, CallEntry, Signal, ThreadExit
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = math.nan

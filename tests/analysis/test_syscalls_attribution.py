@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from voirkit_instruments.syscalls.analyse import difference, figures, merge_documents
 from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
-from voirkit_instruments.syscalls.analyse_figures import difference, figures, merge_documents
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 ENOENT = "-1 ENOENT (No such file or directory)"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voirkit_instruments.syscalls.analyse import figures
 from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
-from voirkit_instruments.syscalls.analyse_figures import figures
-from voirkit_instruments.syscalls.analyse_over_time import MOST_BINS, MOST_NAMES, OverTime, merge_over_time
+from voirkit_instruments.syscalls.analyse_calls import MOST_BINS, MOST_NAMES, OverTime, merge_over_time
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = float("nan")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voirkit_instruments.syscalls.analyse import figures
 from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
-from voirkit_instruments.syscalls.analyse_events import Call
-from voirkit_instruments.syscalls.analyse_figures import figures
+from voirkit_instruments.syscalls.analyse_calls import Call
 from voirkit_instruments.syscalls.analyse_kernel import KernelLog, RingError, call_names
-from voirkit_instruments.syscalls.record_markers import PHASES, message_of_mode, message_of_text, path_and_mode
+from voirkit_instruments.syscalls.record_phases import PHASES, message_of_mode, message_of_text, path_and_mode
 
 ENTER, EXIT, NEWTASK, RENAME, ENDED, SWITCH = 443, 442, 205, 204, 301, 372
 LAYOUT = {

@@ -154,10 +154,7 @@ def test_a_refused_attach_leaves_the_counters(place: Place) -> None:
     place.write(
         main=PLANTED,
         refuse=textwrap.dedent("""
-        import os
-        from voirkit_instruments.syscalls import record_strace as syscalls_strace
-        syscalls_strace._let_trace = lambda pid: None
-        import ctypes, runpy, sys
+        import ctypes, os, runpy, sys
         sys.argv[:] = ["voirkit", *sys.argv[1:]]
         libc = ctypes.CDLL(None, use_errno=True)
         # A filter of system calls as containers have it: ptrace is refused to this process and to all that it starts.

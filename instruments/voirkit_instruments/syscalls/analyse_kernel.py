@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
-from voirkit_instruments.syscalls.analyse_events import ACCESSES, FORKS, NAN, TRANSFERS, Call, CallEntry, Event, ThreadExit, ThreadName
-from voirkit_instruments.syscalls.record_markers import message_of_mode
+from voirkit_instruments.syscalls.analyse_calls import ACCESSES, FORKS, NAN, TRANSFERS, Call, CallEntry, Event, ThreadExit, ThreadName
+from voirkit_instruments.syscalls.record_phases import message_of_mode
 
 _HEAD = 16
 _PADDING, _EXTEND, _STAMP = 29, 30, 31

@@ -17,13 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import TextIO
 
 from voirkit.errors import VoirkitError
-from voirkit_instruments.syscalls.analyse_attribution import Attribution, TraceContext
-from voirkit_instruments.syscalls.analyse_events import NAN, Call, CallEntry, Event, Signal, ThreadExit
-from voirkit_instruments.syscalls.analyse_figures import figures
+from voirkit_instruments.syscalls.analyse_calls import NAN, Call, CallEntry, Event, Signal, ThreadExit
 
 # How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no thread while there is one only.
 _THREADS = (r"(\d+)(?:<[^\n]*?>)? +", r"(?:\[pid +(\d+)(?:<[^\n]*?>)?\] +)?")  # with the program's name behind it: -Y
@@ -40,51 +37,14 @@ _MOST_EXAMPLES = 3  # lines that are not understood
 _LONGEST_LINE = 1 << 20  # characters: strace -s and -v make lines of some kilobytes, a thousand pieces of a writev too
 _LONGEST_EXAMPLE = 200  # characters
 _CUT = "…"  # what no line ends in that a tracer wrote: strace escapes all that is not ASCII
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
-_OF_LTRACE = "= <void>"  # what no call of the kernel's returns
-_OF_PERF = re.compile(r"[ \d.?]+\([ \d.ms]*\): ")
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+OF_LTRACE = "= <void>"  # what no call of the kernel's returns
+OF_PERF = re.compile(r"[ \d.?]+\([ \d.ms]*\): ")
 HOW_TO_TRACE = "A log is made by: strace -f -ttt -T -o LOG python main.py"
 
 
 class SyscallLogError(VoirkitError):
     """A log of system calls that cannot be read."""
-
-
-def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any]:
-    """The figures of a log.
-
-    Raises:
-        SyscallLogError: It is not there, or no log of strace.
-    """
-    log = StraceLog()
-    try:
-        with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
-            if b"\0" in raw.peek():  # it may have no lines at all, and more than memory holds
-                packed = ", and has to be unpacked first" if path.endswith(_PACKED) else ""
-                raise SyscallLogError(f"it is no text{packed}.", where=path, next=HOW_TO_TRACE)
-            attribution = Attribution(context).add(log.events(bounded_lines(lines)))
-    except OSError as exc:
-        raise SyscallLogError(f"it cannot be read: {exc.strerror}.", where=path) from None
-    if any(text.endswith(_OF_LTRACE) for _, text in log.examples):
-        raise SyscallLogError("it is a log of ltrace, whose calls are those of libraries.", where=path, next=HOW_TO_TRACE)
-    if not attribution.calls and not attribution.own[0] and not attribution.markers:
-        raise SyscallLogError(_why_empty(log), where=path, next=HOW_TO_TRACE)
-    document = figures(attribution, log.timed)
-    document["log"] = {
-        "lines": log.lines, "unread": log.unread, "torn": log.torn, "dated": log.dated, "signals": log.signals,
-        "examples": [{"line": number, "text": text} for number, text in log.examples],
-    }  # fmt: skip
-    return document
-
-
-def _why_empty(log: StraceLog) -> str:
-    if not log.lines:
-        return "it is empty."
-    if any(_OF_PERF.match(text) for _, text in log.examples):
-        return "it is a log of perf trace, which writes calls otherwise than strace."
-    if any("% time" in text or "usecs/call" in text for _, text in log.examples):
-        return "it is the table that strace -c prints, which has no calls in it."
-    return f"no line of it is a system call as strace prints them; line {log.examples[0][0] if log.examples else 1} is not."
 
 
 def bounded_lines(text: TextIO) -> Iterator[str]:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _document(path: str) -> dict[str, Any]:
-    from voirkit_instruments.syscalls.analyse_strace import read_strace
+    from voirkit_instruments.syscalls.analyse import read_strace
 
     if not os.path.isdir(path):
         return read_strace(path)
@@ -62,7 +62,7 @@ def _document(path: str) -> dict[str, Any]:
 
 
 def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
-    from voirkit_instruments.syscalls.analyse_figures import difference
+    from voirkit_instruments.syscalls.analyse import difference
     from voirkit_instruments.syscalls.show import over_time_map, two_logs, whole_log
 
     rows = difference(*documents) if len(documents) == 2 else []

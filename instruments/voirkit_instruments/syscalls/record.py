@@ -19,9 +19,8 @@ from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import Attached, CannotAttach, TracedAlready, has_proc, refusal
 from voirkit_instruments.steps.events import StepEvents
-from voirkit_instruments.syscalls import FOLDER, record_counters, record_kernel, record_phase_edges, record_strace
-from voirkit_instruments.syscalls.record_fetch import FetchWatch
-from voirkit_instruments.syscalls.record_markers import OTHER, OWN
+from voirkit_instruments.syscalls import FOLDER, record_counters, record_phases, record_tracers
+from voirkit_instruments.syscalls.record_phases import OTHER, OWN, FetchWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Tracer:
 
     def restore(self) -> None:
         """Report nothing more, and put all patches back."""
-        record_phase_edges.report_to_nobody()
+        record_phases.report_to_nobody()
         if self._fetches is not None:
             self._fetches.remove()
             self._fetches = None
@@ -113,8 +112,8 @@ class Tracer:
     def _ways(self) -> list[tuple[str, Callable[[], Attached]]]:
         """The tracers to be tried, best first. What names files is strace alone; what knows times is the kernel."""
         pid, stem, mode = self._pid, self._stem, self._mode
-        kernel = ("kernel", lambda: record_kernel.attach(pid, stem, self._most_bytes))
-        strace = ("strace", lambda: record_strace.attach(pid, stem, mode, self._most_bytes))
+        kernel = ("kernel", lambda: record_tracers.attach_kernel(pid, stem, self._most_bytes))
+        strace = ("strace", lambda: record_tracers.attach_strace(pid, stem, mode, self._most_bytes))
         if self._tool is not None:
             return [way for way in (kernel, strace) if way[0] == self._tool]
         if mode == "counters":
@@ -144,17 +143,17 @@ class Tracer:
         self._begin_phases()
 
     def _begin_phases(self) -> None:
-        self._unwatch = record_phase_edges.watch_recorder()
-        record_phase_edges.report_to_tracer()
+        self._unwatch = record_phases.watch_recorder()
+        record_phases.report_to_tracer()
 
     def enter_program(self) -> None:
         """The program's own work begins here and now."""
-        record_phase_edges.enter(OTHER)
+        record_phases.enter(OTHER)
 
     def leave_program(self) -> None:
         """It has ended, here or in a child that has come to its end: what follows is voirkit's."""
-        record_phase_edges.leave(OTHER)
-        record_phase_edges.enter(OWN)
+        record_phases.leave(OTHER)
+        record_phases.enter(OWN)
 
     def _count(self) -> None:
         self._counters = record_counters.Counters(self._stem)
@@ -178,10 +177,10 @@ class Tracer:
             self._record.update(ended=True, own=_own_threads())
             self._record["clocks"].append(_clocks())
             if process.has_ended(0):
-                why = record_strace.why_ended(process, self._tracing.log, self._most_bytes)
+                why = record_tracers.why_ended(process, self._tracing.log, self._most_bytes)
                 self._record["cut"] = why
                 if self._tracing.tool == "kernel":
-                    record_kernel.remove_instance(self._pid)
+                    record_tracers.remove_instance(self._pid)
                 self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
             took_s = process.cpu_s()
             self._record["took_s"] = took_s if has_proc() else None
@@ -276,7 +275,7 @@ def will_strace(ov: Overseer) -> bool:
 def _kernel_traces() -> bool:
     """Whether the kernel can trace here; strace comes next."""
     try:
-        record_kernel.tracefs()
+        record_tracers.tracefs()
     except CannotAttach:
         return False
     return True
@@ -302,7 +301,7 @@ def syscalls(
         ov.shared(_Strace).is_chosen = True
         if is_with_loader:
             ov.warn("--syscalls by strace stretches the times of --loader: each system call stops for it. Record one of them at a time.")
-    ov.shared(StepEvents).wrap_phases(record_phase_edges.around)
+    ov.shared(StepEvents).wrap_phases(record_phases.around)
     yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches itself
     tracer = Tracer(mode, tool, ov.warn)
     when_imported("torch", tracer.watch)

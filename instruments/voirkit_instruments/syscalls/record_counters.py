@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 
 from voirkit.fork import at_fork
-from voirkit_instruments.syscalls import record_phase_edges
-from voirkit_instruments.syscalls.record_markers import OTHER, OWN, PHASES
+from voirkit_instruments.syscalls import record_phases
+from voirkit_instruments.syscalls.record_phases import OTHER, OWN, PHASES
 
 # Of /proc/self/io: calls that read and write (of any kind), their bytes, and bytes that storage had to move. Of getrusage, in microseconds
 # and times. The last two are counted here.
@@ -98,7 +98,7 @@ class Counters:
     def start(self) -> None:
         """Count from now on."""
         self._open()
-        record_phase_edges.listen(self._entry, self._exit)
+        record_phases.listen(self._entry, self._exit)
 
     def stop(self) -> dict[str, float]:
         """Count no more; how many edges there were, and what one took, in seconds."""
@@ -197,7 +197,7 @@ class Counters:
                 self._stack.append(offset)
                 counts[offset + _ENTERED] += 1
 
-        return record_phase_edges.do_nothing if phase == OWN else enter  # what voirkit does for itself is not told apart here
+        return record_phases.do_nothing if phase == OWN else enter  # what voirkit does for itself is not told apart here
 
     def _exit(self, phase: str) -> Callable[[], object]:
         offset = _phase_offset(phase)
@@ -206,4 +206,4 @@ class Counters:
             if self._count() is not None and offset in self._stack:
                 del self._stack[len(self._stack) - 1 - self._stack[::-1].index(offset) :]
 
-        return record_phase_edges.do_nothing if phase == OWN else leave
+        return record_phases.do_nothing if phase == OWN else leave

@@ -29,7 +29,7 @@ from voirkit.report.sections import (
     Timeline,
     written,
 )
-from voirkit_instruments.syscalls.analyse_figures import Difference, total, working_and_waiting_s
+from voirkit_instruments.syscalls.analyse import Difference, total, working_and_waiting_s
 
 _ROWS = 16  # of the table of a terminal
 _BARS = 18  # kinds of thread and phases in a picture
@@ -415,7 +415,7 @@ def two_logs(rows: Sequence[Difference], documents: Mapping[str, Document], most
     """What two logs differ in: ``+`` is more in the second, ``-`` less.
 
     Args:
-        rows: Of ``analyse_figures.difference``.
+        rows: Of ``analyse.difference``.
         documents: The two, by path.
         most: Rows that are shown.
     """

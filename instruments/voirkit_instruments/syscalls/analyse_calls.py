@@ -1,14 +1,205 @@
-"""When calls were made and how long they took, in bins of time, and the phases of the training process beside them; in constant memory.
+"""Calls as every reader of a tracer's log yields them, which of them do what, and their sums by file and over time, in bounded memory.
 
-A bin is a power of two of seconds long, and there are at most 240: when a log outgrows them, each two become one. They begin at whole
-multiples of their length after an origin that the ranks of a run share, so that the bins of two ranks fall together.
+All times are seconds on the tracer's clock, ``nan`` where the log has none.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from math import floor
-from typing import Any
+from typing import Any, NamedTuple
+
+NAN = float("nan")
+
+
+class Call(NamedTuple):
+    """A system call that has returned, or never will.
+
+    Attributes:
+        tid: The thread.
+        began: When it was entered.
+        name: Of the call.
+        args: Its arguments as strace prints them, without the brackets; of the kernel's own events only those that are needed.
+        result: What it returned; None if it did not (``?``).
+        error: Name of the error, or "".
+        seconds: How long it took, ``nan`` if the log does not have it.
+        is_joined: Whether other threads' calls stand between its beginning and its end.
+        waited: Seconds of it for which the thread slept until something came; 0 where that is not seen.
+    """
+
+    tid: int
+    began: float
+    name: str
+    args: str
+    result: int | None
+    error: str
+    seconds: float
+    is_joined: bool
+    waited: float = 0.0
+
+
+class CallEntry(NamedTuple):
+    """A call that has been entered and has not returned yet; its ``Call`` follows, if it does."""
+
+    tid: int
+    began: float
+    name: str
+    args: str
+
+
+class ThreadExit(NamedTuple):
+    """A thread has ended. ``how`` is ``exited with 0``, ``killed by SIGKILL``, ``superseded by execve in pid 7``."""
+
+    tid: int
+    time: float
+    how: str
+
+
+class Signal(NamedTuple):
+    """A signal has come, or a thread was stopped by one."""
+
+    tid: int
+    time: float
+    text: str
+
+
+class ThreadName(NamedTuple):
+    """A thread has a name, or has been created; only the kernel's own events have this apart from calls.
+
+    Attributes:
+        tid: The thread.
+        name: Its name, or "".
+        parent: The thread that has created it, or None.
+        is_thread: Whether it is a thread of its parent's process.
+    """
+
+    tid: int
+    name: str
+    parent: int | None
+    is_thread: bool
+
+
+Event = Call | CallEntry | ThreadExit | Signal | ThreadName
+
+# Their positive results are bytes.
+READS = frozenset(["read", "pread64", "readv", "preadv", "preadv2", "recvfrom", "recvmsg"])
+WRITES = frozenset(["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg"])
+COPIES = frozenset(["sendfile", "sendfile64", "copy_file_range", "splice", "tee", "vmsplice"])
+TRANSFERS = READS | WRITES | COPIES
+# They wait, for another thread or process, a time or a peer, and are summed separately from calls that work.
+WAITS = frozenset([
+    "futex", "futex_wait", "futex_waitv", "futex_time64", "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6",
+    "pselect6_time64", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4", "wait4", "waitid", "waitpid", "nanosleep",
+    "clock_nanosleep", "clock_nanosleep_time64", "recvmsg", "pause", "rt_sigsuspend", "rt_sigtimedwait", "restart_syscall", "sigsuspend",
+])  # fmt: skip
+OPENS = frozenset(["open", "openat", "openat2", "creat"])
+FORKS = frozenset(["clone", "clone2", "clone3", "fork", "vfork"])
+ACCESSES = frozenset(["access", "faccessat", "faccessat2"])
+URING = "io_uring_enter"  # what it does is hidden from every tracer of calls
+
+
+_MOST = 20_000  # files, or folders; beyond that those with the fewest bytes are dropped
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\.\.\.)?')
+_DESCRIPTOR = re.compile(r"(\d+)(?:<([^>]*)>)?")
+_MAPPED_DESCRIPTOR = re.compile(r", (\d+)(?:<[^>]*>)?, [^,]*$")
+DESCRIPTOR_CALLS = OPENS | TRANSFERS | frozenset([
+    "close", "close_range", "dup", "dup2", "dup3", "fcntl", "mmap", "fstat", "newfstatat", "lseek", "ftruncate", "fsync", "fdatasync",
+    "fallocate", "ioctl", "fadvise64",
+])  # fmt: skip
+
+
+def first_path(args: str) -> str:
+    """The first string among arguments, without strace's escapes; "" without any."""
+    match = _STRING.search(args)
+    if match is None:
+        return ""
+    text = match[1]
+    if "\\" in text:
+        unescaped = text.encode("latin-1", "replace").decode("unicode_escape", "replace")
+        text = unescaped.encode("latin-1", "replace").decode("utf-8", "replace")
+    return text + (match[2] or "")
+
+
+def follow_descriptors(files: dict[int, str], name: str, args: str, result: int | None) -> str | None:
+    """What a call does to a process's descriptors, and the path that it is about; None if that is unknown.
+
+    Args:
+        files: The paths of the process's descriptors; changed.
+        name: Of the call.
+        args: Its arguments.
+        result: What it returned.
+    """
+    if name in OPENS:
+        path = first_path(args)
+        if result is not None and result >= 0:
+            files[result] = path
+        return path
+    match = _DESCRIPTOR.match(args, 6 if args.startswith("AT_FDC") else 0)
+    if match is None:
+        return None
+    descriptor = int(match[1])
+    open_path = match[2] if match[2] and match[2].startswith("/") else files.get(descriptor)
+    if name == "close":
+        if result == 0:
+            files.pop(descriptor, None)
+    elif result is not None and result >= 0 and (name in ("dup", "dup2", "dup3") or (name == "fcntl" and "F_DUPFD" in args)):
+        if open_path is None:
+            files.pop(result, None)
+        else:
+            files[result] = open_path
+    elif name == "mmap":
+        mapped = _MAPPED_DESCRIPTOR.search(args)
+        return files.get(int(mapped[1])) if mapped else None
+    return open_path
+
+
+class PathTotals(dict[str, list[int]]):
+    """By path: opens, bytes read, bytes written, files (of a folder)."""
+
+    def __missing__(self, path: str) -> list[int]:
+        if len(self) >= _MOST:
+            for unused in sorted(self, key=lambda path: (self[path][1] + self[path][2], self[path][0]))[: _MOST // 2]:
+                del self[unused]
+        row = self[path] = [0, 0, 0, 0]
+        return row
+
+    def top(self, n: int) -> list[dict[str, Any]]:
+        """The rows with the most bytes and those with the most opens, at most ``n`` of each."""
+        by_bytes = sorted(self.items(), key=lambda item: -(item[1][1] + item[1][2]))[:n]
+        by_opens = sorted(self.items(), key=lambda item: -item[1][0])[:n]
+        return [
+            dict(zip(("path", "opens", "read", "written", "files"), (path, *row), strict=True))
+            for path, row in dict(by_bytes + by_opens).items()
+        ]
+
+
+class FileTotals:
+    """Which files were opened, read and written."""
+
+    def __init__(self) -> None:
+        self.files, self.folders = PathTotals(), PathTotals()
+
+    def add(self, path: str, name: str, result: int) -> None:
+        """Add a call that succeeded, about a path.
+
+        Args:
+            path: The path.
+            name: Of the call: one of ``OPENS`` or ``TRANSFERS``.
+            result: Bytes, of a transfer.
+        """
+        column = 0 if name in OPENS else 1 if name in READS else 2 if name in WRITES or name in COPIES else None
+        if column is None or not path:
+            return
+        amount = 1 if column == 0 else result
+        row, folder = self.files[path], self.folders[os.path.dirname(path) or "."]
+        if not row[3]:
+            row[3] = 1
+            folder[3] += 1
+        row[column] += amount
+        folder[column] += amount
+
 
 MOST_BINS, MOST_NAMES = 240, 16
 OTHERS = "others"

@@ -1,0 +1,270 @@
+"""Where phases begin and end, for whoever records system calls; and the fetching of batches as a phase. Checked with torch 2.1 and 2.15.
+
+The steps and loader instruments, which stand around these functions, let this wrap what they call before and after them (``StepEvents``).
+Nothing here may raise, but for what a signal handler of the program means for itself.
+
+A tracer is told by markers: calls that fail on purpose and show in its log where a phase begins and ends. A marker is
+``access("/vk!forward+", mode)``: ``+`` begins a phase, ``-`` ends it, and a name alone says what a process is (``/vk!worker 3``). The
+kernel's own events hold numbers only, so the mode says it too. No file has such a mode, so that the kernel refuses it before it looks for
+the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+
+from voirkit.fork import at_fork
+from voirkit.intercept import Patches, ThreadState, when_there
+from voirkit.probes.around import Around
+from voirkit.processes import inherit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit_instruments.steps.events import Calls
+
+    Edge = Callable[[], object]
+
+OWN = "voirkit"  # in which voirkit works for itself: nothing of it is the program's
+OTHER = "other"  # around all others, from the beginning of tracing to its end
+PHASES = (OTHER, OWN, "wait", "fetch", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "transfer", "communication")
+
+_MODE, _KIND, _WORKER = 0x766B0000, 0xFFFF0000, 0x8000  # "vk", and below it twice the phase's number, or a worker's
+_TEXT = re.compile(r'"/vk!([^"]*)"')
+
+
+def path_and_mode(message: str) -> tuple[str, int]:
+    """The arguments of ``access`` of a marker: ``forward+``, ``forward-`` or ``worker 3``."""
+    if message[:-1] in PHASES:
+        return f"/vk!{message}", _MODE + 2 * PHASES.index(message[:-1]) + (message[-1] == "-")
+    return f"/vk!{message}", _MODE + _WORKER + int(message.rpartition(" ")[2])
+
+
+def message_of_text(args: str) -> str | None:
+    """What a marker says, from the arguments of an ``access`` as strace prints them; None if it is a call of the program."""
+    match = _TEXT.search(args)
+    return match[1] if match is not None else None
+
+
+def message_of_mode(mode: int) -> str | None:
+    """What a marker says, from its mode; None if it is a call of the program."""
+    number = mode & ~_KIND
+    if mode & _KIND != _MODE or mode >> 32:
+        return None
+    if number & _WORKER:
+        return f"worker {number - _WORKER}"
+    return PHASES[number // 2] + "+-"[number % 2] if number // 2 < len(PHASES) else None
+
+
+def do_nothing() -> None:
+    """Nobody listens."""
+
+
+# By phase what is called at its beginning and at its end. The lists stay the same, what is in them changes.
+_edges: dict[str, list[Edge]] = {phase: [do_nothing, do_nothing] for phase in PHASES}
+
+
+FETCH = "fetch"
+# After these voirkit may make system calls: the size of a file, the number of the process, a clock of the processor.
+_PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication", FETCH)
+
+TRACER = "tracer"
+reported: set[str] = set()  # whether the loader instrument reports fetches, and whether a tracer listens
+before_fetch: list[Edge] = [do_nothing]  # called when a batch is about to be fetched
+
+
+def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
+    """Report the edges of phases from now on.
+
+    Args:
+        make_entry: Makes, of a phase's name, what is called at its beginning.
+        make_exit: The same for its end.
+    """
+    for phase, edge in _edges.items():
+        edge[:] = make_entry(phase), make_exit(phase)
+
+
+def report_to_tracer() -> None:
+    """Report them to a tracer, by calls that it sees."""
+    reported.add(TRACER)
+    listen(lambda phase: partial(os.access, *path_and_mode(f"{phase}+")), lambda phase: partial(os.access, *path_and_mode(f"{phase}-")))
+
+
+def report_to_nobody() -> None:
+    """Report them no more."""
+    reported.discard(TRACER)
+    listen(lambda phase: do_nothing, lambda phase: do_nothing)
+
+
+def enter(phase: str) -> None:
+    """A phase begins here and now."""
+    _edges[phase][0]()
+
+
+def leave(phase: str) -> None:
+    """A phase ends here and now."""
+    _edges[phase][1]()
+
+
+def around(phase: str, calls: Calls) -> Calls:
+    """What is called before and after a function, and the edges of a phase besides (``StepEvents.wrap_phases``)."""
+    enter, leave = calls
+    edge = _edges[phase]
+    if phase == FETCH:
+        reported.add(FETCH)
+        enter = _as_own(partial(_enter_fetch, enter))
+    leave_as_own = _as_own(leave) if phase in _PHASES_WITH_CALLS else leave
+
+    def enter_and_report(*args: Any) -> Any:
+        began = enter(*args)
+        if began:
+            edge[0]()
+        return began
+
+    def report_and_leave(began: Any, *args: Any) -> None:
+        if not began:
+            leave(began, *args)
+            return
+        edge[1]()
+        leave_as_own(began, *args)
+
+    return enter_and_report, report_and_leave
+
+
+def _enter_fetch(enter: Callable[..., Any], *args: Any) -> Any:
+    before_fetch[0]()
+    return enter(*args)
+
+
+def _as_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of voirkit's, in a phase of its own."""
+    edge = _edges[OWN]
+
+    def do(*args: Any, **more: Any) -> Any:
+        edge[0]()
+        try:
+            return function(*args, **more)
+        finally:
+            edge[1]()
+
+    return do
+
+
+def watch_recorder() -> Callable[[], None]:
+    """Have what voirkit's recorder does with files be a phase of its own; seldom, and in any thread.
+
+    Returns:
+        What undoes it.
+    """
+    from voirkit.trace import recorder
+    from voirkit.trace.recording import Recording
+
+    seldom = [(Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")]
+    before = [(owner, name, getattr(owner, name)) for owner, name in (*seldom, (recorder, "_mine"))]  # the last asks for the process
+
+    def undo() -> None:
+        for owner, name, method in before:
+            setattr(owner, name, method)
+
+    for owner, name, method in before:
+        setattr(owner, name, _as_own(method))
+    return undo
+
+
+BEGIN = "voirkit_instruments.syscalls.record_phases:begin_in_child"
+_FETCHERS = ("_MapDatasetFetcher.fetch", "_IterableDatasetFetcher.fetch")
+_watch: FetchWatch | None = None
+
+
+class FetchWatch:
+    """What stands around the fetching of batches in one process and those that it forks.
+
+    Args:
+        warn: Called with what cannot be watched.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        global _watch
+        _watch = self
+        self.patches, self._warn = Patches(), warn
+        self._has_reported = False  # which worker this process is
+        self.report_worker: Callable[[int], None] = mark_worker
+        inherit.watch(BEGIN, offer_to_children)
+        when_there("torch.utils.data._utils.fetch", self._install, self._warn_of)
+
+    def _install(self, module: ModuleType) -> None:
+        before_fetch[0] = self._report
+        if FETCH in reported:  # --loader stands around it, where there is room for one
+            return
+        here = ThreadState()
+
+        def enter() -> int:
+            here.inside = 1
+            return 1
+
+        def leave(began: int, was: int) -> None:
+            here.inside = was
+
+        fetch = Around(here, 0, *around(FETCH, (enter, leave)))
+        for path in _FETCHERS:
+            kind, _, name = path.partition(".")
+            function = getattr(getattr(module, kind, None), name, None)
+            if not self.patches.around(f"{module.__name__}.{path}", function, fetch):
+                self._warn_of(f"{module.__name__}.{path}", self.patches.table[f"{module.__name__}.{path}"])
+
+    def _report(self) -> None:
+        if self._has_reported:
+            return
+        self._has_reported = True
+        try:
+            from torch.utils.data import get_worker_info
+
+            info: Any = get_worker_info()
+            if info is not None:
+                self.report_worker(int(info.id))
+        except Exception as exc:
+            self._warn(f"--syscalls: which worker process {os.getpid()} is, is not known ({type(exc).__name__}: {exc}).")
+
+    def _warn_of(self, name: str, why: str) -> None:
+        self._warn(f"--syscalls: {name} is not watched: it {why.rstrip('.')}.")
+
+    def remove(self) -> None:
+        """Remove the patches."""
+        inherit.unwatch(BEGIN)
+        self.patches.remove()
+
+
+def _after_fork() -> None:
+    if _watch is not None:
+        _watch._has_reported = False
+
+
+at_fork("instruments", in_child=_after_fork)
+
+
+def mark_worker(number: int) -> None:
+    """Mark, for a tracer, which worker this process is."""
+    os.access(*path_and_mode(f"worker {number}"))
+
+
+def offer_to_children() -> bool | None:
+    """What a spawned process needs."""
+    return True if TRACER in reported else None
+
+
+def begin_in_child(_: object) -> None:
+    """In such a process, which the tracer follows: report fetches to it."""
+    from voirkit.errors import tell
+    from voirkit.processes.children import this_process
+    from voirkit_instruments.steps.events import StepEvents
+
+    if _watch is None:
+        report_to_tracer()
+        this_process().shared(StepEvents).wrap_phases(around)
+        watch_recorder()
+        FetchWatch(tell)
