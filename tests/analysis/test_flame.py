@@ -15,8 +15,10 @@ from voirkit_instruments.stacks.analyse_frames import (
     BETWEEN,
     FETCH,
     OWN,
+    PHASE,
     STOPPING,
     Frame,
+    Spans,
     Stacks,
     label,
     phase_by_frames,
@@ -24,8 +26,7 @@ from voirkit_instruments.stacks.analyse_frames import (
     worker_phase,
 )
 from voirkit_instruments.stacks.analyse_join import clock_bounds, find_clock
-from voirkit_instruments.stacks.analyse_py_spy import read_chrome_trace, read_raw, read_sampler
-from voirkit_instruments.stacks.analyse_spans import PHASE, Spans
+from voirkit_instruments.stacks.analyse_samples import read_chrome_trace, read_raw, read_sampler
 
 MAIN = Frame("<module>", "/home/me/main.py")
 SCRIPT = Frame("run", "/lib/voirkit/runner/script.py")

@@ -13,7 +13,7 @@ from recorded import record_with_manifest
 
 from voirkit.runs.opened import open_run
 from voirkit_instruments.stacks.analyse_native import summarise
-from voirkit_instruments.stacks.analyse_perf import PerfReader
+from voirkit_instruments.stacks.analyse_samples import PerfReader
 
 # One thread of 1000 us: two operations in an item, one of them with another inside; the same thread then computes.
 BODY = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit_instruments.stacks.analyse_perf import Sample, lost_samples, parse_sample
+from voirkit_instruments.stacks.analyse_samples import Sample, lost_samples, parse_sample
 
 RECORDED = {
     # with a period and an event, as voirkit asks for

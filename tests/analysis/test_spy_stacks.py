@@ -6,7 +6,7 @@ from pathlib import Path
 
 from voirkit_instruments.stacks.analyse_frames import Frame, operation_and_phase
 from voirkit_instruments.stacks.analyse_native import figures
-from voirkit_instruments.stacks.analyse_py_spy import EVENT, count_native_stacks, parse_native_stack
+from voirkit_instruments.stacks.analyse_samples import EVENT, count_native_stacks, parse_native_stack
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 START = f'process 7:"python main.py";0x7fdffde4524a (/usr/lib/libc.so.6);<module> (/srv/main.py:4);fetch ({SITE}/torch/utils/data/_utils/fetch.py:52)'

@@ -46,15 +46,18 @@ FLAME = Instrument(
     parts={"flame": dict},
     summarise="voirkit_instruments.stacks.analyse:summarise",
     summarised_from=(f"{FLAME_FOLDER}/",),
-    evidence={"line": "voirkit_instruments.stacks.analyse_evidence:source_lines"},
+    evidence={"line": "voirkit_instruments.stacks.analyse:source_lines"},
     sections="voirkit_instruments.stacks.show:flame_sections",
     folders=(FLAME_FOLDER,),
     exports={
         "speedscope": (
-            "voirkit_instruments.stacks.export_speedscope",
+            "voirkit_instruments.stacks.export:SPEEDSCOPE_FORMAT",
             "stacks by phase, for https://www.speedscope.app (of runs with --flame)",
         ),
-        "collapsed": ("voirkit_instruments.stacks.export_collapsed", "the same as lines, for flame graph tools (of runs with --flame)"),
+        "collapsed": (
+            "voirkit_instruments.stacks.export:COLLAPSED_FORMAT",
+            "the same as lines, for flame graph tools (of runs with --flame)",
+        ),
     },
 )  # fmt: skip
 

@@ -22,13 +22,16 @@ from voirkit_instruments.stacks.analyse_frames import (
     MAIN,
     OTHER,
     OWN,
+    PHASE,
     STOPPING,
+    Name,
+    RecordedSpans,
+    Spans,
     Stacks,
     phase_by_frames,
     worker_phase,
 )
-from voirkit_instruments.stacks.analyse_py_spy import Thread
-from voirkit_instruments.stacks.analyse_spans import PHASE, Name, RecordedSpans, Spans
+from voirkit_instruments.stacks.analyse_samples import Thread
 
 _PHASES_OF_BOTH = ("wait", "forward", "backward", "optimizer")  # that the trace and the stacks show
 _STEP_NS = 250_000

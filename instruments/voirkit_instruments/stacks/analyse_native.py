@@ -16,9 +16,8 @@ from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.other_processes import has_settled
 from voirkit_instruments.stacks import NATIVE_FILE, NATIVE_FOLDER
-from voirkit_instruments.stacks.analyse_perf import Batch, PerfReader, perf_script
-from voirkit_instruments.stacks.analyse_py_spy import EVENT, count_native_stacks
-from voirkit_instruments.stacks.analyse_spans import ELSEWHERE, OPERATION, PHASE, RecordedSpans
+from voirkit_instruments.stacks.analyse_frames import ELSEWHERE, OPERATION, PHASE, RecordedSpans
+from voirkit_instruments.stacks.analyse_samples import EVENT, Batch, PerfReader, count_native_stacks, perf_script
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank

@@ -88,7 +88,7 @@ def _flame_graph(run: Run) -> Iterator[Block]:
 
 
 def _stack_counts(counts: list[dict[str, Any]]) -> Iterator[StackCount]:
-    from voirkit_instruments.stacks.analyse_figures import process_name
+    from voirkit_instruments.stacks.analyse import process_name
     from voirkit_instruments.stacks.analyse_frames import Frame, label
 
     for one in counts:

@@ -1,0 +1,376 @@
+"""Reads what perf, py-spy and the sampler in the program wrote. Checked with perf 6.1 and py-spy 0.4.3.
+
+A line of ``perf script`` is a sample; they come in batches, so that memory does not grow with the recording::
+
+    9471/9471    650.598076006:    2004008 cpu-clock:      7fb78a9eb289 deflate (/usr/lib/libz.so.1.2.13)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit_instruments.stacks.analyse_frames import ELSEWHERE, Frame, Name, Stacks, operation_and_phase, parse_frame, split_place
+
+BATCH = 100_000  # samples; some 3 MB
+_FIELDS = "pid,tid,time,event,period,ip,sym,dso"
+
+_SAMPLE = re.compile(
+    r"\s*(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+(?P<s>\d+)\.(?P<fraction>\d{1,9}):\s+"
+    r"(?:(?P<period>\d+)\s+(?P<event>\S+):\s+)?(?P<ip>[0-9a-f]+)\s+(?P<rest>\S.*\))\s*"
+)
+_LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)?\s+lost\s+(\d+)")
+_OFFSET = re.compile(r"\+0x[0-9a-f]+$")
+# A bare address where a name should be. C functions may be called `add` or `deadbeef`.
+_ADDRESS = re.compile(r"0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,16}")
+_GENERATED = re.compile(r"/tmp/perf-\d+\.map$|//anon$|/memfd:")
+_KERNEL = 1 << 63  # addresses from here on are the kernel's, on x86-64 and 64-bit ARM
+
+UNKNOWN = "?"
+JIT = "[jit]"  # machine code that the program generated, as oneDNN and python's own names for perf do
+
+
+class Sample(NamedTuple):
+    """One sample.
+
+    Attributes:
+        pid: The process.
+        tid: The thread.
+        time_ns: On the clock that perf was told to use.
+        event: What was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not say.
+        period: How much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if the line does not say.
+        user_only: Whether the kernel was left out (``cpu-clock:u``).
+        function: The function's name, demangled; None if the library has no name for it.
+        library: The file's name without its folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not known.
+        kernel: Whether the kernel was running.
+    """
+
+    pid: int
+    tid: int
+    time_ns: int
+    event: str
+    period: int
+    user_only: bool
+    function: str | None
+    library: str
+    kernel: bool
+
+
+def parse_sample(line: str) -> Sample | None:
+    """The sample that a line holds, or None."""
+    found = _SAMPLE.fullmatch(line)
+    if found is None:
+        return None
+    pid, tid, seconds, fraction, period, event, ip, rest = found.groups()
+    symbol, dso = split_place(rest)
+    plain, user_only = _event(event or "")
+    time_ns = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0"))
+    return Sample(int(pid), int(tid), time_ns, plain, int(period or 1), user_only, _function(symbol), _library(dso), int(ip, 16) >= _KERNEL)
+
+
+def lost_samples(line: str) -> int:
+    """How many samples a line says were lost; 0 if it says nothing of that."""
+    found = _LOST.search(line)
+    return int(found[1]) if found else 0
+
+
+def _function(symbol: str) -> str | None:
+    symbol = _OFFSET.sub("", symbol)
+    if not symbol or symbol == "[unknown]" or _ADDRESS.fullmatch(symbol):
+        return None
+    return symbol
+
+
+def _library(dso: str) -> str:
+    dso = dso.removesuffix(" (deleted)")
+    if dso in ("", "[unknown]", "inlined"):
+        return UNKNOWN
+    if dso.startswith("["):  # [kernel.kallsyms], [vdso], [nf_tables], and perf's [kernel.kallsyms]_stext
+        return dso.partition("]")[0] + "]"
+    if _GENERATED.match(dso):
+        return JIT
+    return dso.rstrip("/").rpartition("/")[2] or UNKNOWN
+
+
+def _event(text: str) -> tuple[str, bool]:
+    """(name, whether the kernel was left out) of ``cpu-clock:u``, ``cycles:ppp``, ``cpu_core/cycles/u``."""
+    if "/" in text:
+        _, text, modifiers = [*text.split("/"), "", ""][:3]
+    else:
+        text, _, modifiers = text.partition(":")
+    return text, "u" in modifiers and "k" not in modifiers
+
+
+class Code(NamedTuple):
+    """What a sample was found in.
+
+    Attributes:
+        function: Its name; None if the library has none for it.
+        library: The file's name.
+        kernel: Whether it is the kernel's.
+    """
+
+    function: str | None
+    library: str
+    kernel: bool
+
+
+class Batch(NamedTuple):
+    """Samples; arrays of shape (n,), in the order in which they were taken.
+
+    Attributes:
+        time_ns: When.
+        pid: Process.
+        tid: Thread.
+        code: Index into ``PerfReader.codes``.
+        event: Index into ``PerfReader.events``.
+        period: How much of the event each stands for.
+    """
+
+    time_ns: Array
+    pid: Array
+    tid: Array
+    code: Array
+    event: Array
+    period: Array
+
+
+@dataclass
+class PerfReader:
+    """What is learned while lines are read.
+
+    Attributes:
+        codes: By number.
+        events: Names by number.
+        samples: How many there were.
+        lost: How many perf says that it lost.
+        unread: Lines that are none of a sample, and not of a loss.
+        user_only: Whether the kernel was left out.
+    """
+
+    codes: dict[Code, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    samples: int = 0
+    lost: int = 0
+    unread: int = 0
+    user_only: bool = False
+
+    def batches(self, lines: Iterable[str], size: int = BATCH) -> Iterator[Batch]:
+        """Batches of at most so many samples."""
+        rows: list[tuple[int, int, int, int, int, int]] = []
+        for line in lines:
+            sample = parse_sample(line)
+            if sample is None:
+                gone = lost_samples(line)
+                self.lost += gone
+                self.unread += bool(not gone and line.strip())
+                continue
+            self.user_only |= sample.user_only
+            code = self.codes.setdefault(Code(sample.function, sample.library, sample.kernel), len(self.codes))
+            event = self.events.setdefault(sample.event, len(self.events))
+            rows.append((sample.time_ns, sample.pid, sample.tid, code, event, sample.period))
+            if len(rows) == size:
+                yield self._batch(rows)
+                rows = []
+        if rows:
+            yield self._batch(rows)
+
+    def _batch(self, rows: list[tuple[int, int, int, int, int, int]]) -> Batch:
+        self.samples += len(rows)
+        return Batch(*np.array(rows, dtype=np.int64).T)
+
+
+def perf_script(data: str, perf: str = "perf") -> Iterator[str]:
+    """The lines that perf prints of what it has recorded.
+
+    Args:
+        data: The file.
+        perf: The program.
+
+    Raises:
+        OSError: perf cannot be run, or cannot read the file; the text is what it printed.
+    """
+    command = [perf, "script", "--force", "--show-lost-events", "--ns", "--input", data, "--fields", _FIELDS]
+    # Neither the user's settings nor a server of symbols: what a file does not say stays unknown.
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "PERF_CONFIG": os.devnull, "PAGER": "cat"}
+    environment.pop("DEBUGINFOD_URLS", None)
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            env=environment, encoding="utf-8", errors="replace",
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        yield from process.stdout
+        code = process.wait()
+        errors.seek(0)
+        words = errors.read().decode(errors="replace").strip()
+    if code:
+        raise OSError(f"{' '.join(command[:2])} ended with {code}: {words[-300:] or 'it printed nothing'}")
+
+
+EVENT = "stacks"  # of counts without times
+_THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")
+
+
+@dataclass
+class Thread:
+    """What one thread did.
+
+    Attributes:
+        tid: Its native id.
+        name: As Python calls it.
+        runs: (from, to, number of the stack), in microseconds of py-spy's clock, ascending.
+    """
+
+    tid: int
+    name: str
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
+    """The threads in a file of ``py-spy record --format chrometrace --threads --idle``.
+
+    An event says that a frame began or ended between two samples; what lies between the events of a thread is its stack. A thread that has
+    ended keeps its last stack to the end of the file: when it existed last has been noted beside it.
+
+    Args:
+        path: Of the file.
+        stacks: Gets their stacks.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not what py-spy writes.
+    """
+    with open(path, encoding="utf-8", errors="replace") as file:
+        events = json.load(file)
+    by_ident: dict[int, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if event["ph"] in "BE":
+            by_ident.setdefault(event["tid"], []).append(event)
+    threads: dict[int, Thread] = {}
+    for ident, edges in by_ident.items():
+        for began, ended, frames in _between(edges):
+            root = _THREAD.fullmatch(frames[0].name)
+            if root is None:
+                raise ValueError(f"a stack of thread {ident} does not begin with its thread")
+            tid = int(root["tid"], 0)
+            thread = threads.setdefault(tid, Thread(tid, root["name"] or ""))
+            thread.name = thread.name or root["name"] or ""  # it may come late
+            number = stacks.number(frames[1:])
+            if thread.runs and thread.runs[-1][1:] == (began, number):
+                began = thread.runs.pop()[0]
+            thread.runs.append((began, ended, number))
+    return list(threads.values())
+
+
+def _between(edges: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, list[Frame]]]:
+    """(from, to, frames) of each stack; frames from the outermost."""
+    stack: list[Frame] = []
+    since = 0
+    for edge in edges:
+        now = int(edge["ts"])
+        if now != since and stack:
+            yield since, now, list(stack)
+        since = now
+        if edge["ph"] == "B":
+            stack.append(Frame(edge["name"], edge["args"]["filename"], edge["args"].get("line") or 0))
+        elif stack:
+            stack.pop()
+
+
+def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array, Array]]:
+    """What the sampler in the program wrote: by thread its name, when it was seen (nanoseconds) and with which stack.
+
+    A sample that waited for the GIL shows who kept it: it counts for those that it came too late for, if the thread existed before. Counted
+    once, what sleeps would look like most of a program that computes.
+    """
+    frames: list[Frame] = []
+    numbers: list[int] = []
+    names: dict[int, str] = {}
+    samples: dict[int, tuple[list[int], list[int]]] = {}
+    before: set[int] = set()
+    for line in lines:
+        if not line.endswith("\n"):
+            break  # the program was killed as it was written
+        entry: dict[str, Any] = json.loads(line)
+        if "t" in entry:
+            for tid, stack in entry["seen"]:
+                times, which = samples.setdefault(tid, ([], []))
+                n = 1 + (entry.get("waited", 0) if tid in before else 0)
+                times += [entry["t"]] * n
+                which += [numbers[stack]] * n
+            before = {tid for tid, _ in entry["seen"]}
+        elif "frame" in entry:
+            frames.append(Frame(*entry["frame"]))
+        elif "stack" in entry:
+            numbers.append(stacks.number([frames[at] for at in entry["stack"]]))
+        else:
+            names[entry["thread"]] = entry["name"]
+    return {
+        tid: (names.get(tid, ""), np.array(times, dtype=np.int64), np.array(which, dtype=np.int64))
+        for tid, (times, which) in samples.items()
+    }  # fmt: skip
+
+
+def read_raw(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, int, int]]:
+    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads --full-filenames``, which has no times."""
+    for line in lines:
+        text, _, count = line.rstrip("\n").rpartition(" ")
+        root, *rest = text.split(";")
+        thread = _THREAD.fullmatch(root)
+        if thread is not None and count.isdigit():
+            yield int(thread["tid"], 0), thread["name"] or "", stacks.number([parse_frame(part) for part in rest]), int(count)
+
+
+def parse_native_stack(line: str) -> tuple[list[Frame], int] | None:
+    """(frames from the outermost, how often) of a line of ``py-spy record --native --format raw``; None if it is none of a stack."""
+    text, _, count = line.rstrip("\n").rpartition(" ")
+    if not count.isdigit() or not text:
+        return None
+    frames = [parse_frame(part) for part in text.split(";")]
+    return [frame for frame in frames if frame.file], int(count)  # without `process 30201:"main.py"`
+
+
+def count_native_stacks(lines: Iterable[str], operations: Collection[str]) -> dict[str, Any]:
+    """``samples``, ``unread`` and ``rows`` of stacks, in the form of the counts of perf's samples.
+
+    They have no times: an operation is known by the class or function that is on the stack, of those whose names the trace has; a phase by
+    torch's own functions. On Python 3.10 py-spy writes no classes: they are looked up in the source.
+    """
+    rows: dict[Name, dict[tuple[str, str], int]] = {}
+    samples = unread = 0
+    for line in lines:
+        parsed = parse_native_stack(line)
+        if parsed is None or not parsed[0]:
+            unread += bool(line.strip())
+            continue
+        frames, n = parsed
+        samples += n
+        leaf = frames[-1]
+        code = "" if leaf.is_unnamed else leaf.name, leaf.file.rpartition("/")[2] or UNKNOWN
+        for name in operation_and_phase(frames, operations) or [(ELSEWHERE, "")]:
+            codes = rows.setdefault(name, {})
+            codes[code] = codes.get(code, 0) + n
+    return {
+        "samples": samples,
+        "unread": unread,
+        "rows": [
+            {"group": group, "name": name, "elapsed_ns": None, "n": None, "code": [_entry(*code, n) for code, n in sorted(codes.items())]}
+            for (group, name), codes in sorted(rows.items())
+        ],
+    }
+
+
+def _entry(function: str, library: str, n: int) -> dict[str, Any]:
+    return {"function": function or None, "library": library, "kernel": False, "other_threads": False, "events": {EVENT: [n, n]}}
