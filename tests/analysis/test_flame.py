@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voirkit_instruments.stacks import analyse_figures as figures
+from voirkit_instruments.stacks import analyse as figures
 from voirkit_instruments.stacks.analyse_frames import (
     ATTACHING,
     BETWEEN,

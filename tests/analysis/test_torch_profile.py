@@ -14,16 +14,20 @@ from hypothesis import strategies as st
 
 from voirkit.analysis.phase_records import Records
 from voirkit_instruments.torch_profile.analyse_operators import (
+    KERNEL,
     MOST,
     NAMES,
+    OPERATOR,
     OTHERS,
+    RUNTIME,
     AttributedEvents,
+    Events,
     PhasesOfThread,
     figures,
+    find_clock,
     merge_figures,
     shorten,
 )
-from voirkit_instruments.torch_profile.analyse_trace import KERNEL, OPERATOR, RUNTIME, Events, find_clock
 
 US, MAIN, AUTOGRAD = 1000, 100, 101
 

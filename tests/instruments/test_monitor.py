@@ -20,9 +20,9 @@ from conftest import Ended, Place
 from voirkit.live.workers import children_of
 from voirkit.runs.opened import open_run
 from voirkit_instruments.monitor.analyse import summarise
+from voirkit_instruments.monitor.record import Machine, Sampler
 from voirkit_instruments.monitor.record_gpus import Gpus
 from voirkit_instruments.monitor.record_processes import Tree
-from voirkit_instruments.monitor.record_sampler import Machine, Sampler
 
 FAKE = Path(fake_nvml.__file__).read_text()
 

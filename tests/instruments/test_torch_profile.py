@@ -17,8 +17,7 @@ from small_overseer import SmallOverseer
 from voirkit.runs.opened import open_run
 from voirkit_instruments.memory.record import MemorySnapshot
 from voirkit_instruments.steps.events import FORWARD, OPTIMIZER_STEP, StepEvents
-from voirkit_instruments.torch_profile.record import TorchProfile
-from voirkit_instruments.torch_profile.record_steps import StepCounter, Window, parse_window
+from voirkit_instruments.torch_profile.record import StepCounter, TorchProfile, Window, parse_window
 
 pytestmark = pytest.mark.long
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from voirkit.instrument import Instrument, Option, lazy_names
 from voirkit_instruments.flag_values import one_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.report.sections import Section
+
 INSTRUMENT = Instrument(
     "memory",
     group="look deeper",
@@ -18,8 +25,33 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.memory.record:record",
     parts={"memory": dict},
-    sections="voirkit_instruments.memory.show:sections",
+    sections="voirkit_instruments.memory:sections",
     priority=1,  # before the steps instrument, which it sees the phases through
 )  # fmt: skip
 
 __getattr__ = lazy_names(__name__, memory_snapshot="record")
+
+_HEADS = {"rss": "process", "python": "python's objects", "device": "on the device"}
+
+
+def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
+    """By how much what is held grew in each phase in all, and the most that was held; of each kind of memory that was read."""
+    from voirkit.report.figure import size
+    from voirkit.report.sections import Block, Section, Table, Text
+
+    phases = memory.get("phases")
+    if not phases:
+        return
+    kinds = [kind for kind in _HEADS if any(kind in row for row in phases.values())]
+    heads = ["memory of", "times", *(head for kind in kinds for head in (f"{_HEADS[kind]} grew", "at most"))]
+    rows = []
+    for phase, row in phases.items():
+        cells = [phase, f"{row['n']:,}" if row.get("n") is not None else ""]
+        for kind in kinds:
+            found = row.get(kind)
+            cells += [f"{'-' if found['growth'] < 0 else ''}{size(abs(found['growth']))}", size(found["peak"])] if found else ["", ""]
+        rows.append(cells)
+    blocks: list[Block] = [Table(heads, rows, most=len(rows))]
+    if memory.get("snapshot"):
+        blocks.append(Text(f"every allocation on the device: {memory['snapshot']} (https://pytorch.org/memory_viz draws it)"))
+    yield Section("memory", "Memory by phase", blocks, least=7)

@@ -18,6 +18,7 @@ from voirkit.fork import at_fork
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.report.figure import size
+from voirkit_instruments.resources import resident_bytes
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
 
 TYPE_CHECKING = False
@@ -281,19 +282,6 @@ def resident() -> Source | None:
         return last, usage(whose).ru_maxrss * 1024
 
     return "rss", read
-
-
-def resident_bytes() -> int:
-    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open.
-
-    Raises:
-        OSError, ValueError, IndexError: The system does not tell.
-    """
-    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    finally:
-        os.close(file)
 
 
 def _is_of(exc: BaseException, function: Callable[..., Any]) -> bool:

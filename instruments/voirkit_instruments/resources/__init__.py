@@ -38,6 +38,19 @@ def memory() -> dict[str, Any]:
     return found
 
 
+def resident_bytes() -> int:
+    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open.
+
+    Raises:
+        OSError, ValueError, IndexError: The system does not tell.
+    """
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(file)
+
+
 def _max_rss(whose: str) -> int:
     try:
         import resource

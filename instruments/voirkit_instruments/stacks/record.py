@@ -24,7 +24,6 @@ from voirkit_instruments.detached import CannotAttach, DetachedProcess, refusal
 from voirkit_instruments.stacks import FLAME_FOLDER, FLAME_HZ
 
 TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType

@@ -22,7 +22,6 @@ from voirkit_instruments.detached import Attached, CannotAttach, DetachedProcess
 from voirkit_instruments.stacks import NATIVE_FOLDER, NATIVE_HZ, record_py_spy
 
 TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any

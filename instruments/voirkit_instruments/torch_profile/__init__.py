@@ -15,14 +15,14 @@ INSTRUMENT = Instrument(
             "--torch-profile",
             "record operators and kernels with torch's profiler in a window of steps "
             "(default: 5:0:3, which skips 5 steps and records 3)",
-            type=read_by("voirkit_instruments.torch_profile.record_steps:parse_window"), const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
+            type=read_by("voirkit_instruments.torch_profile.record:parse_window"), const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
         ),
     ),
     record="voirkit_instruments.torch_profile.record:record",
     parts={"torch_profile": dict},
     summarise="voirkit_instruments.torch_profile.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),
-    evidence={"operator": "voirkit_instruments.torch_profile.analyse_evidence:operators"},
+    evidence={"operator": "voirkit_instruments.torch_profile.analyse:operators"},
     sections="voirkit_instruments.torch_profile.show:sections",
     folders=(FOLDER,),
     priority=1,  # before the steps instrument, which it sees the steps through

@@ -17,18 +17,21 @@ from voirkit.analysis.document import Rank
 from voirkit.analysis.phase_records import Records
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
+from voirkit.analysis.verdict.evidence import LEAST, Evidence
 from voirkit.runs.directory import read_json, write_json
 from voirkit.runs.other_processes import is_alive, is_here, locked
 from voirkit_instruments.torch_profile import FOLDER
 from voirkit_instruments.torch_profile.analyse_operators import (
+    MEMORY,
     AttributedEvents,
+    Events,
     PhasesOfThread,
     figures,
+    find_clock,
     merge_figures,
     put_into_trace,
     shorten,
 )
-from voirkit_instruments.torch_profile.analyse_trace import MEMORY, Events, find_clock
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -226,3 +229,14 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
         return None
     part = torch_profile_of(runs[0], ranks)
     return {"torch_profile": part} if part else None
+
+
+def operators(profile: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
+    """The one that takes most of the phases by itself, and its share of their operators' time."""
+    spent: dict[str, float] = {}
+    for phase in phases:
+        for name, row in (((profile.get("phases") or {}).get(phase) or {}).get("operators") or {}).items():
+            spent[name] = spent.get(name, 0.0) + max(row.get("self_device_s", 0.0), row.get("self_cpu_s", 0.0))
+    total = sum(spent.values())
+    name, seconds = max(((name, s) for name, s in spent.items() if not name.startswith("(")), key=lambda item: item[1], default=("", 0.0))
+    return [Evidence(name, seconds / total)] if total and seconds >= LEAST * total else []

@@ -16,8 +16,8 @@ from voirkit.fork import at_fork
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.memory.record import resident_bytes
 from voirkit_instruments.probe_cost import ProbeCost
+from voirkit_instruments.resources import resident_bytes
 from voirkit_instruments.torch_profile import FOLDER
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.torch_profile.record_steps import Window
+    from voirkit_instruments.torch_profile.record import Window
 
 MOST_RECORDINGS = 16
 _GROWN = 2 << 30  # bytes that the process may grow by in a recording: torch keeps it in memory
