@@ -19,9 +19,9 @@ import pytest
 from conftest import CLEAN, Ended, Place
 
 from voirkit import probing
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.grammar import parse
 from voirkit.probes.selector.suggestions import offers
 
 pytestmark = pytest.mark.long

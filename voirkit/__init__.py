@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
-    from voirkit.probes.selector.grammar import tag
+    from voirkit.probes.selector import tag
     from voirkit.runner.overseer import Overseer
     from voirkit.runs.opened import open_run
 
@@ -55,7 +55,7 @@ _HOMES = {
     "parametrized": "voirkit.instrument",
     "probing": "voirkit.probes",
     "refstring": "voirkit.probes",
-    "tag": "voirkit.probes.selector.grammar",
+    "tag": "voirkit.probes.selector",
 }
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from voirkit.errors import SelectorError
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.grammar import parse
 
 MAIN = '''"""A script."""
 LIMIT = 3

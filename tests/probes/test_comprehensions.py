@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from voirkit import SelectorError, probing
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.grammar import parse
 from voirkit.probes.selector.suggestions import offers
 
 Events = list[dict[str, Any]]

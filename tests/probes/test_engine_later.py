@@ -163,7 +163,7 @@ def test_a_variable_that_is_nowhere_is_an_error_before_the_import(write: Write) 
     with pytest.raises(SelectorError, match=r"depp[\s\S]*deep"), probing(f"/{name}/hidden > depp"):
         pass
     assert name not in sys.modules
-    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "voirkit.probes.modules"]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "voirkit.probes.live_functions"]
 
 
 def test_a_source_that_has_changed_is_refused(write: Write, tmp_path: Path) -> None:

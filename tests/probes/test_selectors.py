@@ -6,7 +6,7 @@ import pytest
 from selecting import WHERE
 
 from voirkit.errors import SelectorError
-from voirkit.probes.selector.grammar import parse
+from voirkit.probes.selector import parse
 
 
 def refused(selector: str) -> str:

@@ -12,8 +12,8 @@ import pytest
 from selecting import SCRIPT, WHERE, message
 
 from voirkit.errors import SelectorError
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.check import check_all, check_function
-from voirkit.probes.selector.grammar import parse
 
 
 class Counter:

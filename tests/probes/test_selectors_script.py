@@ -8,9 +8,9 @@ import pytest
 from selecting import MAIN, SCRIPT, WHERE, message
 
 from voirkit.errors import SelectorError
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.grammar import parse
 
 # Functions of the script
 

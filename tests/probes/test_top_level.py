@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from voirkit.errors import SelectorError
-from voirkit.probes.selector.grammar import parse
+from voirkit.probes.selector import parse
 
 if TYPE_CHECKING:
     from conftest import Place

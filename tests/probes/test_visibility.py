@@ -19,9 +19,9 @@ from selecting import WHERE, message
 
 from voirkit import probing
 from voirkit.errors import SelectorError
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.grammar import parse
 
 CALL = "\ndef call(n):\n    return f(n)\n"
 Writer = Callable[[str], str]

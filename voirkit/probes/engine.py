@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from types import CellType
 from typing import Any
 from weakref import ref
 
 from voirkit.errors import SelectorError
-from voirkit.probes import live_functions, modules, weave
+from voirkit.probes import live_functions, weave
 from voirkit.probes.instrumenter import NEVER_ASSIGNED, REPLACEABLE
 from voirkit.probes.live_functions import NotDefinedYet, RedefinitionWatch, is_named_at
-from voirkit.probes.memory import Memory, MemoryListener
-from voirkit.probes.selector import check
+from voirkit.probes.selector import ABSENT, Element, Node, Parsed, ParsedFunction, Rule, check, identity_check
 from voirkit.probes.selector.catalogue import catalogue
-from voirkit.probes.selector.grammar import Element, Node, Parsed, ParsedFunction, Rule, identity_check
 from voirkit.probes.source import CHANGED, NoSource, sets
 from voirkit.probes.tap_emitter import Unobservable
-from voirkit.probes.taps import LocalListener, NeedsMemory, Outlet, may_need_memory, off
-from voirkit.streams import is_from_handler
+from voirkit.probes.taps import LocalListener, Memory, MemoryListener, NeedsMemory, may_need_memory
+from voirkit.streams import MEANT, in_turn, is_from_handler, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,108 @@ FROZEN = (
     "and those that are watched keep their taps, which do nothing any more, when the probe ends."
 )
 AnyListener = LocalListener | MemoryListener
+
+
+class Off(Exception):
+    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among many others."""
+
+
+def off(event: Any) -> None:
+    raise Off
+
+
+class Outlet:
+    """What the taps of one probe share.
+
+    Attributes:
+        emit: A cell with the function that takes an event.
+        failed: A cell with the function that takes what it raised, and says whether that is for the program.
+        count: A cell with the number of events.
+        begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
+        drop: What then takes that a begin will have no end, or None.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
+        self.emit, self.count = CellType(off), CellType(0)
+        self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
+        self._told, self.complain = failed, complain
+        self.drop: Callable[[Any], None] | None = None
+        self._slot = threading.local()
+
+    def _failed(self, exc: BaseException) -> bool:
+        # At the recursion limit it is the program that is at fault, and will see so itself.
+        if isinstance(exc, Off | RecursionError):
+            return False
+        if is_from_handler(exc):
+            return True
+        try:
+            self._told(exc)
+        except RecursionError:
+            pass  # the next event that fails, with more room, tells it
+        return False
+
+    def open(self, emit: Callable[[Any], None], pair: Any) -> None:
+        """Send events to a function."""
+        self.emit.cell_contents = emit
+        self.begin.cell_contents, self.end.cell_contents, self.drop = pair or (None, None, None)
+
+    def close(self) -> None:
+        """No more events, whatever still runs."""
+        self.open(off, None)
+
+    def fire(self, event: Any) -> None:
+        """Send an event."""
+        try:
+            if threads():
+                in_turn(self.emit.cell_contents, event)
+            else:
+                self.emit.cell_contents(event)
+            self.count.cell_contents += 1
+        except MEANT:
+            raise
+        except BaseException as exc:
+            if self.failed.cell_contents(exc):
+                raise
+
+    def dropped(self, key: Any) -> None:
+        """A pair that may have begun will have no end."""
+        if self.drop is None:
+            return
+        try:
+            in_turn(self.drop, key)
+        except MEANT:
+            raise
+        except BaseException as exc:
+            if self.failed.cell_contents(exc):
+                raise
+
+    def fire_replacing(self, event: Any, value: Any) -> Any:
+        """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
+        slot = self._slot
+        before = getattr(slot, "value", ABSENT)
+        slot.value = ABSENT
+        try:
+            self.fire(event)
+            return value if slot.value is ABSENT else slot.value
+        finally:
+            slot.value = before
+
+    def replace(self, value: Any) -> None:
+        """Replace the value; called by a subscriber, while the event is being sent."""
+        self._slot.value = value
+
+    def passes(self, checks: Any, values: Any) -> bool:
+        """Whether values pass their checks; one that raises is reported, and counts as not passed, as when nobody wants to know."""
+        if self.emit.cell_contents is off:
+            return False
+        try:
+            return all(check(value) for check, value in zip(checks, values, strict=True))
+        except Exception as exc:
+            if is_from_handler(exc):
+                raise
+            if not isinstance(exc, RecursionError):
+                self.complain(exc)
+            return False
 
 
 class Engine:
@@ -73,7 +175,7 @@ class Engine:
         self._followers: list[tuple[RedefinitionWatch, AnyListener]] = []
         self._listeners: list[AnyListener] = []
         self._memories: list[Memory] = []
-        self._requests: list[modules.ModuleRequest] = []
+        self._requests: list[live_functions.ModuleRequest] = []
         self._is_heard = False
 
     @property
@@ -104,7 +206,7 @@ class Engine:
                 self.off()
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
             for request in self._requests:
-                modules.add(request)
+                live_functions.add_request(request)
         self._scope = {}  # the objects in it are the program's, to live and die
 
     def _ready(self, rule: Rule) -> list[weave.Prepared]:
@@ -123,7 +225,7 @@ class Engine:
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
         if function.module is not None:
-            request = modules.ModuleRequest(
+            request = live_functions.ModuleRequest(
                 function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complainer(function)
             )
             self._requests.append(request)
@@ -252,7 +354,7 @@ class Engine:
             for memory in self._memories:
                 memory.end()
             for request in self._requests:
-                modules.remove(request)
+                live_functions.remove_request(request)
             for reference, listener in self._attached:
                 weave.detach(reference(), listener)
             for host in self._hosts:

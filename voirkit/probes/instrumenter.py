@@ -544,7 +544,7 @@ def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
         return frozenset()
     for part in rest:
         found = getattr(found, part, None)
-    from voirkit.probes.selector.grammar import tag_names  # loads ptera: only a function with tags pays
+    from voirkit.probes.selector import tag_names  # loads ptera: only a function with tags pays
 
     return tag_names(found)
 

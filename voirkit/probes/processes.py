@@ -345,7 +345,7 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
 def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str, tuple[str, ...]]:
     """Module and path by which another process finds a function."""
     from voirkit.probes.live_functions import NotDefinedYet, find_absolute
-    from voirkit.probes.selector.grammar import ParsedFunction
+    from voirkit.probes.selector import ParsedFunction
 
     if function.module is not None:
         return function.module, function.path
@@ -368,13 +368,13 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
 def _name_for_children(name: str, value: Any) -> tuple[Any, ...]:
     """How another process finds what a name in a condition stands for."""
     from voirkit.probes.children import EXACT
-    from voirkit.probes.selector import grammar
+    from voirkit.probes.selector import is_tag
 
     if type(value) in EXACT:
         return "value", value
     if isinstance(value, ModuleType):
         return "module", value.__name__
-    if grammar.is_tag(value):
+    if is_tag(value):
         return "tag", str(value.name)
     module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(module, str) and isinstance(path, str):
@@ -411,7 +411,7 @@ def make_probes(ways: list[tuple[Any, ...]]) -> None:
 
 def _engine_for(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[str, Any], relay: Any) -> Any:
     from voirkit.probes.engine import Engine
-    from voirkit.probes.selector.grammar import parse
+    from voirkit.probes.selector import parse
 
     parsed = []
     for selector, where, functions in selectors:
@@ -435,12 +435,12 @@ def _engine_for(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapp
 def _resolved(how: str, *what: Any) -> Any:
     from importlib import import_module
 
-    from voirkit.probes.selector import grammar
+    from voirkit.probes.selector import tag
 
     if how == "value":
         return what[0]
     if how == "tag":
-        return getattr(grammar.tag, what[0])
+        return getattr(tag, what[0])
     module = sys.modules.get(what[0]) or import_module(what[0])
     found: Any = module
     for part in what[1].split(".") if how == "named" else ():

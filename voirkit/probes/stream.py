@@ -17,9 +17,8 @@ from voirkit.errors import SelectorError, VoirkitError
 from voirkit.phases import StopProgram
 from voirkit.probes import processes
 from voirkit.probes.live_functions import NotDefinedYet, Scope, find_absolute, innermost
-from voirkit.probes.selector import check
+from voirkit.probes.selector import check, parse
 from voirkit.probes.selector.catalogue import catalogue
-from voirkit.probes.selector.grammar import parse
 from voirkit.probes.source import lines_of, remember_lines
 from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
 
@@ -322,7 +321,7 @@ def refstring(function: Any) -> str:
     """
     from types import FunctionType
 
-    from voirkit.probes.selector.grammar import ParsedFunction
+    from voirkit.probes.selector import ParsedFunction
 
     thing = vars(function).get("__init__", function) if isinstance(function, type) else function
     if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004

@@ -12,12 +12,12 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Protocol
 
 from voirkit import streams
-from voirkit.probes.live_functions import locals_of
 from voirkit.probes.source import PYTEST_PREFIX, FunctionNode, bound, deleted_in, leaves, mangled, variables_passed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from types import FrameType
 
 
 class Site:
@@ -326,6 +326,24 @@ class TapEmitter:
 def loads(of: Iterable[str]) -> list[ast.expr]:
     """The values of variables."""
     return [ast.Name(name, ast.Load()) for name in of]
+
+
+OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's code, not a class's
+
+
+def locals_of(frame: FrameType, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Those of a function's or class's variables that are set (only some ``names``); at the top of a module none."""
+    there = frame.f_locals
+    if there is frame.f_globals:
+        return {}
+    found = dict(there) if names is None else {name: there[name] for name in names if name in there}
+    # Before 3.13 a function's dictionary stays with the frame and would keep the values alive; unless the program holds it too,
+    # take them out, but for what the program or a debugger has put there itself.
+    code = frame.f_code
+    if type(there) is dict and code.co_flags & OPTIMIZED and sys.getrefcount(there) <= 3:
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            there.pop(name, None)
+    return found
 
 
 def presence_test(name: str) -> Callable[[], bool]:

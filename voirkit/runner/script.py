@@ -174,7 +174,7 @@ class Program:
 
     def _with_taps(self, code: CodeType, statements: list[ast.stmt] | None) -> CodeType:
         """Code of some statements, or of the whole source, with the taps of probes."""
-        probes = sys.modules.get("voirkit.probes.modules")  # loaded only if there are probes
+        probes = sys.modules.get("voirkit.probes.live_functions")  # loaded only if there are probes
         woven: CodeType = code if probes is None else probes.woven_script(statements, code, self.source)
         return woven
 

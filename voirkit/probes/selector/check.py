@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from voirkit.errors import SelectorError, did_you_mean, nearest
 from voirkit.probes.live_functions import innermost
+from voirkit.probes.selector import Parsed, ParsedFunction, wrong
 from voirkit.probes.selector.catalogue import catalogue_of_function, catalogue_of_module
-from voirkit.probes.selector.grammar import Parsed, ParsedFunction, wrong
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _not_a_function(thing: object) -> str:
 
 def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
     """The names that conditions and tags use are in scope."""
-    from voirkit.probes.selector.grammar import is_tag, tools
+    from voirkit.probes.selector import is_tag, tools
 
     for name in (*parsed.names, *parsed.tags):
         first, *rest = name.split(".")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from voirkit.errors import SelectorError
+from voirkit.probes.selector import parse
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.grammar import parse
 from voirkit.probes.source import arguments, dotted
 from voirkit.probes.source import is_top as is_top_level
 
