@@ -211,9 +211,25 @@ def test_names_that_are_noise_lose_the_events_of_that_process_only(run: Path) ->
 
 
 @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70, 64 + 32 * 51, 64 + 32 * 51 + 7])
-def test_of_a_truncated_segment_the_rest_is_read(run: Path, kept: int) -> None:
+def test_of_a_truncated_segment_the_rest_is_read_and_it_is_named(run: Path, kept: int) -> None:
+    path = f"{stem(run)}-0.seg"
+    os.truncate(path, kept)
+    told = [f"{path} is shorter than when its process ended; what it lacks is missing."]
+    assert read(run) == (max((kept - 64) // 32 - 1, 0), told)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 63, 64, 70, 64 + 32 * 51, 64 + 32 * 51 + 7])
+def test_a_segment_of_a_killed_process_is_not_taken_for_cut_short(run: Path, kept: int) -> None:
+    names = Path(f"{stem(run)}.names")
+    names.write_bytes(b"".join(line for line in names.read_bytes().splitlines(keepends=True) if not line.startswith(b'{"e":')))
     os.truncate(f"{stem(run)}-0.seg", kept)
     assert read(run) == (max((kept - 64) // 32 - 1, 0), [])
+
+
+def test_a_segment_that_may_not_be_read_is_told(run: Path) -> None:
+    path = Path(f"{stem(run)}-1.seg")
+    path.mkdir()  # which the administrator may not read as a file either
+    assert read(run) == (101, [f"{path} cannot be read (Is a directory); what is in it is missing."])
 
 
 def test_a_segment_that_is_none_is_told(run: Path) -> None:

@@ -96,7 +96,7 @@ def damage(run: str, pieces: Pieces) -> list[str]:
     """A line for each file of which something could not be read."""
     unknown = {source.process.stem: source.unknown for source in pieces.sources if source.unknown}
     lines = [f"{folder_of(run)}/{stem}.names is damaged: {count(n)} lost." for stem, n in unknown.items()]
-    return lines + [f"{path} is damaged; what is in it is lost." for path in pieces.damaged]
+    return lines + [f"{path} {fault}." for path, fault in pieces.damaged.items()]
 
 
 def without_names(orphans: Iterable[str]) -> list[str]:

@@ -4,7 +4,8 @@ Every process has, in the folder ``trace`` of the run, files with one stem, ``<h
 that is taken: a process id comes again, and survives an exec):
 
 - ``<stem>.names``: lines of JSON: the header, then what the numbers in records stand for; each is there before a record needs it. A rank
-  that the process learns late has a line too, and holds for all its records: the file keeps its name.
+  that the process learns late has a line too, and holds for all its records: the file keeps its name. The last line says how long the
+  segments are, unless the process was killed: one that is shorter has been cut by whoever copied it.
 - ``<stem>-<n>.seg``: records, one such file for each thread that lives at the same time.
 - ``<stem>.dropped``: how many records of each name were not written, 64-bit numbers by name id; only if there are any.
 """
@@ -27,7 +28,9 @@ GRANULE = 1 << 16
 LARGEST_WINDOW = 1 << 22  # while one takes the place of another both are mapped: 8 MiB a thread at most
 
 # Lines of .names, told apart by their first key.
-NAME, ARGUMENTS, THREAD_NAME, GROUP = "n", "a", "t", "g"  # of a group: the rank that this process has in it, learnt late
+NAME, ARGUMENTS, THREAD_NAME = "n", "a", "t"
+GROUP = "g"  # the rank that this process has in a group, learnt late
+ENDS = "e"  # the bytes of each segment, by its number
 
 
 def folder_of(run: str) -> str:

@@ -165,6 +165,11 @@ def group_line(rank: int, world_size: int) -> bytes:
     return _line({layout.GROUP: rank, "world_size": world_size})
 
 
+def ends_line(ends: dict[int, int]) -> bytes:
+    """The line of a process that has ended its recording: the bytes of each of its segments."""
+    return _line({layout.ENDS: {str(number): end for number, end in ends.items()}})
+
+
 def _line(data: dict[str, Any]) -> bytes:
     return _encode(data).encode() + b"\n"
 

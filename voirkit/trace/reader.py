@@ -126,7 +126,7 @@ class Pieces:
     Attributes:
         sources: What is known of each process by now; ``process`` in the pieces counts them.
         read: Where in each segment the last record ends that was read, in records, by path.
-        damaged: What is wrong with segments, by path: something else stands where they should begin, or they cannot be read.
+        damaged: What is wrong with segments, by path: they cannot be read, are none, or are shorter than when their process ended.
     """
 
     def __init__(self, files: Sequence[Files], most: int = MOST) -> None:
@@ -144,6 +144,7 @@ class Pieces:
             # How far the records go is seen first: the lines that they need are there by then.
             extents = [self._extent(path) for path in own.segments]
             tables = Tables(own.names)
+            self.damaged |= {path: _CUT_SHORT for path in own.segments if path not in self.damaged and _is_cut_short(path, tables.ends)}
             self.sources.append(_source(own, tables))
             name_of = _codes(tables.names, codes)
             last = max(tables.arguments, default=0)
@@ -179,11 +180,12 @@ class Pieces:
     def _extent(self, path: str) -> int:
         """How many records a segment has room for; what is wrong with it is noted."""
         try:
-            extent = _extent(path)
+            return _extent(path)
         except ValueError:
             self.damaged[path] = "is damaged; what is in it is lost"
-            return 0
-        return extent
+        except OSError as exc:
+            self.damaged[path] = f"cannot be read ({exc.strerror}); what is in it is missing"
+        return 0
 
     def _decoded(self, raw: Array, tid: int, name_of: Array) -> tuple[dict[str, Array], int]:
         """The columns of records of one segment, which begin with those of a thread, and the thread of those behind them."""
@@ -197,6 +199,7 @@ class Pieces:
         return columns | {"name": code.astype(np.uint32), "args": raw["args"].astype(np.int64), "tid": tids}, tid
 
 
+_CUT_SHORT = "is shorter than when its process ended; what it lacks is missing"
 _COLUMNS = ("start_ns", "duration_ns", "value", "name", "args", "process", "tid")
 
 
@@ -218,18 +221,27 @@ def _extent(path: str) -> int:
 
     Raises:
         ValueError: It is no segment.
+        OSError: It cannot be read.
     """
     try:
         with open(path, "rb", buffering=0) as file:
             header = file.read(layout.HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
-    except OSError:
-        return 0  # it has been put to rest meanwhile, or cannot be read
+    except FileNotFoundError:
+        return 0  # it has been put to rest meanwhile
     if len(header) < layout.HEADER_BYTES or not any(header):
         return 0  # whoever made it was killed before it was begun
     if not header.startswith(layout.MAGIC):
         raise ValueError(path)
     return (size - layout.HEADER_BYTES) // layout.RECORD_BYTES
+
+
+def _is_cut_short(path: str, ends: dict[str, int]) -> bool:
+    """Whether a segment lacks something of what its process had written when it ended; asked when its lines have been read."""
+    try:
+        return os.path.getsize(path) < ends.get(str(_number(path)), 0)
+    except OSError:
+        return False
 
 
 def _records(path: str, first: int, count: int) -> Array:
@@ -339,6 +351,7 @@ class Tables:
         self.names: dict[int, Name] = {}
         self.arguments: dict[int, bytes] = {}
         self.threads: dict[int, str] = {}
+        self.ends: dict[str, int] = {}  # bytes of the segments, by number, of a process that has ended its recording
         self._group: dict[str, Any] = {}  # a rank that the process learnt after its first record
         self._path, self._wanted, self._at = path, wanted, 0
         self.more()
@@ -375,6 +388,8 @@ class Tables:
                 self.threads[data[layout.THREAD_NAME]] = str(data.get("thread"))
             elif "pid" in data:
                 self.header = {**data, **self._group}
+            elif isinstance(ends := data.get(layout.ENDS), dict):
+                self.ends = {number: end for number, end in ends.items() if isinstance(end, int)}
             elif layout.GROUP in data:
                 self._group = {"rank": data[layout.GROUP], "world_size": data.get("world_size")}
                 self.header.update(self._group)

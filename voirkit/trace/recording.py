@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 from voirkit.trace import layout
 from voirkit.trace.files import Files
-from voirkit.trace.names import Names, group_line, text_of, thread_line
+from voirkit.trace.names import Names, ends_line, group_line, text_of, thread_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Recording:
         self._dropped: dict[int, Any] = {}
         self._counting = False
         self._events = 0
+        self._ends: dict[int, int] = {}
         self._slow_ns = 0
         self._timed_events = 0
         self._timed_ns: dict[str, int] = {}
@@ -273,6 +274,7 @@ class Recording:
     def _close(self) -> None:
         for segment, end, others, is_free in self.engine.close():
             self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - others
+            self._ends[segment.number] = end
             if is_free:
                 segment.cut(end)
 
@@ -287,6 +289,11 @@ class Recording:
             dropped[name] = dropped.get(name, 0) + lost
         files = self._once.setdefault("files", None)  # None: there will be none
         if files is not None:
+            try:
+                files.write(ends_line(self._ends))
+            except OSError as exc:
+                if exc.errno is None:
+                    raise
             files.close()
         return Totals(self._events, dropped, {part: ns / 1e9 for part, ns in self._took_ns().items()}, self.stopped)
 
