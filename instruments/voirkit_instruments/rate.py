@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from threading import get_ident
 
-from voirkit.instrument import instrument_definition
-from voirkit_instruments.flag_values import duration
+from voirkit.instrument import duration, instrument_definition
 from voirkit_instruments.steps.batch_sizes import ItemCounter, count_items
 
 TYPE_CHECKING = False

@@ -1,4 +1,5 @@
-"""Given values: whether their elements may be read, as plain numbers, and in few words.
+"""How instruments inspect what the program has: whether the elements of a value may be read, as plain numbers, and in few words; and what
+such an inspection costs, so that it counts for none of the program's.
 
 FSDP, ZeRO-3 and offloading resize the storage of parameters to 0 between two uses and leave their shape as it was: torch's own kernels then
 read at address 0, and the process dies. So every instrument asks here before it reads a tensor. Nothing of the program is called, nothing
@@ -9,7 +10,6 @@ Checked with torch 2.1 to 2.15.
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from functools import cache
 
 TYPE_CHECKING = False
@@ -199,6 +199,8 @@ def _brief(value: Any, depth: int) -> str:
     if isinstance(value, dict):
         pairs = [f"{brief(k, depth + 1)}: {brief(value[k], depth + 1)}" for k in _first(value, depth)]
         return _elements(kind.__name__, pairs, len(value))
+    from argparse import Namespace  # a process that multiprocessing starts may do without
+
     if isinstance(value, Namespace):
         pairs = [f"{name}={brief(held, depth + 1)}" for name, held in list(vars(value).items())[:20]]
         return _elements("Namespace", pairs, len(vars(value)))
@@ -212,3 +214,52 @@ def _first(values: Any, depth: int) -> list[Any]:
 def _elements(name: str, texts: list[str], length: int) -> str:
     more = [f"… {length} in all"] if length > len(texts) else []
     return f"{name}({', '.join(texts + more)})"
+
+
+# what an inspection costs
+
+mute_calls: Callable[[int], object] | None = None  # of the engine of ``--calls``, while it records
+
+
+class quiet:
+    """No call of torch in this thread is recorded by ``--calls`` until its end; may be nested."""
+
+    __slots__ = ("_mute",)
+
+    def __enter__(self) -> None:
+        self._mute = mute_calls
+        if self._mute is not None:
+            self._mute(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._mute is not None:
+            self._mute(-1)
+
+
+class ProbeCost:
+    """The inspections of one instrument: each is a phase of its own, a part of ``other`` in the table of a step and of the overhead.
+
+    The phase is ``voirkit.look``, of kind ``phase``.
+
+    Args:
+        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``span`` and ``timed``.
+
+    Attributes:
+        own_ns: How long they took.
+        n: How many there were.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        self._span, self._name = recorder.span, recorder.name("voirkit", "look", kind="phase")
+        self.own_ns = self.n = 0
+
+    def add(self, began_ns: int, end_ns: int) -> None:
+        """Record one inspection."""
+        self._span(self._name, began_ns, end_ns, 0, 0)
+        self.own_ns += end_ns - began_ns
+        self.n += 1
+
+    def report(self, records: int = 0) -> None:
+        """Add their cost to the run's overhead, with the number of records of another kind that were made meanwhile."""
+        self._recorder.timed(self.n + records, self.own_ns, "instruments")

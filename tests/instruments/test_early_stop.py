@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from small_overseer import SmallOverseer
 
+from voirkit.instrument import duration as seconds
 from voirkit.phases import StopProgram
 from voirkit_instruments.early_stop.record import Stopper, early_stop, interruptible, stop_after_rates, stop_after_time
-from voirkit_instruments.flag_values import duration as seconds
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from voirkit_instruments.steps.record_loss import MOST_POINTS, Losses
+from voirkit_instruments.steps.record import MOST_POINTS, Losses
 
 
 def given(losses: list[Any]) -> Losses:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from voirkit_instruments.rates.record_loading import LoaderWatch
+from voirkit_instruments.rates.record import LoaderWatch
 
 
 class Slow(torch.utils.data.Dataset[torch.Tensor]):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from voirkit_instruments.steps import record_device as steps_device
-from voirkit_instruments.steps.record_device import DeviceTimes
+from voirkit_instruments.steps import record_spans as steps_device
+from voirkit_instruments.steps.record_spans import DeviceTimes
 
 US = 1_000
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from voirkit_instruments.checks.record_values import UNKNOWN, content, digests, labels, largest
 from voirkit_instruments.dash.record import text_of
-from voirkit_instruments.steps.record_loss import Losses
+from voirkit_instruments.steps.record import Losses
 from voirkit_instruments.values import brief, is_readable, number
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors|quantized|torch.ao|torch.jit.script).*"), pytest.mark.long]

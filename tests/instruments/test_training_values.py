@@ -15,8 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from voirkit_instruments.rates.record import compute_rate, loading_rate, train_rate
-from voirkit_instruments.steps.record import Steps
-from voirkit_instruments.steps.record_loss import Losses
+from voirkit_instruments.steps.record import Losses, Steps
 from voirkit_instruments.steps.record_values import values_of
 from voirkit_instruments.values import ScalarReader
 

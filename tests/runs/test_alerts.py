@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from voirkit.runs.summary import alerts
-from voirkit_instruments.steps.record_loss import MOST_POINTS, Losses
+from voirkit_instruments.steps.record import MOST_POINTS, Losses
 
 
 def summary(values: list[float], **more: Any) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import whole_number
+from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 
 
 def _is_script(word: str, following: Sequence[str]) -> bool:

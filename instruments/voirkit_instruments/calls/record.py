@@ -23,7 +23,7 @@ from voirkit.imports import Watcher, unwatch_below, watch_below, when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit.processes import inherit
-from voirkit_instruments import probe_cost
+from voirkit_instruments import values
 from voirkit_instruments.calls.record_functions import ASKED_BY_OTHERS, DEFAULT, check, functions_named, is_shown, names, of_module
 from voirkit_instruments.calls.record_values import CallRecords
 
@@ -248,7 +248,7 @@ class Tracing(Watcher):
             self._steps = Steps(self.every, self.warmup, self._sample)
         self.records.install(self._engine, None if self._steps is None else self._steps.tick)
         self._entry = CallHooks(self._engine.hooks())
-        probe_cost.mute_calls = self._engine.quiet
+        values.mute_calls = self._engine.quiet
         when_imported("torch", self._torch_is_there)
         for name in IGNORED_SCOPES:
             when_imported(name, self._ignore_scopes)
@@ -361,7 +361,7 @@ class Tracing(Watcher):
         if self.over or self._entry is None:
             return
         self.over = True
-        probe_cost.mute_calls = None
+        values.mute_calls = None
         for root in {name.partition(".")[0] for name in self.targets}:
             unwatch_below(root, self)
         self._switch(False)

@@ -17,7 +17,7 @@ from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
 from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, never_raises
 from voirkit_instruments.checks.record_models import LossFacts, ModelFacts
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
-from voirkit_instruments.steps.torch_functions import COMPILING, FunctionPatches, as_function, innermost
+from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_function, innermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

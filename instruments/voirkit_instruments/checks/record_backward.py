@@ -13,8 +13,7 @@ from collections import deque
 
 from voirkit_instruments.checks.record_facts import BACKWARD, Watcher, never_raises
 from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet
-from voirkit_instruments.probe_cost import quiet
-from voirkit_instruments.values import ScalarReader, is_readable
+from voirkit_instruments.values import ScalarReader, is_readable, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

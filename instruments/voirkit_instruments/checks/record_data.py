@@ -28,7 +28,7 @@ from voirkit_instruments.checks.record_facts import Watcher, never_raises
 from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
 from voirkit_instruments.loader.record_workers import whole
 from voirkit_instruments.loader_numbers import Ordinals, forgetting
-from voirkit_instruments.probe_cost import quiet
+from voirkit_instruments.values import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

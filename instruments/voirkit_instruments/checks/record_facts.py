@@ -15,7 +15,7 @@ import weakref
 
 from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
-from voirkit_instruments.probe_cost import ProbeCost
+from voirkit_instruments.values import ProbeCost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_n
 from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, never_raises
 from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet, largest
 from voirkit_instruments.loader_numbers import forgetting
-from voirkit_instruments.probe_cost import quiet
-from voirkit_instruments.values import number
+from voirkit_instruments.values import number, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import sys
 from itertools import pairwise
 from zlib import crc32
 
-from voirkit_instruments.probe_cost import quiet
 from voirkit_instruments.steps.batch_sizes import only_looks
-from voirkit_instruments.values import is_readable
+from voirkit_instruments.values import is_readable, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import duration, whole_number
+from voirkit.instrument import Instrument, Option, duration, lazy_names, whole_number
 
 INSTRUMENT = Instrument(
     "early_stop",

@@ -32,7 +32,7 @@ from voirkit_instruments.loader.record_operations import (
     unreadable_method,
 )
 from voirkit_instruments.loader.record_workers import Samples, Workers
-from voirkit_instruments.steps.torch_functions import COMPILING
+from voirkit_instruments.steps.events import COMPILING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option
-from voirkit_instruments.flag_values import read_by, whole_number
+from voirkit.instrument import Instrument, Option, read_by, whole_number
 
 INSTRUMENT = Instrument(
     "loader_sweep",

@@ -13,6 +13,7 @@ not go together with them: without workers there is nothing to prefetch, to keep
 from __future__ import annotations
 
 import os
+import sys
 
 from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
@@ -20,6 +21,7 @@ from voirkit.instrument import instrument_definition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any, TypeAlias
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 LONGEST_S = 90  # of one run
 _PREFETCH = (1, 4, 8)  # torch's own is 2
 _NEAR = 0.97  # as good as the best: single short runs are no more exact
+_NOT_FOR_IT = ("VOIRKIT_RUN_DIR", "DATA_FD")  # they are of the run that starts it
 _KEYS = ("num_workers", "prefetch_factor", "steps")
 
 
@@ -55,8 +58,6 @@ def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
     """Sweep, and end without running the script here."""
     import shutil
     import tempfile
-
-    from voirkit_instruments.child_run import program_words
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         raise CommandLineError("the sweep runs one process.", where="--loader-sweep", next="Leave out torchrun, or run one rank.")
@@ -159,8 +160,6 @@ def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = F
     import shutil
     import subprocess
 
-    from voirkit_instruments.child_run import started_with
-
     run_dir = os.path.join(folder, "run")
     shutil.rmtree(run_dir, ignore_errors=True)
     text = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
@@ -200,6 +199,34 @@ def read_run(run_dir: str) -> Measurement:
     if not time_ns or items <= 0:
         return Measurement(loader=loader, why_not="no training step with a known number of items was seen")
     return Measurement(items / time_ns * 1e9, wait_ns / time_ns, loader)
+
+
+# runs of the script that an experiment starts: under voirkit, quiet, each in a process of its own, without the user's voirfile
+
+
+def program_words(options: Namespace) -> list[str]:
+    """The script or module of a command line, and its arguments."""
+    return [*(["-m", options.MODULE] if options.SCRIPT is None else [options.SCRIPT]), *options.ARGV]
+
+
+def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
+    """What ``subprocess`` starts such a run with; where it prints is the caller's.
+
+    Args:
+        run_dir: Its run directory.
+        words: Options, and the script with its arguments.
+    """
+    import subprocess
+
+    environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_IT}
+    return {
+        "args": [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", run_dir, *words],
+        "env": {**environment, "VOIRFILE": ""},
+        "stdin": subprocess.DEVNULL,
+    }
+
+
+# such a run, with a setting
 
 
 def parse_setting(text: str) -> dict[str, int]:

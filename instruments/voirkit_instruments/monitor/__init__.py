@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import duration
+from voirkit.instrument import Instrument, Option, duration, lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import whole_number
+from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 
 
 def _watched_too(text: str) -> list[str]:

@@ -16,8 +16,8 @@ from voirkit_instruments.loader_numbers import Ordinals
 from voirkit_instruments.parameters.record_figures import Figures, Later
 from voirkit_instruments.parameters.record_look import Inspection
 from voirkit_instruments.parameters.record_plan import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Models, More, Name, Plan, Records
-from voirkit_instruments.probe_cost import ProbeCost, quiet
 from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
+from voirkit_instruments.values import ProbeCost, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

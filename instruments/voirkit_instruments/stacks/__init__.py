@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import whole_number
+from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 
 # Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
 FLAME_HZ = 97

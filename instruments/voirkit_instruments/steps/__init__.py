@@ -11,4 +11,4 @@ STEPS = Instrument(
     record="voirkit_instruments.steps.record:record",
     always=True,
 )
-LOSS = Instrument("loss", record="voirkit_instruments.steps.record_loss:record", parts={"loss": dict})
+LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict})

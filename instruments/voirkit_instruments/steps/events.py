@@ -1,22 +1,125 @@
-"""What else is done where the steps instrument stands around functions of torch: only one can, and tells others.
+"""Functions of torch that instruments stand around: under decorators, and where optimizers step; and what else is done where the steps
+instrument stands around them: only one can, and tells others.
 
-Who wants to be told says so before torch is imported. What is told must not raise; its time is in no phase.
+Who wants to be told says so before torch is imported. What is told must not raise; its time is in no phase. Checked with torch 2.1 to 2.15.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from types import FunctionType
+
+from voirkit.intercept import Patches
 from voirkit_instruments.steps.record_plain import IN_STEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
+
+    from voirkit.probes.around import Around
 
     Told = Callable[..., None]
     Calls = tuple[Callable[..., Any], Callable[..., Any]]
 
 OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
 LOSS, LOSS_SCALED, LOADER_ITERATED = "loss", "scale", "iter"
+
+# Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
+# (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
+# torch.distributed, or keras' backend.
+COMPILING = tuple(
+    f"{torch}.{asked}()"
+    for torch in ("torch", "dist.torch", "backend.torch.core.torch")
+    for asked in ("compiler.is_dynamo_compiling", "_utils.is_compiling")
+)
+
+
+def innermost(function: Any) -> Any:
+    """The function that decorators stand around, such as the one that keeps torch.compile off."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+def as_function(method: Any) -> Any:
+    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function.
+
+    A method of an object whose copy is itself (``__deepcopy__``) can stay what it is, which saves a call.
+    """
+    if type(method) is FunctionType or hasattr(type(method.__self__), "__deepcopy__"):
+        return method
+
+    def call(*arguments: Any) -> Any:
+        return method(*arguments)
+
+    return call
+
+
+class FunctionPatches(Patches):
+    """Code around functions of torch; what does not fit is left as it is.
+
+    Args:
+        report: Gets a sentence about each function that is left.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def off(self, name: str, why: str) -> None:
+        """A function is not watched."""
+        self.table[name] = why
+        self._report(f"{name} is not watched: it {why.rstrip('.')}.")
+
+    def upon(self, module: str, install: Callable[[ModuleType], None]) -> None:
+        """Install something as soon as a module is there."""
+        self.when(module, install, self.off)
+
+    def around_path(self, module: str, path: str, around: Around) -> None:
+        """As ``around``, for ``Class.method`` of a module, as soon as that is there."""
+        self.upon(module, partial(self.around_now, path=path, around=around))
+
+    def around_now(self, module: ModuleType, path: str, around: Around) -> None:
+        """The same, of a module that is there."""
+        found: Any = module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        self.around_function(f"{module.__name__}.{path}", innermost(found), around)
+
+    def around_function(self, name: str, function: Any, around: Around, qualname: str | None = None) -> None:
+        """As ``around``, and reported if that is not done."""
+        if not self.around(name, function, around, qualname):
+            self.off(name, self.table[name])
+
+    def around_step(self, kind: type, step: Around, decorated: Around) -> None:
+        """Around the step of a class of optimizers; ``decorated``, which is passed ``args``, where that is decorated.
+
+        It is decorated anew when the first optimizer of a class is made.
+        """
+        function: Any = getattr(kind, "step", None)
+        owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
+        name = f"{owner.__module__}.{owner.__qualname__}.step"
+        if type(function) is not FunctionType:
+            self.off(name, "is not written in Python")
+        elif function.__code__.co_name == "wrapper":
+            self.around_function(name, function, decorated, "Optimizer.profile_hook_step.<locals>.wrapper")
+        else:
+            self.around_function(name, innermost(function), step)
+
+    def around_steps(self, step: Around, decorated: Around) -> None:
+        """The same of all classes of which an optimizer has been made."""
+
+        def install(module: ModuleType) -> None:
+            stack = [module.Optimizer]
+            while stack:
+                kind = stack.pop()
+                stack += kind.__subclasses__()
+                if hasattr(vars(kind).get("step"), "hooked"):  # it is decorated
+                    self.around_step(kind, step, decorated)
+
+        self.upon("torch.optim.optimizer", install)
 
 
 class StepEvents:

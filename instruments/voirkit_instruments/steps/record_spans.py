@@ -1,13 +1,21 @@
 """What the parts of the steps instrument share: where a thread is, names and arguments of phases, numbers of loaders and optimizers.
 
 Must never raise, never change what it is shown, and never wait for a device.
+
+How long phases take on the GPU: events are put into the stream before and after them, and asked later whether they have happened. An
+event's time is known from another event only. It is put on the host's clock by what must be true of every event: it did not happen before
+it was put into the stream, nor after it was seen to have happened. The bounds are closest where the stream is empty (a few microseconds),
+and each event that breaks them moves the clock, so that the drift between the two clocks is followed. Written against torch 2.1 to 2.15
+(``torch.cuda.Event``) and tested with a fake of it only: it has never run on a device.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
+from collections import deque
 
 from voirkit.fork import at_fork
 from voirkit_instruments.loader_numbers import LoaderNumbers, is_starting_worker
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+now = time.perf_counter_ns
 UNKNOWN = -1
 
 
@@ -103,8 +112,6 @@ class Recording:
         """Take times on the GPU from now on if the program has begun to use one."""
         cuda = self.torch.cuda
         if self.hot.device is None and cuda.is_initialized():
-            from voirkit_instruments.steps.record_device import DeviceTimes
-
             self.hot.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.local)
 
     def failed(self, what: str, exc: Exception) -> None:
@@ -128,3 +135,145 @@ class Recording:
                 if tensors and all(isinstance(tensor, tensor_type) for tensor in tensors):
                     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return UNKNOWN
+
+
+# times on the GPU
+
+MOST_PENDING = 4096  # spans that wait for the device; of a program that is further ahead, the oldest are given up and counted
+LOOKED_AT = 4  # spans that are asked for at each record: twice what comes in, so that what waits gets fewer
+ANCHOR_NS = 1_000_000_000  # events tell milliseconds in 32 bits: after a second 0.06 microseconds are left
+
+
+class HostClock:
+    """Where on the host's clock the events of one device happened.
+
+    Args:
+        anchor: An event that has just been put into a stream.
+        put_ns: When it was, by the host's clock.
+    """
+
+    def __init__(self, anchor: Any, put_ns: int) -> None:
+        self._anchor, self._at_ns, self._put_ns = anchor, put_ns, put_ns
+
+    def time_ns(self, event: Any, put_ns: int, seen_ns: int) -> int:
+        """When an event happened that was put into a stream at ``put_ns`` or later and had happened by ``seen_ns``."""
+        at = self._at_ns + round(self._anchor.elapsed_time(event) * 1e6)
+        corrected: int = min(max(at, put_ns), seen_ns)
+        self._at_ns += corrected - at
+        if put_ns - self._put_ns > ANCHOR_NS:
+            self._anchor, self._at_ns, self._put_ns = event, corrected, put_ns
+        return corrected
+
+
+class Span:
+    """A phase on the device that has not been seen to end."""
+
+    __slots__ = ("args", "began", "began_put_ns", "device", "ended", "ended_put_ns", "name", "value")
+
+    def __init__(self, device: int, began: Any, began_put_ns: int) -> None:
+        self.device, self.began, self.began_put_ns = device, began, began_put_ns
+        self.ended: Any = None
+        self.name = self.args = self.value = self.ended_put_ns = 0
+
+
+class DeviceTimes:
+    """The phases on the GPUs of one process.
+
+    Args:
+        cuda: ``torch.cuda``, initialised by the program.
+        record: Writes a span: name, begin, end, arguments, value.
+        name_of: The interned device name for that of a phase.
+        local: Where a thread keeps what it has begun.
+
+    Attributes:
+        unresolved: Spans that were given up.
+    """
+
+    def __init__(self, cuda: Any, record: Callable[[int, int, int, int, int], None], name_of: Callable[[int], int], local: Any) -> None:
+        self._cuda, self._record, self._name_of, self._local = cuda, record, name_of, local
+        self._pool: dict[int, list[Any]] = {}
+        self._clocks: dict[int, HostClock] = {}
+        self._pending: deque[Span] = deque()
+        self.unresolved = 0
+
+    def begin(self) -> None:
+        """A phase begins in this thread."""
+        begun = self._local.__dict__.setdefault("begun", [])
+        try:
+            begun.append(None if self._cuda.is_current_stream_capturing() else self._start_span())
+        except Exception:  # the program's error of an earlier kernel: it meets it itself
+            begun.append(None)
+
+    def _start_span(self) -> Span:
+        device = self._cuda.current_device()
+        event, put_ns = self._record_event(device)
+        if device not in self._clocks:
+            self._clocks[device] = HostClock(event, put_ns)
+            event, put_ns = self._record_event(device)
+        return Span(device, event, put_ns)
+
+    def _record_event(self, device: int) -> tuple[Any, int]:
+        pool = self._pool.setdefault(device, [])
+        event = pool.pop() if pool else self._cuda.Event(enable_timing=True)
+        put_ns = now()
+        event.record()
+        return event, put_ns
+
+    def drop(self) -> None:
+        """What this thread began last is no phase."""
+        begun = self._local.__dict__.get("begun")
+        span = begun.pop() if begun else None
+        if span is not None:
+            self._pool[span.device].append(span.began)
+
+    def end(self, name: int, args: int = 0, value: int = 0) -> None:
+        """The phase that this thread began last has ended."""
+        begun = self._local.__dict__.get("begun")
+        span = begun.pop() if begun else None
+        try:
+            if span is not None and not self._cuda.is_current_stream_capturing() and self._cuda.current_device() == span.device:
+                span.ended, span.ended_put_ns = self._record_event(span.device)
+                span.name, span.args, span.value = name, args, value
+                self._pending.append(span)
+                if len(self._pending) > MOST_PENDING:
+                    self._pending.popleft()
+                    self.unresolved += 1
+        except Exception:  # the program's error of an earlier kernel
+            self.unresolved += 1
+        self.resolve(LOOKED_AT)
+
+    def resolve(self, most: int) -> None:
+        """Write those of the oldest spans that have happened by now."""
+        pending = self._pending
+        try:
+            while most > 0 and pending and pending[0].ended.query():
+                self._resolve(pending.popleft())
+                most -= 1
+        except Exception:  # the device has failed; what waits is counted at the end
+            return
+
+    def _resolve(self, span: Span) -> None:
+        try:
+            self._write(span)
+        except Exception:  # its beginning is in another stream, and has not happened
+            self.unresolved += 1
+
+    def _write(self, span: Span) -> None:
+        seen_ns = now()
+        clock = self._clocks[span.device]
+        began = clock.time_ns(span.began, span.began_put_ns, seen_ns)
+        ended = clock.time_ns(span.ended, span.ended_put_ns, seen_ns)
+        self._record(self._name_of(span.name), began, max(began, ended), span.args, span.value)
+        self._pool[span.device] += [event for event in (span.began, span.ended) if event is not clock._anchor]
+
+    def finish(self) -> int:
+        """The program has ended: wait for what is left; how many spans have no time after all."""
+        while self._pending:
+            span = self._pending.popleft()
+            try:
+                span.ended.synchronize()
+            except Exception:
+                self.unresolved += 1
+            else:
+                self._resolve(span)
+        return self.unresolved

@@ -13,7 +13,19 @@ from types import FunctionType
 from voirkit.probes.around import Around
 from voirkit.runner import import_times
 from voirkit.runner.recording import join_group
-from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, LOADER_ITERATED, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
+from voirkit_instruments.steps.events import (
+    BACKWARD,
+    BATCH_REQUESTED,
+    COMPILING,
+    FORWARD,
+    LOADER_ITERATED,
+    OPTIMIZER_STEP,
+    ZERO_GRAD,
+    FunctionPatches,
+    StepEvents,
+    as_function,
+    innermost,
+)
 from voirkit_instruments.steps.record_loaders import LoaderRecording
 from voirkit_instruments.steps.record_phases import (
     TENSOR_METHODS,
@@ -32,7 +44,6 @@ from voirkit_instruments.steps.record_phases import (
 )  # fmt: skip
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import Recording
-from voirkit_instruments.steps.torch_functions import COMPILING, FunctionPatches, as_function, innermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.runner.overseer import Overseer
-    from voirkit_instruments.steps.record_loss import Losses
+    from voirkit_instruments.steps.record import Losses
 
     Fetched = Callable[[int, int, object], None]
 

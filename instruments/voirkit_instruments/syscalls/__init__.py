@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import one_of
+from voirkit.instrument import Instrument, Option, lazy_names, one_of
 
 FOLDER = "syscalls"  # of a run directory
 

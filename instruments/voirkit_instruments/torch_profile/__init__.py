@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument, Option, lazy_names
-from voirkit_instruments.flag_values import read_by
+from voirkit.instrument import Instrument, Option, lazy_names, read_by
 
 FOLDER = "torch_profile"  # of a run directory
 

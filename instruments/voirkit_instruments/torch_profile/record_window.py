@@ -16,9 +16,9 @@ from voirkit.fork import at_fork
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.probe_cost import ProbeCost
 from voirkit_instruments.resources import resident_bytes
 from voirkit_instruments.torch_profile import FOLDER
+from voirkit_instruments.values import ProbeCost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

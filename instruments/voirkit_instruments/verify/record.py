@@ -16,7 +16,7 @@ import sys
 from voirkit.report.cells import GREEN, PLAIN, RED, YELLOW, TerminalStyle, styled
 from voirkit.report.sections import written
 from voirkit.runner.recording import RECORDER
-from voirkit_instruments.steps.record_loss import Losses
+from voirkit_instruments.steps.record import Losses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

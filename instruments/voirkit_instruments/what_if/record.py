@@ -33,7 +33,7 @@ from voirkit.report.figure import duration
 from voirkit.runs import directory
 from voirkit.runs.directory import SUMMARY, read_json, write_json
 from voirkit.runs.summary import SCHEMA
-from voirkit_instruments.child_run import program_words, started_with
+from voirkit_instruments.loader_sweep.record import program_words, started_with
 from voirkit_instruments.values import is_readable
 from voirkit_instruments.what_if.analyse import HEAD, NONE, ceiling, judge_pairs, name_of, row, sentences
 from voirkit_instruments.what_if.analyse_results import Results
@@ -142,7 +142,7 @@ class RunObserver:
         """Begin as soon as torch is there."""
         from voirkit.intercept import when_there
         from voirkit.probes.around import Around
-        from voirkit_instruments.steps.torch_functions import COMPILING, innermost
+        from voirkit_instruments.steps.events import COMPILING, innermost
 
         saving, facts = ThreadState(), self.facts
 
