@@ -1,4 +1,4 @@
-"""What reads the code of functions gets the program's own: torch.compile, torch.jit.script, picklers by value, marshal.
+"""What reads the code of functions gets the program's own: torch.compile, torch.jit.script, picklers by value.
 
 Taps are constants of a function's code and stand for objects of this process. Each of these libraries is patched when it has been
 imported, and never imported here. Checked with torch 2.1, 2.5 and 2.15, cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
@@ -7,7 +7,6 @@ imported, and never imported here. Checked with torch 2.1, 2.5 and 2.15, cloudpi
 from __future__ import annotations
 
 import functools
-import marshal
 import operator
 import os
 import sys
@@ -236,8 +235,6 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
         if save is not None:
             table[CodeType] = lambda pickler, code: save(pickler, own_code(code))
 
-    for name in ("dumps", "dump"):
-        setattr(marshal, name, _with_own_code(getattr(marshal, name), own_code))
     for name in CLOUDPICKLES:
         when_imported(name, patch_cloudpickle)
     when_imported("dill._dill", patch_dill)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 from voirkit import imports
 from voirkit.probes import source, weave
@@ -245,10 +245,7 @@ def innermost(thing: Any) -> Any:
 
 
 # Redefined functions: python has no event for a name that gets another value. But the function that it had is freed at that moment,
-# unless something else holds it; IPython (checked with 8) has an event when a cell has been run; and the end of a probe checks once more.
-
-_watches: WeakSet[RedefinitionWatch] = WeakSet()
-_hooked_shells: set[int] = set()
+# unless something else holds it; and the end of a probe checks once more.
 
 
 class RedefinitionWatch:
@@ -265,8 +262,6 @@ class RedefinitionWatch:
         self.module, self.path, self._renewed = module, path, renewed
         self.is_on = True
         self._function = ref(function, self._on_freed)
-        _watches.add(self)
-        _hook_notebook()
 
     def _on_freed(self, _: Any) -> None:
         """The function is no more: as a rule because its name has just been given to another."""
@@ -290,21 +285,6 @@ def is_named_at(module: str, path: tuple[str, ...], function: FunctionType) -> b
     """Whether a function is what a name of a module stands for, and not only held by somebody."""
     names = getattr(sys.modules.get(module), "__dict__", None)
     return names is function.__globals__ and function_at(module, path) is function
-
-
-def _hook_notebook() -> None:
-    """Look after each cell of a notebook."""
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell = get() if get is not None else None
-    events = getattr(shell, "events", None)
-    if events is not None and id(shell) not in _hooked_shells:
-        _hooked_shells.add(id(shell))
-        events.register("post_run_cell", _check_all)
-
-
-def _check_all(*result: Any) -> None:
-    for follower in list(_watches):
-        follower.check()
 
 
 # Functions that a module will define.

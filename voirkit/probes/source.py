@@ -10,7 +10,6 @@ import __future__
 import ast
 import io
 import linecache
-import sys
 import tokenize
 from types import CodeType, ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ from voirkit.imports import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from types import CodeType
 
 
@@ -105,15 +104,11 @@ def trees_in(
         if found is not None:
             imports = _imports(found[1], names)
             found[0].body[:0] = imports
-            rewrite_pytest_asserts(found[0], code, lines)
             yield found
             again = _function_only(code, lines, qualname) if imports else None
             if again is not None:  # a script's statements are compiled in parts, of which its imports may be another
-                rewrite_pytest_asserts(again[0], code, lines)
                 yield again
-    for found in _in_module(code, lines):
-        rewrite_pytest_asserts(found[0], code, lines)
-        yield found
+    yield from _in_module(code, lines)
 
 
 def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
@@ -130,6 +125,12 @@ def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
 
 TOO_DEEP = "cannot be probed: it stands too deep in its source, or the program in its calls, for Python to compile it with taps."
 CHANGED = "cannot be probed: what runs is not what its source says. The file has changed, or the code is made by a tool."
+PYTEST = "cannot be probed: pytest has rewritten its assert statements. Run pytest with --assert=plain, or assert elsewhere."
+
+
+def why_other(code: CodeType) -> str:
+    """Why some code is not what its source says, to follow the function's name."""
+    return PYTEST if any(name.startswith("@py") for name in (*code.co_varnames, *code.co_names)) else CHANGED
 
 
 def _function_only(code: CodeType, lines: list[str], qualname: str) -> tuple[ast.Module, FunctionNode] | None:
@@ -473,16 +474,3 @@ def is_top(node: ast.AST) -> bool:
 def is_future(statement: ast.stmt) -> bool:
     """Whether it is an import from ``__future__``."""
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__" and not statement.level
-
-
-PYTEST_PREFIX = "@py"  # how the variables begin that pytest puts into functions
-
-
-def rewrite_pytest_asserts(tree: ast.Module, code: CodeType, lines: Sequence[str]) -> None:
-    """Rewrite the ``assert`` statements in a tree, if pytest has rewritten those of some code."""
-    if not any(name.startswith(PYTEST_PREFIX) for name in (*code.co_varnames, *code.co_names)):
-        return
-    module: Any = sys.modules.get("_pytest.assertion.rewrite")
-    hook = next((f for f in sys.meta_path if module is not None and isinstance(f, module.AssertionRewritingHook)), None)
-    if hook is not None:
-        module.rewrite_asserts(tree, "".join(lines).encode(), code.co_filename, hook.config)

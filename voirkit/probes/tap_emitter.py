@@ -12,7 +12,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Protocol
 
 from voirkit import streams
-from voirkit.probes.source import PYTEST_PREFIX, FunctionNode, bound, deleted_in, leaves, mangled, variables_passed
+from voirkit.probes.source import FunctionNode, bound, deleted_in, leaves, mangled, variables_passed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,10 +75,6 @@ class Tap(Protocol):
         """The function to call without the variables; it looks for them in the calling frame."""
         ...
 
-    def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
-        """Functions to call at the site instead: to begin, with each variable that is bound (made from its name), and at last."""
-        ...
-
 
 class FixedTap:
     """A tap that reads no variables: one function (``Tap``)."""
@@ -92,9 +88,6 @@ class FixedTap:
         return self.function
 
     bind_to_frame = bind
-
-    def one_by_one(self) -> Any:
-        raise NotImplementedError
 
 
 class Listener(Protocol):
@@ -122,7 +115,7 @@ class Listener(Protocol):
 
 
 MARK = "\0voirkit "
-MOST_LADDER_NAMES = 2  # so many names that may be unbound have a call for each case; 2**n calls
+MOST_LADDER_NAMES = 3  # so many names that may be unbound have a call for each case, 2**n calls; for more the tap looks into the frame
 # What shows a function the dictionary of its variables, which before python 3.13 is made anew by whoever looks at it.
 SEE_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
@@ -162,8 +155,6 @@ class TapEmitter:
 
     def taps(self, site: Site) -> list[Tap]:
         """All that the listeners want at a site."""
-        if site.name.startswith(PYTEST_PREFIX):
-            return []
         inner = self.around & self.each.keys()
         site.loops, site.is_deep, site.inner = frozenset(self.loops), bool(self.deep), inner
         self.inner_at[site.name] = self.inner_at.get(site.name, inner) & inner
@@ -193,7 +184,7 @@ class TapEmitter:
             values = loads([value]) if value else []
             if site.kind == "stored":
                 values = [ast.Call(self.mark(attribute_reader(site.name)), loads([site.name.partition(".")[0]]), [])]
-            call = self.ladder(tap, values, list(tap.reads), unsure, target)
+            call = self.ladder(tap, site, values, unsure, target)
             if site.kind == "read":  # there may be no such global
                 call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
             elif site.kind == "stored":  # the attribute may not be kept in the object
@@ -201,23 +192,16 @@ class TapEmitter:
             found.append(at_place(call, place))
         return found
 
-    def ladder(self, tap: Tap, values: list[ast.expr], reads: list[str], unsure: list[str], target: str | None) -> ast.stmt:
+    def ladder(self, tap: Tap, site: Site, values: list[ast.expr], unsure: list[str], target: str | None) -> ast.stmt:
         """The call of a tap, with those of the unsure names that are bound.
 
         No call stands in a handler: what comes out of it would be shown as raised while a NameError was handled.
         """
         if not unsure:
-            return self.call(tap, values, reads, target)
+            return self.call(tap, values, list(tap.reads), target)
         if len(unsure) <= MOST_LADDER_NAMES:
-            return ast.While(ast.Constant(True), self.rungs(tap, values, reads, unsure, target), [])
-        every: list[ast.stmt] = [ast.Expr(name) for name in loads(unsure)]
-        call = [self.call(tap, values, reads, target), ast.Break()]
-        start, take, send = tap.one_by_one()
-        body = [self.unless(NameError, *every, otherwise=call), ast.Expr(ast.Call(self.mark(start), [], []))]
-        for name in reads:
-            body.append(self.unless(NameError, ast.Expr(ast.Call(self.mark(take(name)), loads([name]), []))))
-        body += [call_statement(ast.Call(self.mark(send), list(values), []), target), ast.Break()]
-        return ast.While(ast.Constant(True), body, [])
+            return ast.While(ast.Constant(True), self.rungs(tap, values, list(tap.reads), unsure, target), [])
+        return call_statement(ast.Call(self.mark(self.frame_tap(tap, site)), values, []), target)
 
     def rungs(self, tap: Tap, values: list[ast.expr], reads: list[str], unsure: list[str], target: str | None) -> list[ast.stmt]:
         """What leaves the loop after the call with those names that are bound."""
@@ -248,10 +232,10 @@ class TapEmitter:
         return value
 
     def frame_tap(self, tap: Tap, site: Site) -> Callable[..., Any]:
-        """A tap for inside an expression, which must look for the variables itself.
+        """A tap that looks for the variables itself: inside an expression, or where many of them may be unbound.
 
         Raises:
-            CanNot: The function would see that it does.
+            Unobservable: The function would see that it does.
         """
         if sys.version_info < (3, 13) and tap.reads:
             uses = [n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(self.node) if isinstance(n, ast.Name | ast.Attribute)]

@@ -224,30 +224,6 @@ class LocalTap:
 
         return tap
 
-    def one_by_one(self) -> tuple[Callable[[], None], Callable[[str], Callable[[Any], None]], Callable[..., Any]]:
-        held: dict[int, dict[str, Any]] = {}  # by the identity of the frame
-        made: dict[tuple[str, ...], Callable[..., Any]] = {}
-        _getframe = sys._getframe
-
-        def start() -> None:
-            held[id(_getframe(1))] = {}
-
-        def collector(name: str) -> Callable[[Any], None]:
-            def tap(value: Any) -> None:
-                held[id(_getframe(1))][name] = value
-
-            return tap
-
-        def tap(*value: Any) -> Any:
-            found = held.pop(id(_getframe(1)))
-            key = tuple(found)
-            function = made.get(key)
-            if function is None:
-                function = made[key] = self.bind(key, 2)
-            return function(*value, *found.values())
-
-        return start, collector, tap
-
 
 @cache
 def _tap_code(shape: tuple[Any, ...]) -> CodeType:

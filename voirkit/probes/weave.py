@@ -170,7 +170,7 @@ def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.M
                     return tree, function
     except RecursionError:
         raise NoSource(source.TOO_DEEP) from None
-    raise NoSource(source.CHANGED)
+    raise NoSource(source.why_other(code))
 
 
 def _compiles_to(tree: ast.Module, function: FunctionNode, code: CodeType) -> bool:
