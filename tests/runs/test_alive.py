@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def test_one_from_before_the_systems_start_is_gone() -> None:
 
 
 def test_where_there_is_no_proc_the_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_processes.sys, "platform", "darwin")
+    monkeypatch.setattr(other_processes, "sys", SimpleNamespace(platform="darwin"))
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert is_alive(os.getpid(), *NOW)

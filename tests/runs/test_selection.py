@@ -58,9 +58,9 @@ def test_wrong_ranks_say_what_is_right(text: str) -> None:
 
 
 def test_nothing_chosen_is_everything() -> None:
-    assert EVERYTHING.is_everything
-    assert selection().is_everything
-    assert not Selection(ranks=frozenset([0])).is_everything
+    assert Selection(steps=None, ranks=None) == EVERYTHING
+    assert selection() == EVERYTHING
+    assert Selection(ranks=frozenset([0])) != EVERYTHING
 
 
 def test_steps_take_their_events_in_every_epoch_and_what_happened_meanwhile(run: Run) -> None:

@@ -11,7 +11,8 @@ import time
 
 from voirkit.errors import RunDirectoryError, did_you_mean
 from voirkit.plugins import installed_instruments
-from voirkit.runs.manifest import SCHEMA, job, rank_and_world_size, restart
+from voirkit.runs.manifest import SCHEMA, job, machine, rank_and_world_size, restart
+from voirkit.runs.other_processes import began_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,11 +78,7 @@ def _new(path: str) -> str:
 def _launched() -> float:
     """When the process that launched the ranks began, so that all on a host choose the same name; seconds since the epoch."""
     try:
-        with open(f"/proc/{os.getppid()}/stat", encoding="ascii", errors="replace") as file:
-            ticks = int(file.read().rsplit(")", 1)[1].split()[19])
-        with open("/proc/stat", encoding="ascii") as file:
-            boot = next(int(line.split()[1]) for line in file if line.startswith("btime"))
-        return boot + ticks / os.sysconf("SC_CLK_TCK")
+        return began_s(os.getppid())[2]
     except (OSError, ValueError, IndexError, StopIteration):
         return time.time()
 
@@ -95,7 +92,7 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
     if there and manifest is None and not ranks:
         raise _not_ours(there, where)
     follows = ranks and rank_and_world_size()[0] > 0
-    if manifest is None or goes_on(manifest) or (follows and (force or manifest.get("job") == job())):
+    if manifest is None or is_continued(manifest) or (follows and (force or manifest.get("job") == job())):
         return  # the first rank replaces, or refuses, what was there
     if not force:
         raise RunDirectoryError(
@@ -129,16 +126,11 @@ def _not_ours(names: list[str], where: str) -> RunDirectoryError:
     return RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
 
 
-def goes_on(manifest: dict[str, Any]) -> bool:
+def is_continued(manifest: dict[str, Any]) -> bool:
     """Whether this process goes on with the run: torchrun started its ranks again, or the script executed itself anew."""
     if restart() > manifest.get("restart", 0) and str(manifest.get("job")).split("/")[0] == job().split("/")[0]:
         return True
-    return (
-        manifest.get("pid") == os.getpid()
-        and manifest.get("ended") == "running"
-        and hasattr(os, "uname")
-        and (manifest.get("host") == os.uname().nodename)
-    )
+    return manifest.get("pid") == os.getpid() and manifest.get("ended") == "running" and manifest.get("host") == machine()[0]
 
 
 def clear(path: str, before: float | None = None) -> None:
@@ -180,32 +172,29 @@ def _point_latest(path: str) -> None:
 
 def read_manifest(path: str) -> dict[str, Any] | None:
     """What ``run.json`` holds, or None if the folder has none of voirkit's."""
-    try:
-        with open(os.path.join(path, MANIFEST), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
+    found = read_document(os.path.join(path, MANIFEST))
     return found if isinstance(found, dict) and "voirkit" in found and "schema" in found else None
 
 
 def read_summary(path: str) -> dict[str, Any] | None:
     """What ``summary.json`` holds, or None."""
-    try:
-        with open(os.path.join(path, SUMMARY), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
+    found = read_document(os.path.join(path, SUMMARY))
     return found if isinstance(found, dict) else None
 
 
 def read_json(path: str, schema: int) -> dict[str, Any] | None:
     """The object in a JSON file; None if there is none, or none of this schema."""
+    found = read_document(path)
+    return found if isinstance(found, dict) and found.get("schema") == schema else None
+
+
+def read_document(path: str) -> Any:
+    """What a JSON file holds; None if there is none, or it is damaged."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
+            return json.load(file)
+    except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("schema") == schema else None
 
 
 def write_json(path: str, document: Any) -> None:
@@ -264,7 +253,7 @@ def find(path: str) -> str:
 
     if MANIFEST not in there and not any(layout(path)):
         raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=path, next=_runs_in(path) or hint)
-    manifest = _document(os.path.join(path, MANIFEST))
+    manifest = read_document(os.path.join(path, MANIFEST))
     if isinstance(manifest, dict) and manifest and "voirkit" not in manifest:
         raise RunDirectoryError(f"this is no run directory: its {MANIFEST} is not voirkit's.", where=path, next=hint)
     return os.path.realpath(path)
@@ -275,7 +264,7 @@ def check_manifest(path: str) -> list[str]:
     file = os.path.join(path, MANIFEST)
     if not os.path.lexists(file):
         return [f"{file} is missing: what was run, and how it ended, is not known."]
-    manifest = _document(file)
+    manifest = read_document(file)
     if not isinstance(manifest, dict):
         return []
     if manifest.get("schema") != SCHEMA:
@@ -283,14 +272,6 @@ def check_manifest(path: str) -> list[str]:
     if len(os.listdir(path)) == 1 and manifest.get("ended") != "running":
         return [f"{path} holds nothing but its manifest: nothing that was recorded is left."]
     return []
-
-
-def _document(path: str) -> object:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _others(path: str) -> str:

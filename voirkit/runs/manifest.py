@@ -27,7 +27,7 @@ def begin(version: str, command: list[str], options: list[str], folder: str, beg
         begun_ns: When the run began; now, if left out.
     """
     rank, size = rank_and_world_size()
-    host, platform = _machine()
+    host, platform = machine()
     perf, wall = time.perf_counter_ns(), time.time_ns()
     return {
         "schema": SCHEMA,
@@ -53,7 +53,7 @@ def begin(version: str, command: list[str], options: list[str], folder: str, beg
     }
 
 
-def _machine() -> tuple[str, str]:
+def machine() -> tuple[str, str]:
     """(host name, platform)."""
     if sys.platform == "win32":
         import platform
@@ -66,23 +66,15 @@ def _machine() -> tuple[str, str]:
 def usable_cpus() -> int:
     """How many processors this process may use: those it is bound to, and no more than its container's quota, rounded up."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for path, read in (("/sys/fs/cgroup/cpu.max", _quota_of_two), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", _quota_of_one)):
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):  # of two versions of control groups
         try:
-            quota = read(path)
+            quota, *period = _read(path).split()
+            if quota in ("max", "-1"):
+                return bound
+            return max(1, min(bound, -(-int(quota) // int(period[0] if period else _read(path.replace("quota", "period"))))))
         except (OSError, ValueError):
-            continue  # another version of control groups, another system
-        return bound if quota is None else max(1, min(bound, -int(-quota // 1)))
+            continue
     return bound
-
-
-def _quota_of_two(path: str) -> float | None:
-    quota, period = _read(path).split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_of_one(path: str) -> float | None:
-    quota = int(_read(path))
-    return None if quota < 0 else quota / int(_read(path.replace("quota", "period")))
 
 
 def git_revision(folder: str) -> str | None:

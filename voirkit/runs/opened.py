@@ -109,17 +109,12 @@ class Run:
 
     def _json(self, name: str) -> dict[str, Any] | None:
         path = os.path.join(self.path, name)
-        try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        found = directory.read_document(path)
+        if isinstance(found, dict):
+            return found
+        if os.path.exists(path):
             self.warnings.append(f"{path} cannot be read; it is damaged.")
-            return None
-        return found
+        return None
 
     # the trace
 
@@ -244,10 +239,10 @@ class Run:
         """
         from voirkit.runs.selection import chosen_events
 
-        known = self._chosen.get((selection.steps, selection.ranks))
+        known = self._chosen.get(selection)
         if known is None:
             known = chosen_events(self.connection(), selection, f"chosen_times_{len(self._chosen)}")
-            self._chosen[selection.steps, selection.ranks] = known
+            self._chosen[selection] = known
         return known
 
     def extents(self, selection: Selection = EVERYTHING) -> list[Extent]:

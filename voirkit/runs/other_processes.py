@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from voirkit.runs.manifest import machine
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,11 +25,7 @@ _SLACK_S = 10.0  # the kernel counts a process's start in ticks since boot, and 
 
 def is_here(host: object) -> bool:
     """Whether a host is this one."""
-    if sys.platform == "win32":
-        import platform
-
-        return platform.node() == host
-    return os.uname().nodename == host
+    return machine()[0] == host
 
 
 def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
@@ -41,22 +39,34 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
     if pid <= 0:
         return False
     if sys.platform != "linux":
-        return _answers(pid)
+        import psutil
+
+        return psutil.pid_exists(pid)
     if time.perf_counter_ns() < perf_counter_ns:  # the system has been started since
         return False
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        with open("/proc/stat", encoding="ascii") as file:
-            booted = next(int(line.split()[1]) for line in file if line.startswith("btime"))
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        state, began, began_at = began_s(pid)
     except FileNotFoundError:
         return False
     except (OSError, ValueError, IndexError, StopIteration):
         return True
     # One that began later is another. Both clocks must say so: one stands still while a laptop sleeps, the other can be set.
-    is_another = began > perf_counter_ns / 1e9 + _SLACK_S and booted + began > time_ns / 1e9 + _SLACK_S
-    return fields[0] not in "ZX" and not is_another
+    is_another = began > perf_counter_ns / 1e9 + _SLACK_S and began_at > time_ns / 1e9 + _SLACK_S
+    return state not in "ZX" and not is_another
+
+
+def began_s(pid: int) -> tuple[str, float, float]:
+    """(state, seconds from the system's start, seconds since the epoch) of a process of this host: how it is, and when it began.
+
+    Raises:
+        OSError, ValueError, IndexError, StopIteration: It is not there, or the system is not Linux.
+    """
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    with open("/proc/stat", encoding="ascii") as file:
+        booted = next(int(line.split()[1]) for line in file if line.startswith("btime"))
+    began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return fields[0], began, booted + began
 
 
 def has_settled(taken: Mapping[str, Any], beside: str) -> bool:
@@ -79,23 +89,6 @@ def has_settled(taken: Mapping[str, Any], beside: str) -> bool:
     return True
 
 
-def _answers(pid: int) -> bool:
-    if sys.platform == "win32":
-        import ctypes  # os.kill would end it
-
-        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)
-        if handle:
-            ctypes.windll.kernel32.CloseHandle(handle)
-        return bool(handle)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
-
-
 def goes_on(manifest: dict[str, Any] | None) -> bool:
     """Whether a run still goes on. Of one on another host only its manifest tells."""
     if manifest is None or manifest.get("ended") != "running":
@@ -110,7 +103,7 @@ def goes_on(manifest: dict[str, Any] | None) -> bool:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock; wait for it as long as another process has it. The file is there only while somebody holds or awaits it.
+    """Hold the lock on a file, which is gone when its holder is, however that ended; wait as long as another process has it.
 
     Raises:
         OSError: The file cannot be made.

@@ -155,7 +155,7 @@ def quoted(text: str) -> str:
 
 
 def reachable(path: str) -> str:
-    """A path in UTF-8 by which the same file is found, whatever its folder is called; its own name is UTF-8.
+    """A path in UTF-8, which is all that DuckDB takes, to a file whose folder may be called anything; its own name is UTF-8.
 
     Raises:
         OSError: The folder is not there.

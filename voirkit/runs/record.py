@@ -93,7 +93,7 @@ def packages() -> dict[str, str]:
 
 
 class StandaloneRun:
-    """This process's part in a run.
+    """This process's part in a run without the runner: a script annotates itself. Of several in a folder the first makes the manifest.
 
     Attributes:
         path: The run directory.
@@ -145,7 +145,7 @@ def join(path: str, where: str) -> StandaloneRun:
         os.makedirs(path, exist_ok=True)
         directory.refuse_foreign(path, where)
         there = directory.read_manifest(path)
-        again = there is not None and directory.goes_on(there)  # it executed itself anew, or its ranks were started again
+        again = there is not None and directory.is_continued(there)  # it executed itself anew, or its ranks were started again
         with_it = there is not None and (there.get("ended") == "running" or (begun["rank"] > 0 and there.get("job") == begun["job"]))
         if there is not None and not again and not with_it:
             raise RunDirectoryError(
@@ -161,20 +161,9 @@ def join(path: str, where: str) -> StandaloneRun:
 
 def _make(path: str, begun: dict[str, Any]) -> bool:
     """Write the manifest, unless another process has just done so; whether it was written."""
-    temporary = os.path.join(path, f"{directory.MANIFEST}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(begun, file, indent=1)
     try:
-        os.link(temporary, os.path.join(path, directory.MANIFEST))  # fails if it is there
-        return True
+        with open(os.path.join(path, directory.MANIFEST), "x", encoding="utf-8") as file:
+            json.dump(begun, file, indent=1)
     except FileExistsError:
         return False
-    except OSError:  # a file system without links
-        os.replace(temporary, os.path.join(path, directory.MANIFEST))
-        return True
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-
-
-__all__ = ["StandaloneRun", "join"]
+    return True

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
 from voirkit.errors import CommandLineError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final
-
     import duckdb
 
 
-class Selection:
+class Selection(NamedTuple):
     """A part of a run.
 
-    Args:
+    Attributes:
         steps: ``(first, end)``, half open; either may be None for no bound. None for all steps.
         ranks: The ranks, or None for all.
 
@@ -22,15 +21,8 @@ class Selection:
     part of the selection if it lies, from start to end, within the time of the chosen steps of its rank.
     """
 
-    __slots__ = ("ranks", "steps")
-
-    def __init__(self, steps: tuple[int | None, int | None] | None = None, ranks: frozenset[int] | None = None) -> None:
-        self.steps, self.ranks = steps, ranks
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether nothing is left out."""
-        return self.steps is None and self.ranks is None
+    steps: tuple[int | None, int | None] | None = None
+    ranks: frozenset[int] | None = None
 
 
 EVERYTHING: Final = Selection()

@@ -73,6 +73,8 @@ def throughput(rate: Mapping[str, Any]) -> float:
     return float(value)
 
 
+# Of a training step, in the order in which every table, chart and export lists them; docs/steps.md has what each means. They are exclusive,
+# and their shares of a step sum to 1; ``other`` is what no other is.
 PHASES = ("wait", "transfer", "forward", "backward", "optimizer", "communication", "other")
 OUTSIDE = "before and after"  # of the process that trains: outside all of training
 
@@ -82,7 +84,7 @@ def shown_phases(phases: Mapping[str, Any]) -> list[str]:
     return [name for name in PHASES if name in phases and (name != "communication" or phases[name]["total_s"])]
 
 
-# In the order of a run. What each means is in docs/report.md.
+# Of the wall time of a run, in their order. What each means is in docs/report.md.
 PARTS = ("startup", "import", "script", "training", "evaluation", "checkpoint", "compile", "gc", "between", "exit")
 
 
@@ -98,7 +100,7 @@ def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
 
 
 def account(seconds: Mapping[str, float], total_s: float, before_script_s: float | None = None) -> dict[str, Any]:
-    """``{"total_s", "parts": {name: {"total_s", "share"}}}``.
+    """``wall`` of a summary: ``{"total_s", "parts": {name: {"total_s", "share"}}}``. Parts are exclusive, and sum to the run's duration.
 
     Args:
         seconds: Of parts; what is not positive is left out.
@@ -154,7 +156,7 @@ def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float]
 
 
 def alerts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All alerts that a summary's own figures give, the gravest first."""
+    """All alerts that a summary's own figures give, the gravest first: each ``{"kind", "because", "next", "evidence"}``, as a verdict."""
     found = (
         loss_not_finite(summary.get("loss")),
         loss_not_falling(summary.get("loss")),

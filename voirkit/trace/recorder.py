@@ -201,40 +201,21 @@ def _mine() -> Recording | None:
     return recording
 
 
-def _arrive() -> int | None:
-    recording = _mine()
-    try:
-        return recording.arrive() if recording is not None else None
-    except Exception as exc:
-        _ours(exc, recording)
-        return None
+def _calls(method: str) -> Callable[..., Any]:
+    """What calls a method of this process's part of the recording, and raises nothing of voirkit's own."""
+
+    def call(*args: Any) -> Any:
+        recording = _mine()
+        try:
+            return getattr(recording, method)(*args) if recording is not None else None
+        except Exception as exc:
+            _ours(exc, recording)
+            return None
+
+    return call
 
 
-def _grow(segment: Any) -> Any:
-    recording = _mine()
-    try:
-        return recording.grow(segment) if recording is not None else None
-    except Exception as exc:
-        _ours(exc, recording)
-        return None
-
-
-def _resolve(number: int) -> None:
-    recording = _mine()
-    try:
-        if recording is not None:
-            recording.resolve(number)
-    except Exception as exc:
-        _ours(exc, recording)
-
-
-def _lose(number: int) -> None:
-    recording = _mine()
-    try:
-        if recording is not None:
-            recording.lose(number)
-    except Exception as exc:
-        _ours(exc, recording)
+_arrive, _grow, _resolve, _lose = map(_calls, ("arrive", "grow", "resolve", "lose"))
 
 
 def _failed(exc: Exception) -> None:
