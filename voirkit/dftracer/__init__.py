@@ -11,8 +11,7 @@ from voirkit.ai import Node as DFTracerAI
 from voirkit.ai import ai, checkpoint, comm, compute, data, dataloader, device, other, pipeline
 from voirkit.dftracer import constants
 from voirkit.dftracer.constants import *  # noqa: F403 -- all of them are DFTracer's
-from voirkit.dftracer.function import dft_fn
-from voirkit.dftracer.session import dftracer, is_enabled
+from voirkit.dftracer.logger import dft_fn, dftracer, is_enabled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
