@@ -11,7 +11,7 @@ from typing import Any
 
 from conftest import CLEAN
 
-from voirkit.export.formats import formats
+from voirkit.export import formats
 
 OF_OTHER_RUNS = frozenset(name for name, (_, text) in formats().items() if "of runs with" in text)
 """Formats of what only some instruments record: these runs have nothing for them, and they have tests of their own."""

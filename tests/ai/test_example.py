@@ -9,7 +9,7 @@ import pytest
 from annotating import counts, rows
 from recorded import OF_OTHER_RUNS
 
-from voirkit.export.formats import formats
+from voirkit.export import formats
 
 pytestmark = pytest.mark.long
 

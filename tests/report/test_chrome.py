@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from recorded import LOOP_EVENTS, record
 
-from voirkit.export import chrome
+from voirkit.export.trace_events import CHROME
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING, selection
 
@@ -26,7 +26,7 @@ def refuse(word: str) -> None:
 def export(run: Path, steps: str | None = None, name: str = "trace.json") -> dict[str, Any]:
     """The document, which is strict JSON and as the format wants it."""
     with open_run(run) as opened:
-        (path,) = chrome.write(opened, EVERYTHING if steps is None else selection(steps), str(run.parent / name))
+        (path,) = CHROME.write(opened, EVERYTHING if steps is None else selection(steps), str(run.parent / name))
     data = Path(path).read_bytes()
     text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
     document: dict[str, Any] = json.loads(text, parse_constant=refuse)

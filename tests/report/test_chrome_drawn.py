@@ -8,7 +8,7 @@ from typing import Any
 
 from recorded import record
 
-from voirkit.export import chrome
+from voirkit.export.trace_events import CHROME
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
 
@@ -16,7 +16,7 @@ from voirkit.runs.selection import EVERYTHING
 def export(folder: Path, body: str) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """(the spans, the names of threads)."""
     with open_run(record(folder / "run", body)) as run:
-        (path,) = chrome.write(run, EVERYTHING, str(folder / "trace.json"))
+        (path,) = CHROME.write(run, EVERYTHING, str(folder / "trace.json"))
     found = json.loads(Path(path).read_text())["traceEvents"]
     names = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
     return [one for one in found if one["ph"] == "X"], names

@@ -16,7 +16,7 @@ from annotated import COUNTS, PROCESSES, PROGRAM, record
 from conftest import Place
 from recorded import OF_OTHER_RUNS
 
-from voirkit.export.formats import formats
+from voirkit.export import formats
 
 Layer = tuple[str, str, int]  # category, name, process
 Events = Iterator[tuple[str, str, int, int]]  # category, name, process, time in ns

@@ -11,14 +11,15 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from pipelined import Loader, record
 
-from voirkit.export import chrome, perfetto
+from voirkit.export import perfetto
+from voirkit.export.trace_events import CHROME
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
 
 
 def drawn(folder: Path, *loaders: Loader) -> list[Any]:
     with open_run(record(folder / "run", *loaders)) as run:
-        (path,) = chrome.write(run, EVERYTHING, str(folder / "trace.json"))
+        (path,) = CHROME.write(run, EVERYTHING, str(folder / "trace.json"))
     found: list[Any] = json.loads(Path(path).read_text())["traceEvents"]
     return found
 

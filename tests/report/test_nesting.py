@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit.export.nesting import Nesting, overlapping
+from voirkit.export.spans import Nesting, overlapping
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25).map(
     lambda spans: sorted([(start, start + duration) for start, duration in spans], key=lambda span: (span[0], -span[1]))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recorded import LOOP_EVENTS, files, record
 
-from voirkit.export import pfw
+from voirkit.export.trace_events import PFW
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING, selection
 
@@ -28,7 +28,7 @@ def export(run: Path, steps: str | None = None) -> dict[str, list[Any]]:
     out = run.parent / "out"
     out.mkdir(exist_ok=True)
     with open_run(run) as opened:
-        written = pfw.write(opened, EVERYTHING if steps is None else selection(steps), str(out))
+        written = PFW.write(opened, EVERYTHING if steps is None else selection(steps), str(out))
     assert {str(out / name) for name in files(out)} == set(written), "nothing else is written beside"
     return {os.path.basename(path): read(path) for path in written}
 
@@ -162,7 +162,7 @@ def test_a_target_that_is_a_file_takes_all_processes(tmp_path: Path) -> None:
     for rank in range(2):
         record(tmp_path / "run", "span('a', 'b', NOW, NOW)", RANK=str(rank))
     with open_run(tmp_path / "run") as opened:
-        assert pfw.write(opened, EVERYTHING, str(tmp_path / "all.pfw.gz")) == [str(tmp_path / "all.pfw.gz")]
+        assert PFW.write(opened, EVERYTHING, str(tmp_path / "all.pfw.gz")) == [str(tmp_path / "all.pfw.gz")]
     assert len(own(read(str(tmp_path / "all.pfw.gz")))) == 2
 
 

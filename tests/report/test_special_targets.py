@@ -14,7 +14,7 @@ import pytest
 from conftest import CLEAN, Place
 from recorded import OF_OTHER_RUNS, files, record, record_with_manifest
 
-from voirkit.export.formats import formats
+from voirkit.export import formats
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from recorded import LOOP_EVENTS, record
 
-from voirkit.export import formats
+from voirkit.export import load
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING, selection
 
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def export(run: Path, name: str, target: Path, *chosen: str) -> Path:
     with open_run(run) as opened:
-        assert formats.load(name).write(opened, selection(*chosen) if chosen else EVERYTHING, str(target)) == [str(target)]
+        assert load(name).write(opened, selection(*chosen) if chosen else EVERYTHING, str(target)) == [str(target)]
     return target
 
 

@@ -15,7 +15,8 @@ from perfetto_page import ask, chromium
 from pipelined import Loader
 from pipelined import record as record_loaders
 
-from voirkit.export import chrome, perfetto
+from voirkit.export import perfetto
+from voirkit.export.trace_events import CHROME
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
 
@@ -95,7 +96,7 @@ def test_perfetto_shows_every_span_of_coroutines_that_take_turns(page: Path, for
     assert {(category, name): n for category, name, n in seen["slices"]} == COROUTINES_COUNTS
 
 
-@pytest.mark.parametrize("format", [chrome, perfetto])
+@pytest.mark.parametrize("format", [CHROME, perfetto])
 def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(page: Path, format: Any, tmp_path: Path) -> None:
     with open_run(record_loaders(tmp_path / "run", Loader(batches=6))) as run:
         (path,) = format.write(run, EVERYTHING, str(tmp_path / "trace"))
@@ -103,5 +104,5 @@ def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(page: Path, 
     seen = ask(page, Path(path), {"complaints": QUESTIONS["complaints"], "arrows": arrows}, tmp_path / "profile")
     assert seen["complaints"] == []
     # Of a trace in JSON Perfetto takes the span that began last for the one that an arrow leaves from.
-    assert [made for made, _ in seen["arrows"]] == ["collate" if format is chrome else "preprocess"] * 6
+    assert [made for made, _ in seen["arrows"]] == ["collate" if format is CHROME else "preprocess"] * 6
     assert {used for _, used in seen["arrows"]} <= {"consumed", "queued"}  # the next is queued in the same instant here

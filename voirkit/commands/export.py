@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
-from voirkit.export.formats import formats, load
+from voirkit.export import formats, load
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.output import STDOUT
 from voirkit.runner.completion import describe_dropped
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
-    from voirkit.export.formats import Format
+    from voirkit.export import Format
     from voirkit.runs.selection import Selection
 
 

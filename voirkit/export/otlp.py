@@ -27,8 +27,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from voirkit.errors import VoirkitError, tell
-from voirkit.export.nesting import Nesting
-from voirkit.export.values import FLOW, INT64, unicode_text
+from voirkit.export.spans import FLOW, INT64, Nesting, unicode_text
 from voirkit.report.labels import Labels
 from voirkit.report.output import text
 

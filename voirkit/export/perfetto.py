@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from voirkit.errors import VoirkitError
-from voirkit.export.nesting import Nesting
-from voirkit.export.values import FLOW, INT64, unicode_text
+from voirkit.export.spans import FLOW, INT64, Nesting, unicode_text
 from voirkit.report import labels
 from voirkit.report.labels import Labels
 from voirkit.report.output import complete
@@ -32,7 +31,7 @@ _OF_A_THREAD = ("span", "phase", "loader", "mark", "meta")  # other kinds ("devi
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a ``.pftrace`` file; see ``voirkit.export.formats.Format``.
+    """Write a ``.pftrace`` file; see ``voirkit.export.Format``.
 
     Raises:
         VoirkitError: The package ``perfetto`` is not installed.

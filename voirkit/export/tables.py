@@ -5,30 +5,19 @@ Arrow needs pyarrow, checked with 14 to 26.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from voirkit.errors import VoirkitError
+from voirkit.export import Format
 from voirkit.report.output import complete, copy
 from voirkit.runs.parquet import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
 _ROWS = 100_000  # of a record batch
-
-
-class TableFormat(NamedTuple):
-    """See ``voirkit.export.formats.Format``."""
-
-    NAME: str
-    SUFFIX: str
-    IS_TEXT: bool
-    write: Callable[[Run, Selection, str], list[str]]
 
 
 def query_table(run: Run, selection: Selection) -> str:
@@ -88,6 +77,6 @@ def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
     return [target]
 
 
-CSV = TableFormat("csv", ".csv", True, write_csv)
-PARQUET = TableFormat("parquet", ".parquet", False, write_parquet)
-ARROW = TableFormat("arrow", ".arrow", False, write_arrow)
+CSV = Format("csv", ".csv", True, write_csv)
+PARQUET = Format("parquet", ".parquet", False, write_parquet)
+ARROW = Format("arrow", ".arrow", False, write_arrow)

@@ -13,7 +13,7 @@ import numpy as np
 
 from voirkit.analysis.run_steps import read_steps
 from voirkit.errors import CommandLineError, VoirkitError
-from voirkit.export.pfw import stem
+from voirkit.export.trace_events import stem
 from voirkit.report.output import STDOUT, text
 from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection

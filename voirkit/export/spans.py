@@ -1,7 +1,8 @@
-"""Which span of a thread lies in which: from times alone, since records hold no parents.
+"""What the formats of spans have in common: which span of a thread lies in which, and what values they may hold.
 
-Spans of one thread may also overlap without one holding the other (coroutines and generators that take turns). A viewer that draws a thread
-as one stack would show wrong durations for those; here they get lanes of their own beside it.
+Nesting follows from times alone, since records hold no parents. Spans of one thread may also overlap without one holding the other
+(coroutines and generators that take turns). A viewer that draws a thread as one stack would show wrong durations for those; here they get
+lanes of their own beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
+
+# The argument that connects spans, also of several threads and processes: arrows lead from one to the next of the same value.
+FLOW = "flow"
+
+INT64 = range(-(2**63), 2**63)
 
 
 class Nesting(Generic[T]):
@@ -78,3 +84,12 @@ def overlapping(spans: Iterable[tuple[H, int, int]]) -> Iterator[tuple[H, int, i
             lanes.append([end])
         if lane:
             yield thread, start, end, lane
+
+
+def unicode_text(text: str) -> str:
+    """The text, with what UTF-8 cannot hold (half a surrogate pair: a file name of odd bytes, say) as escape sequences."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text

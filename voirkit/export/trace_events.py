@@ -1,21 +1,34 @@
-"""The trace-event format of chrome://tracing, Perfetto, speedscope and others: one strict JSON object with all events, sorted.
+"""Trace events in JSON: the format of chrome://tracing, Perfetto, speedscope and others, and DFTracer's dialect of it.
 
-Times are microseconds since the first event, with nanoseconds behind the point: the 64-bit floating-point numbers of readers can hold no
-nanoseconds since 1970. ``otherData`` says when the first event was.
-
-The format has one stack a thread: of a span that overlaps another without lying in it (coroutines and generators that take turns, work of a
+``chrome`` is one strict JSON object with all events, sorted. Times are microseconds since the first event, with nanoseconds behind the
+point: the 64-bit floating-point numbers of readers can hold no nanoseconds since 1970. ``otherData`` says when the first event was. The
+format has one stack a thread: of a span that overlaps another without lying in it (coroutines and generators that take turns, work of a
 device) Perfetto 52 draws nothing, and counts it as an error. Such a span gets a thread of its own, beside the one that it was in.
+
+``pfw`` is DFTracer's trace: one object a line between ``[`` and ``]``, without commas, in a gzip file for each process. DFAnalyzer (0.0.9
+with dftracer-utils 0.0.12, 0.0.9.post61 with 0.0.14.post8), dftracer_validate and Perfetto all read it. Times are whole microseconds,
+``ts`` on the wall clock. A span lasts from the microsecond in which it began to that in which it ended, so that spans that lie in one
+another still do, and sums are right on average. There are neither instants nor counters: a mark is an event that lasts 0 µs, a counter is
+left out. What voirkit records of torch's steps by itself has the names of annotations: it is left out of a run whose script has annotations
+of its own, where all would count twice.
+
+The text of events is made by SQL: DuckDB writes a million of them in half a second, python in three. Every text in it passes through
+``to_json``, so that every line is strict JSON.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import time
 from array import array
 from collections.abc import Iterator
 
-from voirkit.export.nesting import overlapping
-from voirkit.export.values import ARGUMENTS, dumps
+from voirkit.export import Format
+from voirkit.export.spans import overlapping
 from voirkit.report import labels
-from voirkit.report.output import text
+from voirkit.report.output import STDOUT, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +37,42 @@ if TYPE_CHECKING:
     import duckdb
 
     from voirkit.runs.opened import Extent, Run
+    from voirkit.runs.processes import Process
     from voirkit.runs.selection import Selection
 
-NAME, SUFFIX, IS_TEXT = "chrome", ".json", True
+VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces
+
+_KEY = "to_json(value_key)::VARCHAR"
+# nan becomes null where it is recorded
+_NUMBER = "CASE WHEN number IS NULL THEN 'null' WHEN isfinite(number) THEN number::VARCHAR ELSE to_json(number::VARCHAR)::VARCHAR END"
+_OWN = f"concat({_KEY}, ':', CASE WHEN value IS NULL THEN {_NUMBER} ELSE value::VARCHAR END)"
+_MERGED = f"json_merge_patch(args, concat('{{', {_OWN}, '}}'))::VARCHAR"
+
+# The arguments of an event of the table `events`, its own number among them, as the inside of an object: no braces; null if there are none.
+# An argument that has the same name is replaced, since a key that stands twice means different things to different readers.
+ARGUMENTS = f"""CASE
+    WHEN value_key IS NULL THEN args[2:-2]
+    WHEN args IS NULL THEN {_OWN}
+    WHEN contains(args, concat({_KEY}, ':')) THEN ({_MERGED})[2:-2]
+    ELSE concat(args[2:-2], ',', {_OWN})
+END"""
+
+
+def dumps(value: object) -> str:
+    """Strict JSON without spaces.
+
+    Raises:
+        ValueError: It holds nan or inf.
+    """
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def digest(text: str) -> str:
+    """16 hexadecimal digits that stand for a text, as DFTracer has them for hosts and commands."""
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+# chrome
 
 _FIRST_EXTRA = 1 << 22  # Linux gives no thread this number, nor a higher one
 _WHAT = "CASE WHEN kind IN ('span', 'phase', 'loader', 'mark', 'meta', 'counter') THEN '' ELSE kind END"
@@ -53,17 +99,17 @@ _ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', arrow, ',"ph":"',
     CASE WHEN turn = 1 THEN 's' WHEN turn = turns THEN 'f","bp":"e' ELSE 't' END, '"', {_WHO}, '}}')"""
 
 
-def write(run: Run, selection: Selection, target: str) -> list[str]:
+def write_chrome(run: Run, selection: Selection, target: str) -> list[str]:
     """Write one file; compressed with gzip if its name ends in ``.gz``."""
     extents = run.extents(selection)
     extra = _find_extra_threads(run, selection, run.connection())
     first_ns = min((one.first_ns for one in extents), default=0)
     with text(target) as put:
         put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
-        head = list(_metadata(extents, extra, labels.workers(run)))
+        head = list(_chrome_metadata(extents, extra, labels.workers(run)))
         put(",\n".join(head))
         between = ",\n" if head else ""
-        for batch in run.fetch(_query(run, selection, extents, first_ns)):
+        for batch in run.fetch(_chrome_query(run, selection, extents, first_ns)):
             put(between)
             put(",\n".join([line for (line,) in batch]))
             between = ",\n"
@@ -92,7 +138,7 @@ def _shown_pids(extents: list[Extent]) -> list[int]:
     return shown
 
 
-def _metadata(
+def _chrome_metadata(
     extents: list[Extent], extra: list[tuple[str, int, int, int, str, int]], workers: dict[tuple[str, int, int], str]
 ) -> Iterator[str]:
     ordered = sorted(range(len(extents)), key=lambda i: (extents[i].process.rank, extents[i].first_ns))
@@ -116,7 +162,7 @@ def _metadata_line(what: str, pid: int, tid: int, **arguments: object) -> str:
     return dumps({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": arguments})
 
 
-def _query(run: Run, selection: Selection, extents: list[Extent], first_ns: int) -> str:
+def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_ns: int) -> str:
     """Lines without the commas between them, sorted by time; of two events that begin at once the longer is first."""
     connection = run.connection()
     connection.execute("CREATE OR REPLACE TABLE chrome_pids (host VARCHAR, rank INTEGER, pid BIGINT, shown_pid BIGINT)")
@@ -196,3 +242,126 @@ def _store(connection: duckdb.DuckDBPyConnection, lanes: array[int]) -> None:
     connection.register("found_lanes", {key: np.ascontiguousarray(column) for key, column in table.items()})
     connection.execute("CREATE OR REPLACE TABLE chrome_lanes AS SELECT * FROM found_lanes")
     connection.unregister("found_lanes")
+
+
+# DFTracer's
+
+
+def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
+    """Write a file for each process into a folder; everything into one file if the target's name ends in ``.pfw`` or ``.pfw.gz``."""
+    extents = run.extents(selection)
+    if target == STDOUT or target.endswith((".pfw", ".pfw.gz")):
+        files = {target: extents}
+    else:
+        files = {os.path.join(target, f"{stem(one.process)}.pfw.gz"): [one] for one in extents}
+        if not files:
+            files = {os.path.join(target, f"{run.name}.pfw.gz"): []}
+    places = [(one.process, n) for n, group in enumerate(files.values()) for one in group]
+    lines = Lines(run.fetch(_pfw_query(run, selection, places)))
+    for n, (path, group) in enumerate(files.items()):
+        with text(path) as put:
+            put("[\n")
+            for one in group:
+                put(_pfw_head(run, one))
+            count = 0
+            for batch in lines.of(n):
+                put("".join([f'{{"id":{i},{line}\n' for i, line in enumerate(batch, count + 1)]))
+                count += len(batch)
+            for one in group:
+                put(_pfw_tail(one))
+            put("]\n")
+    return list(files)
+
+
+def stem(process: Process) -> str:
+    """What a file of a process is called, without its suffix."""
+    host = "".join(c if c.isalnum() or c in "._-" else "_" for c in process.host)
+    return f"{host}-r{process.rank}-{process.pid}"
+
+
+class Lines:
+    """Lines for several files, from one query that is sorted by file.
+
+    Args:
+        batches: Of (number of the file, line).
+    """
+
+    def __init__(self, batches: Iterator[list[tuple[Any, ...]]]) -> None:
+        self._batches = batches
+        self._batch: list[tuple[Any, ...]] = []
+
+    def of(self, file: int) -> Iterator[list[str]]:
+        """Batches of lines of a file; files are asked for in order."""
+        while self._batch or (more := next(self._batches, [])):
+            batch = self._batch or more
+            end = len(batch) if batch[-1][0] == file else next(i for i, (other, _) in enumerate(batch) if other != file)
+            self._batch = batch[end:]
+            if end:
+                yield [line for _, line in batch[:end]]
+            if self._batch:
+                return
+
+
+# Arguments that are called like one of the format's own get another name: a key that stands twice means different things to readers.
+_ARGUMENTS = "replace(arguments, '\"hhash\":', '\"_hhash\":')"
+_OF_METADATA = f"""replace(replace({_ARGUMENTS}, '"name":', '"_name":'), '"value":', '"_value":')"""
+# A line of an event without its id, and of one that is metadata.
+_PFW_EVENT = f"""concat(
+    '"name":', to_json(name), ',"cat":', to_json(category), ',"pid":', pid, ',"tid":', tid, ',"ts":', wall_ns // 1000,
+    ',"dur":', (wall_ns + duration_ns) // 1000 - wall_ns // 1000,
+    ',"ph":"X","args":{{"hhash":"', hhash, '"', ',' || {_ARGUMENTS}, '}}}}')"""
+_PFW_METADATA = f"""concat(
+    '"name":"CM","cat":"dftracer","pid":', pid, ',"tid":', tid, ',"ph":"M","args":{{"hhash":"', hhash, '","name":', to_json(name),
+    ',"value":"', wall_ns // 1000, '"', ',' || {_OF_METADATA}, '}}}}')"""
+
+
+def _pfw_query(run: Run, selection: Selection, places: list[tuple[Process, int]]) -> str:
+    """(number of the file, line without its id), sorted."""
+    connection = run.connection()
+    connection.execute("CREATE OR REPLACE TABLE pfw_places (host VARCHAR, rank INTEGER, pid BIGINT, file INTEGER, hhash VARCHAR)")
+    if places:
+        rows = [[one.host, one.rank, one.pid, file, digest(one.host)] for one, file in places]
+        connection.executemany("INSERT INTO pfw_places VALUES (?, ?, ?, ?, ?)", rows)
+    left_out = ["counter", "parameter"]
+    if connection.execute("SELECT 1 FROM spans WHERE kind IN ('span', 'meta') LIMIT 1").fetchall():
+        left_out += ["phase", "device", "loader"]
+    kinds = ", ".join(f"'{kind}'" for kind in left_out)
+    return (
+        f"SELECT file, CASE WHEN kind = 'meta' THEN {_PFW_METADATA} ELSE {_PFW_EVENT} END FROM ("
+        f"SELECT *, {ARGUMENTS} AS arguments FROM ({run.events(selection)}) JOIN pfw_places USING (host, rank, pid) "
+        f"WHERE kind NOT IN ({kinds})"
+        f") ORDER BY file, wall_ns, duration_ns DESC, tid, kind"
+    )
+
+
+def _pfw_record(process: Process, name: str, tid: int | None = None, **more: Any) -> str:
+    """A line of the format's own bookkeeping."""
+    arguments = {"hhash": digest(process.host), **more.pop("args")}
+    return (
+        dumps({"name": name, "cat": "dftracer", "pid": process.pid, "tid": process.pid if tid is None else tid, **more, "args": arguments})
+        + "\n"
+    )
+
+
+def _pfw_head(run: Run, extent: Extent) -> str:
+    process = extent.process
+    command = " ".join(process.argv)
+    texts = [command, process.argv[0] if process.argv else process.name, str(run.manifest.get("cwd", ""))]
+    began = time.strftime("%a %b %d %H:%M:%S %Y", time.gmtime(process.began_ns / 1e9))
+    hashes = dict(zip(("cmd_hash", "exec_hash", "cwd"), map(digest, texts), strict=True))
+    lines = [_pfw_record(process, "HH", ph="M", args={"name": process.host, "value": digest(process.host)})]
+    lines += [_pfw_record(process, "SH", ph="M", args={"name": one, "value": digest(one)}) for one in dict.fromkeys(texts) if one]
+    lines += [_pfw_record(process, "CM", ph="M", args={"name": "time_metric", "value": "US"})]
+    lines += [_pfw_record(process, "process_name", ph="M", args={"name": f"{process.name} (rank {process.rank})"})]
+    lines += [_pfw_record(process, "thread_name", tid, ph="M", args={"name": name}) for tid, name in process.threads.items()]
+    more = {"ppid": process.ppid, "version": VERSION, "date": began, **hashes}
+    lines += [_pfw_record(process, "start", ts=extent.first_ns // 1000, dur=0, ph="X", args=more)]
+    return "".join(lines)
+
+
+def _pfw_tail(extent: Extent) -> str:
+    return _pfw_record(extent.process, "end", ts=extent.last_ns // 1000, dur=0, ph="X", args={"num_events": extent.events})
+
+
+CHROME = Format("chrome", ".json", True, write_chrome)
+PFW = Format("pfw", "", True, write_pfw)
