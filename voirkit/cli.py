@@ -19,10 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     word = words[0] if words else ""
     try:
-        module = (f"voirkit.commands.{word}" if word in SUBCOMMANDS else _of_instruments().get(word)) if word.isalpha() else None
-        if module is not None:
-            command = __import__(module, fromlist=["main"])
-            return int(command.main(words[1:]))
+        reference = (SUBCOMMANDS[word][0] if word in SUBCOMMANDS else _of_instruments().get(word)) if word.isalpha() else None
+        if reference is not None:
+            module, _, name = reference.partition(":")
+            return int(getattr(__import__(module, fromlist=["_"]), name or "main")(words[1:]))
         _refuse_misspelt(word)
     except VoirkitError as exc:
         tell(str(exc))

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from voirkit.analysis import summary as summaries
 from voirkit.analysis.part_failures import PartFailures, reason
-from voirkit.commands import compare, report
+from voirkit.commands.report import compare, report
 from voirkit.errors import RunDirectoryError
 from voirkit.instrument import Instrument
 from voirkit.plugins import installed_instruments
@@ -64,7 +64,7 @@ def instrument(name: str) -> Instrument:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
-    assert report.main(list(words)) == 0
+    assert report(list(words)) == 0
     said = capsys.readouterr()
     return said.out, said.err
 
@@ -162,7 +162,7 @@ def test_a_part_of_a_comparison_page_that_fails_is_one_section(
         monkeypatch.setattr(instrument(name), "parts", {"steps": dict})  # which is there
         monkeypatch.setattr(instrument(name), "sections", f"{__name__}:fails")
     target = tmp_path / "page.html"
-    assert compare.main([str(run), str(run), "--html", str(target)]) == 0
+    assert compare([str(run), str(run), "--html", str(target)]) == 0
     page = target.read_text()
     assert "This part cannot be drawn" in page
     assert "</html>" in page
@@ -173,7 +173,7 @@ def test_a_part_of_a_comparison_that_fails_is_one_line(
     name: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(f"voirkit.analysis.comparison.{name}", fails)
-    assert compare.main([str(run), str(run)]) == 0
+    assert compare([str(run), str(run)]) == 0
     said = capsys.readouterr()
     assert "first" in said.out
     assert said.err.count("planted") == 1
@@ -222,12 +222,12 @@ FILES = ["run.json", "summary.json", "stream/*.jsonl", "trace/**/*.parquet", "tr
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("pattern", FILES)
 def test_a_report_of_a_damaged_run_is_a_report(pattern: str, damage: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report.main([str(run)])  # compacts the trace
+    report([str(run)])  # compacts the trace
     capsys.readouterr()
     for path in run.glob(pattern):
         DAMAGES[damage](path)
     for words in ([], ["--json"], ["--html"]):
-        code = report.main([str(run), *words])
+        code = report([str(run), *words])
         said = capsys.readouterr()
         assert code == 0, said.err
         assert said.out
@@ -243,8 +243,8 @@ def test_a_report_of_a_run_whose_documents_hold_anything_is_a_report(value: Any,
         kept = ("schema", "voirkit")
         path.write_text(json.dumps({key: held if key in kept else value for key, held in whole.items()}))
         for words in ([], ["--json"], ["--html"]):
-            assert report.main([str(run), *words]) == 0
-        assert compare.main([str(run), str(run)]) == 0
+            assert report([str(run), *words]) == 0
+        assert compare([str(run), str(run)]) == 0
         path.write_text(json.dumps(whole))
     assert "Traceback" not in capsys.readouterr().err
 
@@ -272,7 +272,7 @@ def test_a_run_of_an_older_version_opens_like_any_other(run: Path, tmp_path: Pat
     out, err = shown(capsys, str(run))
     assert "train_rate" in out
     assert "wall time  " not in out
-    assert compare.main([str(run), str(newer)]) == 0
+    assert compare([str(run), str(newer)]) == 0
     assert "train_rate" in capsys.readouterr().out
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from voirkit.commands.target import read_words
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.export import formats, load
 from voirkit.options import ExtendedArgumentParser
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     """Write the files."""
-    options = read_words(_parser(), argv)
+    options = _parser().parse_args(argv)
     path = find(LATEST if options.RUN is None else options.RUN)
     for fault in check_manifest(path):
         tell(fault)

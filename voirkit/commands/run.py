@@ -69,7 +69,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
 
 def list_commands() -> str:
     """What ``--help`` shows above the options."""
-    rows = [(f"{word} {arguments}", what) for word, (arguments, what) in SUBCOMMANDS.items()]
+    rows = [(f"{word} {arguments}", what) for word, (_, arguments, what) in SUBCOMMANDS.items()]
     rows += [
         (word, f"read the records of --{instrument.name} alone")
         for instrument in plugins.installed_instruments()

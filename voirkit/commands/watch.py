@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from voirkit.commands.target import read_words
 from voirkit.errors import RunDirectoryError
 from voirkit.options import ExtendedArgumentParser
 
@@ -23,7 +22,7 @@ PER_S = 2.0
 
 def main(argv: Sequence[str]) -> int:
     """Show a run until it is over."""
-    options = read_words(_parser(), argv)
+    options = _parser().parse_args(argv)
     from voirkit.live.run import LiveRun
     from voirkit.runs.directory import LATEST, find
 

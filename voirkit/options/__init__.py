@@ -334,10 +334,11 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return {dest: value for dest, value in values.items() if dest not in given}
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """As argparse's, for a command line that holds nothing but this parser's own words."""
-        found, rest = self.parse_known_args(args, namespace)
-        if rest and rest[0].startswith("-"):
-            raise Words(rest, self._option_string_actions).unknown(rest[0], self.prog)
+        """As argparse's, for a command line of nothing but this parser's own words; options may stand between the others."""
+        found, rest = self.parse_known_intermixed_args(args, namespace)
+        unknown = next((word for word in rest if word.startswith("-")), None)
+        if unknown is not None:
+            raise Words(rest, self._option_string_actions).unknown(unknown, self.prog)
         if rest:
             raise CommandLineError(f"{rest[0]!r} is one word too many.", next=f"All options: {self.prog} --help")
         return found

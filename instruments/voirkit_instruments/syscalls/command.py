@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from voirkit.commands.target import read_words
 from voirkit.errors import PLAIN, CommandLineError
 from voirkit.options import ExtendedArgumentParser
 
@@ -29,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         SyscallLogError: A log cannot be read.
         RunDirectoryError: A folder is no run, or none whose calls were recorded.
     """
-    options = read_words(_parser(), argv)
+    options = _parser().parse_args(argv)
     if not 1 <= len(options.LOG) <= 2:
         raise CommandLineError(
             "it takes one log, or two to compare.",
