@@ -1,5 +1,14 @@
 """The subcommands of the command line."""
 
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from voirkit.errors import PLAIN
+
 # (function of its words that returns the exit code, imported only when it is called; its arguments; what it does) by word
 SUBCOMMANDS = {
     "init": ("voirkit.commands.probes:write_voirfile", "SCRIPT", "write a first voirfile for a script"),
@@ -9,3 +18,15 @@ SUBCOMMANDS = {
     "compare": ("voirkit.commands.report:compare", "RUN RUN", "compare two runs"),
     "export": ("voirkit.commands.export:main", "[RUN]", "write the trace of a run for other tools"),
 }
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Around what a command prints: what the encoding lacks is replaced, and a reader that goes away (``| head``) is no error."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors=PLAIN)
+    try:
+        yield
+        print(end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # python writes what is left when it ends

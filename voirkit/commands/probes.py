@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from voirkit.commands import printing
 from voirkit.errors import CommandLineError, SelectorError, VoirfileError, did_you_mean
 from voirkit.options import ExtendedArgumentParser
 from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of_module
@@ -114,17 +115,13 @@ def list_probes(argv: Sequence[str]) -> int:
     listed = offers(source.catalogue)
     if function:
         listed = select_functions(listed, function, source.file)
-    try:
+    with printing():
         if options.json:
             print(json.dumps(document(source, listed), indent=1))
         elif sys.stdout is not None and sys.stdout.isatty():
             _draw(rows(source, listed), source)
         else:
             print(plain(rows(source, listed), source))
-        sys.stdout.flush()
-    except BrokenPipeError:  # `voirkit probes main.py | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0
 
 

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from voirkit.errors import PLAIN, CommandLineError, tell
+from voirkit.commands import printing
+from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, tell
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments
@@ -51,16 +52,15 @@ def report(argv: Sequence[str]) -> int:
                 check_stream(run)
             summaries.append((group[0], summary_of(*group)))
         if options.html is not None:
-            _pages(summaries, options.html)
+            with printing():
+                _pages(summaries, options.html)
         for group in groups:
             for warning in dict.fromkeys(warning for run in group for warning in (*check_manifest(run.path), *run.warnings)):
                 tell(warning)
         if options.html is not None:
             return 0
-    try:
+    with printing():
         _show(summaries, options)
-    except BrokenPipeError:  # `voirkit report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -73,21 +73,13 @@ def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
         raise CommandLineError(f"{len(summaries)} runs do not go into one file.", where=f"--html={file}", next=hint)
     for run, summary in summaries:
         target = may_write(file or os.path.join(run.path, NAME))
-        try:
-            write(page(run, summary), target)
-        except BrokenPipeError:  # `voirkit report --html - | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return
+        write(page(run, summary), target)
         if target != STDOUT:
             print(printable(os.path.relpath(target) if not file else target))
 
 
 def _check(runs: Sequence[Run]) -> int:
     """Print the rules that the records of loaders must fulfil, and how often each does not."""
-    from voirkit.errors import EXIT_CHECK_FAILED
-    from voirkit.instrument import resolve
-    from voirkit.plugins import installed_instruments
-
     broken = 0
     for run in runs:
         checked = {rank: rules for one in installed_instruments() if one.rules for rank, rules in resolve(one.rules)(run)}
@@ -137,8 +129,6 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         return
     from voirkit.runs.directory import LATEST
 
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors=PLAIN)
     typed = options.RUN or [LATEST]
     named = [(summary, next((path for path in typed if os.path.realpath(path) == run.path), run.path)) for run, summary in summaries]
     if options.markdown:
@@ -197,9 +187,6 @@ def compare(argv: Sequence[str]) -> int:
         first, second = (opened.enter_context(open_run(path)) for path in options.RUN)
         try:
             return _difference(asked, first, second, options) if asked else _summaries(first, second, options)
-        except BrokenPipeError:  # `voirkit compare a b | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_DIFFERENT if asked else 0
         finally:
             for warning in dict.fromkeys(warning for run in (first, second) for warning in (*check_manifest(run.path), *run.warnings)):
                 tell(warning)
@@ -212,13 +199,9 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
         document, lines = resolve(instrument.difference)(first, second, (options.RUN[0], options.RUN[1]))
     except duckdb.Error as exc:
         raise first.damaged(exc) from None
-    if options.json:
-        print(json.dumps({"runs": [first.path, second.path], **document}, indent=1))
-    else:
-        _plain()
-        for line in lines:
+    with printing():
+        for line in [json.dumps({"runs": [first.path, second.path], **document}, indent=1)] if options.json else lines:
             print(line)
-    sys.stdout.flush()
     return 0 if document["equal"] else EXIT_DIFFERENT
 
 
@@ -232,10 +215,10 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         from voirkit.report.html.comparison import comparison_page
 
         target = may_write(options.html)
-        write(comparison_page((first, second), (options.RUN[0], options.RUN[1]), (summaries[0], summaries[1])), target)
-        if target != STDOUT:
-            print(printable(target))
-        sys.stdout.flush()
+        with printing():
+            write(comparison_page((first, second), (options.RUN[0], options.RUN[1]), (summaries[0], summaries[1])), target)
+            if target != STDOUT:
+                print(printable(target))
         return 0
     failures = PartFailures()
     from voirkit.report.comparison import figures_of_instruments
@@ -249,28 +232,23 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         from voirkit.runs.directory import finite
 
         document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment}
-        print(json.dumps(finite({"runs": [first.path, second.path], **document}), indent=1))
+        with printing():
+            print(json.dumps(finite({"runs": [first.path, second.path], **document}), indent=1))
     else:
         from rich.console import Console
         from rich.segment import SegmentLines
 
         from voirkit.report.terminal import comparison_table, rendered
 
-        _plain()
-        console = Console(file=sys.stdout, highlight=False)
-        drawn = comparison_table((options.RUN[0], options.RUN[1]), rows, {**different, **environment}, console.width)
-        console.print(SegmentLines(rendered(console, drawn), new_lines=True), end="")
-    sys.stdout.flush()
+        with printing():
+            console = Console(file=sys.stdout, highlight=False)
+            drawn = comparison_table((options.RUN[0], options.RUN[1]), rows, {**different, **environment}, console.width)
+            console.print(SegmentLines(rendered(console, drawn), new_lines=True), end="")
     return 0
 
 
 def _comparing() -> list[Instrument]:
     return [one for one in installed_instruments() if one.difference]
-
-
-def _plain() -> None:
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors=PLAIN)
 
 
 def _compare_parser() -> ExtendedArgumentParser:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 
+from voirkit.commands import printing
 from voirkit.errors import RunDirectoryError
 from voirkit.options import ExtendedArgumentParser
 
@@ -23,18 +25,20 @@ PER_S = 2.0
 def main(argv: Sequence[str]) -> int:
     """Show a run until it is over."""
     options = _parser().parse_args(argv)
+    from voirkit.live.frame import watch_frame
     from voirkit.live.run import LiveRun
     from voirkit.runs.directory import LATEST, find
 
-    path = find(options.RUN or LATEST)
-    run = LiveRun(path)
+    run = LiveRun(find(options.RUN or LATEST))
+    is_terminal = sys.stdout.isatty() and os.name == "posix" and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
     try:
-        if options.once or not _is_terminal():
-            _print(_update(run), *_paper())
-        else:
-            _watch(run)
-    except BrokenPipeError:  # `voirkit watch | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with printing():
+            if is_terminal and not options.once:
+                _watch(run)
+            else:
+                columns = shutil.get_terminal_size((100, 0)).columns
+                for line in watch_frame(_update(run), (columns + 1, 1000), _terminal_style(color=False)):
+                    print(line)
     except KeyboardInterrupt:
         pass
     return 0
@@ -53,7 +57,6 @@ def _watch(run: LiveRun) -> None:
 
     rows = BottomRows(sys.stdout.fileno(), sys.stdout.encoding or "ascii")
     style = _terminal_style(color=True)
-    picture = None
     try:
         with Keys(sys.stdin.fileno(), is_shared=False) as keys:
             while True:
@@ -62,8 +65,7 @@ def _watch(run: LiveRun) -> None:
                     break
     finally:
         rows.close()
-    if picture is not None:
-        _leave(rows, picture, style)
+    rows.leave(watch_frame(picture, (rows.size()[0], 1000), style))  # the last picture stays, as ordinary output
 
 
 def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
@@ -74,32 +76,6 @@ def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
         if keys.pressed(left):
             return False
     return True
-
-
-def _leave(rows: BottomRows, picture: Picture, style: TerminalStyle) -> None:
-    """The last picture stays, as ordinary output."""
-    from voirkit.live.frame import watch_frame
-
-    rows.leave(watch_frame(picture, (rows.size()[0], 1000), style))
-
-
-def _print(picture: Picture, columns: int, style: TerminalStyle) -> None:
-    from voirkit.live.frame import watch_frame
-
-    for line in watch_frame(picture, (columns + 1, 1000), style):
-        print(line)
-    sys.stdout.flush()
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty() and os.name == "posix" and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-def _paper() -> tuple[int, TerminalStyle]:
-    """How wide, and of what, a frame is that is printed once."""
-    import shutil
-
-    return shutil.get_terminal_size((100, 0)).columns, _terminal_style(color=False)
 
 
 def _terminal_style(color: bool) -> TerminalStyle:

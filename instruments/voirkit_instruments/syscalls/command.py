@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from voirkit.errors import PLAIN, CommandLineError
+from voirkit.commands import printing
+from voirkit.errors import CommandLineError
 from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
@@ -36,11 +37,8 @@ def main(argv: Sequence[str]) -> int:
             next="A log is made by: strace -f -ttt -T -o LOG python main.py",
         )
     documents = [_document(path) for path in options.LOG]
-    try:
+    with printing():
         _show(documents, options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `voirkit syscalls LOG | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -72,8 +70,6 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
 
     from voirkit.report.terminal import rendered_section
 
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors=PLAIN)
     console = Console(file=sys.stdout, highlight=False)
     if len(documents) == 2:
         section = two_logs(rows, dict(zip(options.LOG, documents, strict=True)), options.top)
