@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from voirkit.runner import import_times
+from voirkit.runner import recording
 
 MANAGER = _bootstrap._ModuleLockManager  # type: ignore[attr-defined]
 
@@ -21,17 +21,17 @@ MANAGER = _bootstrap._ModuleLockManager  # type: ignore[attr-defined]
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder from which modules are imported; imports are timed, all of them."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(import_times, "LEAST_NS", 0)
+    monkeypatch.setattr(recording, "LEAST_IMPORT_NS", 0)
     before = set(sys.modules)
-    import_times.start()
+    recording.time_imports()
     yield tmp_path
-    import_times.end()
+    recording.end_imports()
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
 
 def timed() -> list[str]:
-    return [one.module for one in import_times._kept]  # what is recorded later, if anything is
+    return [module for module, _, _ in recording._kept]  # what is recorded later, if anything is
 
 
 def test_an_import_is_timed_once_with_what_it_imports(modules: Path) -> None:
@@ -41,7 +41,7 @@ def test_an_import_is_timed_once_with_what_it_imports(modules: Path) -> None:
     if sys.version_info >= (3, 11):  # python 3.10 takes the lock for what is there already, too; that is shorter than what is kept
         importlib.import_module("planted_outer")
     assert timed() == ["planted_outer"]
-    assert import_times.end() > 0
+    assert recording.end_imports() > 0
 
 
 def test_an_import_that_fails_is_timed_and_its_traceback_is_as_ever(modules: Path) -> None:
@@ -54,7 +54,7 @@ def test_an_import_that_fails_is_timed_and_its_traceback_is_as_ever(modules: Pat
 
     under = told()
     assert timed() == ["planted_broken"]
-    import_times.end()
+    recording.end_imports()
     assert told() == under
 
 
@@ -73,7 +73,7 @@ def test_imports_of_other_threads_are_not_timed(modules: Path) -> None:
 
 
 def test_afterwards_all_is_as_it_was(modules: Path) -> None:
-    import_times.end()
+    recording.end_imports()
     assert _bootstrap._ModuleLockManager is MANAGER  # type: ignore[attr-defined]
     (modules / "planted_late.py").write_text("")
     importlib.import_module("planted_late")
@@ -81,7 +81,7 @@ def test_afterwards_all_is_as_it_was(modules: Path) -> None:
 
 
 def test_what_is_short_is_not_kept(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_times, "LEAST_NS", 10**12)
+    monkeypatch.setattr(recording, "LEAST_IMPORT_NS", 10**12)
     (modules / "planted_short.py").write_text("")
     importlib.import_module("planted_short")
     assert timed() == []
@@ -121,8 +121,8 @@ def test_imports_are_recorded_from_when_something_else_is(modules: Path, monkeyp
         (modules / f"{name}.py").write_text("")
     importlib.import_module("planted_first")
     assert recorder.spans == []
-    import_times.record()
+    recording.record_imports()
     importlib.import_module("planted_second")
     assert recorder.spans == ["planted_first", "planted_second"]
     assert timed() == []
-    assert import_times.end() > 0
+    assert recording.end_imports() > 0

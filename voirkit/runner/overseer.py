@@ -17,9 +17,9 @@ from voirkit.imports import when_imported
 from voirkit.options import GROUPS, VOIRFILE, ExtendedArgumentParser, configuration, size
 from voirkit.phases import GivenOverseer, Phase, StopProgram
 from voirkit.runner import recording
-from voirkit.runner.outcome import Outcome, as_error, describe_instrument, run_all, shorten, text_of
-from voirkit.runner.record import RunRecord
-from voirkit.runner.script import Program, current_folder, module, script
+from voirkit.runner.record import Outcome, RunRecord
+from voirkit.runner.script import Program, current_folder, module, script, shorten
+from voirkit.runner.voirfiles import as_error, describe_instrument, text_of
 from voirkit.runs import summary
 from voirkit.runs.manifest import rank_and_world_size
 
@@ -448,6 +448,20 @@ class Overseer(GivenOverseer):
         if rank_and_world_size()[0] == 0:
             failures = [condition.failure(self.summary) for condition in self._required]
             self.outcome.failures += [failure for failure in failures if failure is not None]
+
+
+def run_all(steps: Iterable[Callable[[], object]], warn: Callable[[str], None]) -> None:
+    """Take all steps, whatever one of them raises."""
+    first: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as exc:
+            if first is not None:
+                warn(f"at the end of the run there was also {type(exc).__name__}: {text_of(exc)}".rstrip(": "))
+            first = first or exc
+    if first is not None:
+        raise first
 
 
 def _load_streams(_: object) -> None:

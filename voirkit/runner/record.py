@@ -1,4 +1,4 @@
-"""What is kept of a run: its log from the first line on, its directory once there is a script to run, and its summary at the end."""
+"""What is kept of a run: how it ended, its log from the first line on, its directory once there is a script to run, and its summary."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 
 from voirkit import __version__
-from voirkit.errors import RunDirectoryError, say_as_it_is
+from voirkit.errors import EXIT_CHECK_FAILED, RunDirectoryError, VoirkitError, say_as_it_is
 from voirkit.processes import children
-from voirkit.runner import completion, import_times, recording
-from voirkit.runner.outcome import shorten, text_of
-from voirkit.runner.script import current_folder
+from voirkit.runner import completion, recording
+from voirkit.runner.script import current_folder, shorten
+from voirkit.runner.voirfiles import text_of
 from voirkit.runs import summary
 
 TYPE_CHECKING = False
@@ -22,6 +22,41 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
     from voirkit.runs.lines import DataDescriptor
     from voirkit.runs.record import Record
+
+
+class Outcome:
+    """How the run of a program ended.
+
+    Attributes:
+        ended: ``normal``, ``exit``, ``exception`` or ``signal``.
+        script_exit_code: The script's own, as the shell sees it.
+        is_refused: Whether something wrong was found before the script started.
+        failures: Checks that failed.
+    """
+
+    def __init__(self) -> None:
+        self.ended, self.script_exit_code = "exception", 1  # until it has come to its end
+        self.is_refused = False
+        self.failures: list[str] = []
+
+    @property
+    def exit_code(self) -> int:
+        """The script's own, or 3 if that is 0 and a check failed."""
+        return EXIT_CHECK_FAILED if self.failures and self.script_exit_code == 0 else self.script_exit_code
+
+    def end_normally(self) -> None:
+        """The program came to its end, or was stopped by an instrument."""
+        self.ended, self.script_exit_code = "normal", 0
+
+    def end_by(self, exc: BaseException) -> None:
+        """An exception ended the program."""
+        if isinstance(exc, SystemExit):
+            code = exc.code
+            self.ended, self.script_exit_code = "exit", 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+        elif isinstance(exc, KeyboardInterrupt):
+            self.ended, self.script_exit_code = "signal", 130  # 128 + SIGINT
+        else:
+            self.ended, self.script_exit_code = "exception", exc.exit_code if isinstance(exc, VoirkitError) else 1
 
 
 class RunRecord:
@@ -94,7 +129,7 @@ class RunRecord:
         recording.prepare(path, begun["rank"], begun["host"], options.trace_limit, ov.warn, begun["world_size"])
         for line in early:
             self._files.log(line)
-        import_times.start()
+        recording.time_imports()
 
     def end_script(self) -> None:
         """Note that the script has come to its end, the first time."""
@@ -107,8 +142,8 @@ class RunRecord:
         """Nothing is recorded from here on."""
         recorder = sys.modules.get(recording.RECORDER)
         if recorder is not None and recorder.has_recorded():
-            import_times.record()
-        self._imports_ns = import_times.end()
+            recording.record_imports()
+        self._imports_ns = recording.end_imports()
         totals = recording.end()
         if totals is not None and self._files is not None:
             self._duration_s = self._files.duration_s  # what follows is no part of the run
@@ -118,7 +153,7 @@ class RunRecord:
     def end(self) -> None:
         """Write the summary, and have what comes after the run recorded as well."""
         self._write()
-        import_times.end()
+        recording.end_imports()
         if self._has_trace:
             recording.go_on(bool(self._ov.options.compact))
         if self._descriptor is not None:

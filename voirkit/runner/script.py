@@ -295,6 +295,11 @@ def current_folder() -> str:
         return os.environ.get("PWD", os.sep)
 
 
+def shorten(path: str) -> str:
+    """A path relative to the current folder, if it is below that."""
+    return path.removeprefix(current_folder() + os.sep)
+
+
 _behind: list[str] = []  # the folder that put_last has put there
 
 

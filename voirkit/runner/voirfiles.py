@@ -1,4 +1,4 @@
-"""Finds voirfiles and plug-ins, loads them, and collects their instruments.
+"""Finds voirfiles and plug-ins, loads them, collects their instruments, and says what went wrong in one in words for its author.
 
 Loading must leave the program as it is: nothing is written, and ``sys.path`` is put back.
 """
@@ -13,7 +13,9 @@ from types import CodeType, ModuleType
 from voirkit.errors import InstrumentError, VoirfileError, VoirkitError, misspelt
 from voirkit.instrument import Instrument as Declared
 from voirkit.instrument import name_of, place_of, resolve
+from voirkit.phases import NotAPhase
 from voirkit.plugins import GROUP, entry_points, flat
+from voirkit.runner.script import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     Instrument: TypeAlias = Callable[..., Any]
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOTS = (".git", "pyproject.toml")  # what the folder of a project has
 
 
@@ -185,3 +188,42 @@ def plugins(warn: Callable[[str], None], packages: Packages | None = None) -> di
         else:
             instruments.setdefault(distribution, []).extend(checked)
     return instruments
+
+
+# what goes wrong in them
+
+
+def describe_instrument(instrument: Any) -> str:
+    """An instrument's name, and where it is defined."""
+    place = place_of(instrument)
+    return f"{name_of(instrument)} ({shorten(place)})" if place else name_of(instrument)
+
+
+def text_of(exc: BaseException) -> str:
+    """What an exception says, if it can."""
+    try:
+        return str(exc)
+    except Exception:
+        return ""
+
+
+def as_error(exc: BaseException, instrument: Any) -> VoirkitError:
+    """What an instrument raised, as an error that names it and the place."""
+    if isinstance(exc, VoirkitError):
+        return exc
+    name, place = name_of(instrument), place_of(instrument)
+    if isinstance(exc, NotAPhase):
+        hint = "Write: yield ov.phases.init, parse_args, load_script, run_script or finalize"
+        what = f"instrument {name} yielded {type(exc.args[0]).__name__}, which is not a phase."
+        return InstrumentError(what, where=shorten(place), next=hint)
+    tb, raised_at = exc.__traceback__, place
+    while tb is not None:
+        file = tb.tb_frame.f_code.co_filename
+        if not file.startswith(_PACKAGE):
+            raised_at = f"{file}:{tb.tb_lineno}"
+            if place and file == place.rpartition(":")[0]:
+                place = raised_at
+        tb = tb.tb_next
+    text = f"{type(exc).__name__}: {text_of(exc)}".rstrip(": ")
+    hints = [misspelt(exc), f"It was raised at {raised_at}." if raised_at != place else ""]
+    return InstrumentError(f"instrument {name} raised {text}.", where=shorten(place), next="\n".join(filter(None, hints)))

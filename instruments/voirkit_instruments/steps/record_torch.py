@@ -11,8 +11,7 @@ from operator import attrgetter
 from types import FunctionType
 
 from voirkit.probes.around import Around
-from voirkit.runner import import_times
-from voirkit.runner.recording import join_group
+from voirkit.runner.recording import join_group, record_imports
 from voirkit_instruments.steps.events import (
     BACKWARD,
     BATCH_REQUESTED,
@@ -231,7 +230,7 @@ class TorchPatches:
         self.recording.hot.here.inside = was
         try:
             self.recording.trains()
-            import_times.record()
+            record_imports()
             self.patches.around_step(type(optimizer), self._step, self._decorated_step)
         except Exception as exc:
             self.recording.failed("an optimizer", exc)
