@@ -151,6 +151,3 @@ def _async_generator(fn: Any, span: Span, choose: Choose | None) -> Any:
                     del sent
 
     return wrapper
-
-
-__all__ = ["timed"]

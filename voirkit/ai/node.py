@@ -13,7 +13,7 @@ from _thread import _local
 from itertools import count
 
 from voirkit.ai.decorate import timed
-from voirkit.ai.values import PLAIN, key, mapping, plain, real, whole
+from voirkit.ai.values import PLAIN, key, mapping, real, whole
 from voirkit.trace import recorder
 from voirkit.trace.recorder import Span, changed, now
 
@@ -167,15 +167,7 @@ class Node(Span):
         Returns:
             The decorated function; without one a node of its own, which follows this one.
         """
-        if (
-            fn is not None
-            and enable is None
-            and epoch is None
-            and step is None
-            and image_idx is None
-            and image_size is None
-            and args is None
-        ):
+        if fn is not None and all(given is None for given in (enable, epoch, step, image_idx, image_size, args)):
             return timed(fn, self)
         use = Use(self)
         set_arguments(use._own, ALWAYS, epoch, step, image_idx, image_size, args)  # no update: that would have every node look up its path
@@ -334,12 +326,12 @@ class Node(Span):
 
     def derive(self, name: str) -> Node:
         """The node ``<name of this one>.<name>`` below this one: the same object each time."""
-        name = name if type(name) is str else key(name)
+        name = key(name)
         found = self._derived.get(name)
-        if found is None:
-            below = Node(self.cat, f"{self.name}.{name}", self, f".{name}")
-            found = self._derived.setdefault(name, below)
-        return found
+        return found or self._derived.setdefault(name, self._below(name))
+
+    def _below(self, name: str) -> Node:
+        return Node(self.cat, f"{self.name}.{name}", self, f".{name}")
 
     @property
     def init(self) -> Node:
@@ -370,15 +362,10 @@ class Use(Node):
     def _now(self) -> float:
         return ALWAYS
 
-    def derive(self, name: str) -> Node:
+    def _below(self, name: str) -> Node:
         """The node below the one in the tree, with the same arguments and switch of its own."""
-        name = name if type(name) is str else key(name)
-        found = self._derived.get(name)
-        if found is None:
-            assert self._parent is not None
-            below = _use(self._parent.derive(name), self._own, self._switch)
-            found = self._derived.setdefault(name, below)
-        return found
+        assert self._parent is not None
+        return _use(self._parent.derive(name), self._own, self._switch)
 
     def __reduce__(self) -> Any:
         return _use, (self._parent, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._switch)
@@ -467,6 +454,3 @@ def pop_open(span_id: Hashable) -> Any:
 def forget_open(span_id: Hashable) -> None:
     """Nothing of this is open any more."""
     _open_spans().pop(span_id, None)
-
-
-__all__ = ["Node", "Use", "allow", "forget_open", "last_open", "plain", "pop_open", "push_open", "set_arguments"]

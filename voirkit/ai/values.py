@@ -122,6 +122,3 @@ def name_of_type(kind: type) -> str:
     name = type.__dict__["__qualname__"].__get__(kind)
     module = type.__dict__["__module__"].__get__(kind)
     return f"<{module}.{name}>" if isinstance(module, str) and module != "builtins" else f"<{name}>"
-
-
-__all__ = ["PLAIN", "TagValue", "key", "mapping", "name_of_type", "plain", "real", "whole"]

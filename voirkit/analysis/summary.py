@@ -67,14 +67,8 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(summary), [])
     creep = failures.attempt("memory", lambda: memory_creep(run), None)
     summary["alerts"] = [*raised, *([creep] if creep else [])]
-    lost: dict[str, int]
-    if run.summary is None and not run.is_live:
-        lost = failures.attempt("dropped records", lambda: _dropped(run), {})
-        summary["dropped"] = lost
-    for other in others:
-        lost = failures.attempt("dropped records", partial(_dropped, other), {})
-        for name, n in lost.items():
-            summary["dropped"][name] = summary["dropped"].get(name, 0) + n
+    lost: dict[str, int] = failures.attempt("dropped records", lambda: _dropped(runs), {})
+    summary["dropped"] = {**summary["dropped"], **lost}
     lines: list[str] = failures.attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
     run.warnings += [*lines, *failures.lines()]
     said = [warning for one in runs for warning in one.warnings]
@@ -256,9 +250,10 @@ def _duration(run: Run) -> float | None:
     return max(float(last[0] - begun) / 1e9, 0.0)
 
 
-def _dropped(run: Run) -> dict[str, int]:
+def _dropped(runs: Sequence[Run]) -> dict[str, int]:
+    """Of the records of all processes; what a run's own process drops besides (log lines, values of probes) it says itself."""
     dropped: dict[str, int] = {}
-    for process in run.processes():
+    for process in [process for run in runs for process in run.processes()]:
         for name, n in process.dropped.items():
             dropped[name] = dropped.get(name, 0) + n
     return dropped

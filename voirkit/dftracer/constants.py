@@ -44,28 +44,16 @@ OtherEvent = _str_enum("OtherEvent", "log")
 IOEvent = _str_enum("IOEvent", "open read write close")
 
 
-class TagType(Enum):
-    """What an argument is for."""
-
-    KEY = 0
-    VALUE = 1
-    IGNORE = 2
+class _Mark(Enum):
+    """A number that is not equal to one; ``int()`` gives it."""
 
     def __int__(self) -> int:
         return int(self.value)
 
 
-class TagDType(Enum):
-    """The type of an argument."""
-
-    INT = 0
-    FLOAT = 1
-    STRING = 2
-
-    def __int__(self) -> int:
-        return int(self.value)
-
-
+_mark: Any = _Mark
+TagType = _mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)  # what an argument is for
+TagDType = _mark("TagDType", {"INT": 0, "FLOAT": 1, "STRING": 2}, module=__name__)
 EntityStore = IntEnum(
     "EntityStore",
     [("MEMORY", 0), ("GPU_MEMORY", 1), ("LOCAL_DISK", 2), ("PARALLEL_FS", 3), ("BURST_BUFFER", 4), ("OBJECT_STORE", 5), ("DATABASE", 6),

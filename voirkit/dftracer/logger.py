@@ -101,13 +101,7 @@ class dft_fn(Node):
 
         return decorate(func) if func is not None else decorate
 
-    def log_init(self, init: Callable[..., Any] | None = None, name: str | None = None) -> Any:
-        """Decorate an ``__init__``, as ``log`` does."""
-        return self.log(init, name)
-
-    def log_static(self, func: Callable[..., Any] | None = None, name: str | None = None) -> Any:
-        """Decorate a static method, below or above ``@staticmethod``, as ``log`` does."""
-        return self.log(func, name)
+    log_init = log_static = log  # of a static method below or above ``@staticmethod``
 
     def iter(self, func: Iterable[T], name: str = "loop", iter_name: str = "step") -> Generator[T, None, None]:  # type: ignore[override]
         """Iterate over the same items, and record ``<name>.iter``, the wait for each, and ``<name>.yield``, the body of the loop.
@@ -122,7 +116,7 @@ class dft_fn(Node):
     def log_metadata(self, key: str, value: Any) -> None:
         """Record a name and a value of the run."""
         if self.is_on():
-            recorder.mark(recorder.name("dftracer", str(key), "meta"), recorder.now(), recorder.arguments({"value": plain(value)}))
+            _mark(key, value)
 
     # what the records have to do with
 
@@ -291,12 +285,6 @@ class dftracer:
         """What the environment says of a setting."""
         return os.environ.get(key, "")
 
-    def enter_event(self) -> None:
-        """Nothing: an event needs no announcement."""
-
-    def exit_event(self) -> None:
-        """Nothing."""
-
     def log_event(
         self,
         name: str,
@@ -334,33 +322,23 @@ class dftracer:
 
     def log_metadata_event(self, key: str, value: Any) -> None:
         """Record a name and a value of the run."""
-        _mark(key, value)
+        if is_enabled() and recorder.is_recording():
+            _mark(key, value)
 
-    def set_app_metadata_int(self, key: str, value: int) -> None:
-        """As ``log_metadata_event``."""
-        _mark(key, value)
-
-    def set_app_metadata_string(self, key: str, value: str) -> None:
-        """As ``log_metadata_event``."""
-        _mark(key, value)
-
-    def mark_used(self, name: str) -> None:
-        """Nothing."""
+    set_app_metadata_int = set_app_metadata_string = log_metadata_event
 
     def declare_entity(self, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = "") -> int:
         """The number of a thing that records may name: see ``dft_fn.relate``."""
         return declare(type, key)
 
-    def declare_entity_type(self, type: str, role: Any = None, description: str = "") -> None:
-        """Nothing."""
+    def _needless(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: voirkit needs no such announcement."""
 
-    def relate_entities(self, relation: Any, subject: int, object: int) -> None:
-        """Nothing."""
+    enter_event = exit_event = mark_used = declare_entity_type = relate_entities = _needless
 
 
 def _mark(name: Any, value: Any) -> None:
-    if is_enabled() and recorder.is_recording():
-        recorder.mark(recorder.name("dftracer", key(name), "meta"), recorder.now(), recorder.arguments({"value": plain(value)}))
+    recorder.mark(recorder.name("dftracer", key(name), "meta"), recorder.now(), recorder.arguments({"value": plain(value)}))
 
 
 def _finalize() -> None:

@@ -352,7 +352,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     def _build(self, namespace: Namespace) -> None:
         for dest, builder in self._builders.items():
-            setattr(namespace, dest, builder(namespace))
+            if not hasattr(namespace, dest):  # argparse may read twice: first the options
+                setattr(namespace, dest, builder(namespace))
 
     # values, and what is wrong with them
 

@@ -37,7 +37,6 @@ TOOLS = frozenset({
     "huggingface-cli", "hf", "gdown", "kaggle", "wandb", "mlflow", "tensorboard", "nvitop", "gpustat", "py-spy", "pre-commit", "black",
     "ruff", "mypy", "flake8", "isort", "jupyter", "ipython", "dvc", "aws", "gsutil",
 })  # fmt: skip
-OURS = "voirkit"
 
 _replaced: list[tuple[Any, str, Any]] = []  # where what is changed in subprocess is, and what it was
 
@@ -231,6 +230,6 @@ def how(python: Python, standard: frozenset[str] = frozenset()) -> str:
     if program in (LAUNCHERS if python.kind == "script" else LAUNCHER_MODULES):
         return "launcher"
     root = program.partition(".")[0] if python.kind == "module" else program
-    if root in TOOLS or root == OURS or (python.kind == "module" and root in standard):
+    if root in TOOLS or root == "voirkit" or (python.kind == "module" and root in standard):
         return "plain"
     return "run"

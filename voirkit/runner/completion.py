@@ -5,10 +5,9 @@ What is interrupted loses nothing: the segments stay, and whoever opens the run 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,37 +132,6 @@ def discard(path: str) -> None:
         os.rmdir(path)
     except OSError:
         pass  # somebody has put something there
-
-
-def dropped_by_others(path: str, rank: int) -> dict[str, dict[str, int]]:
-    """What the other processes of a rank, whose records are in segments, could not record: how many by name, by the stem of their files."""
-    folder, found = os.path.join(path, "trace"), dict[str, dict[str, int]]()
-    try:
-        stems = [name[: -len(".dropped")] for name in os.listdir(folder) if name.endswith(".dropped") and f"-r{rank}-" in name]
-    except OSError:
-        return found
-    for stem in stems:
-        if stem.rpartition("-")[2].partition(".")[0] == str(os.getpid()):
-            continue
-        own = found.setdefault(stem, {})
-        for name, n in _dropped(os.path.join(folder, stem)):
-            own[name] = own.get(name, 0) + n
-    return found
-
-
-def _dropped(stem: str) -> Iterator[tuple[str, int]]:
-    """(name, how many) of the records that a process could not write; see ``voirkit.trace.layout``."""
-    names: dict[int, str] = {}
-    with open(f"{stem}.names", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith('{"n":') and line.endswith("}\n"):
-                name = json.loads(line)
-                names[name["n"]] = f"{name['category']}.{name['name']}"
-    with open(f"{stem}.dropped", "rb") as counts:
-        data = counts.read()
-    for number, n in enumerate(memoryview(data[: len(data) & ~7]).cast("Q")):
-        if n:
-            yield names.get(number, "(names beyond what is kept)"), n
 
 
 def describe_dropped(dropped: dict[str, int]) -> list[str]:

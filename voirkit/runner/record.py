@@ -85,7 +85,6 @@ class RunRecord:
         self._imports_ns = 0
         self._duration_s = 0.0
         self._has_trace = False
-        self._dropped_by_others: dict[str, dict[str, int]] = {}  # what of it is in the summary, by stem
 
     def open_log(self) -> None:
         """Have what is logged written from now on."""
@@ -180,7 +179,6 @@ class RunRecord:
     def _complete(self, files: Record) -> None:
         """Have steps and verdict put into the summary."""
         ov, rank = self._ov, files.manifest["rank"]
-        dropped_by_others = completion.dropped_by_others(files.path, rank)  # before it is compacted, after which the files are gone
         if files.is_whole:  # else nothing can be written there, of which the user has been warned
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
@@ -193,14 +191,7 @@ class RunRecord:
             cost["completing_s"] = round(used, 3)
             cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
         ov.warnings += [text for text in ov.summary["warnings"] if text not in ov.warnings]
-        dropped = ov.summary["dropped"]
-        for stem, lost in dropped_by_others.items():  # a run that is completed once more has counted some of it
-            counted = self._dropped_by_others.get(stem, {})
-            for name, n in lost.items():
-                if n > counted.get(name, 0):
-                    dropped[name] = dropped.get(name, 0) + n - counted.get(name, 0)
-        self._dropped_by_others.update(dropped_by_others)
-        for line in completion.describe_dropped(dropped):
+        for line in completion.describe_dropped(ov.summary["dropped"]):
             ov.warn(line)
 
     def _complete_late(self) -> None:

@@ -15,6 +15,7 @@ import marshal
 import os
 import sys
 import warnings
+import zipimport  # python has it loaded
 from collections.abc import Callable, Iterable, Sequence
 from importlib._bootstrap_external import MAGIC_NUMBER  # importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
@@ -340,15 +341,6 @@ def _is_archive(name: str) -> bool:
     """Whether a file is a zip archive, with or without something before it. A pipe is none, and is left unread."""
     if not os.path.isfile(name):
         return False
-    try:
-        with open(name, "rb") as file:
-            file.seek(-min(os.path.getsize(name), 65557), os.SEEK_END)  # the end record and the longest comment behind it
-            if b"PK\x05\x06" not in file.read():
-                return False
-    except OSError:
-        return False
-    import zipimport
-
     try:
         zipimport.zipimporter(name)
     except zipimport.ZipImportError:

@@ -22,7 +22,7 @@ MOST_NAMES = 1 << 16
 MOST_ARGUMENTS = 1 << 13  # sets in each of two tables, and their characters
 MOST_CHARACTERS = 1 << 22
 TABLES_KEPT = 24  # from before there was a file, when another recording begins: three for each
-TOO_MANY = f"(names beyond {MOST_NAMES})"
+TOO_MANY = "(names beyond what is kept)"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _HUGE = 1 << 8191  # python refuses to write, and to read, decimal numbers of more than 4300 digits
