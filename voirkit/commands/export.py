@@ -151,11 +151,6 @@ def _target(format: Format, output: str | None, run: Run) -> str:
     return output
 
 
-def _is_file(format: Format, target: str) -> bool:
-    """Whether one file is to be written; a format of several takes the name of one too."""
-    return bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
-
-
 def _prepare(format: Format, target: str, force: bool) -> str | None:
     """Make the folder to write into.
 
@@ -171,7 +166,7 @@ def _prepare(format: Format, target: str, force: bool) -> str | None:
         return None
     if not target:
         raise CommandLineError("the name of the file is empty.", where="-o")
-    is_file = _is_file(format, target)
+    is_file = bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))  # a format of several takes one too
     folder = os.path.dirname(target) if is_file else target
     if is_file and os.path.isdir(target):
         raise CommandLineError("this is a folder; one file is to be written.", where=target)

@@ -18,7 +18,7 @@ from voirkit.options import ExtendedArgumentParser
 from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of_module
 from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates, FunctionOffers, offers
 from voirkit.runner import voirfiles as voirfile
-from voirkit.runner.script import enter_folder, folder_of, script
+from voirkit.runner.script import enter_folder, folder_of, script, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_module(name: str) -> Source:
         raise CommandLineError("it has no Python source.", where=f"-m {name}")
     with open(found.filename, "rb") as file:
         text = file.read()
-    shown = found.filename.removeprefix(here + os.sep)
+    shown = shorten(found.filename)
     found = replace(found, filename=shown, module=module if colon else "")
     return Source(name, shown, here, text, found)
 
@@ -374,32 +374,27 @@ def _write(path: str, text: str) -> None:
     except FileExistsError:
         raise _is_there(path) from None
     except OSError as error:
-        raise VoirfileError(f"it cannot be written: {error.strerror}.", where=_relative(path)) from None
+        raise VoirfileError(f"it cannot be written: {error.strerror}.", where=shorten(path)) from None
 
 
 def _is_there(path: str) -> VoirfileError:
     hint = "Delete or rename it first, or add to it what `voirkit probes` lists."
-    return VoirfileError(f"there is a {NAME} already, and it is left as it is.", where=_relative(path), next=hint)
+    return VoirfileError(f"there is a {NAME} already, and it is left as it is.", where=shorten(path), next=hint)
 
 
 def _words(path: str, source: Source, candidates: Candidates, entries: Sequence[Entry]) -> list[str]:
     """What to say on stdout."""
-    said = [f"{_relative(path)} is written. It gives"]
+    said = [f"{shorten(path)} is written. It gives"]
     active = [entry.found for entry in entries if entry.found and entry.is_active]
     width = max((len(found.reading) for found in active), default=0)
     said += [f"  {found.reading:<{width}}  {source.file}:{found.line}  {found.selector}" for found in active]
     if not active:
-        said[0] = f"{_relative(path)} is written, but gives nothing yet: no training loop was found that can be probed."
+        said[0] = f"{shorten(path)} is written, but gives nothing yet: no training loop was found that can be probed."
     missing = [entry.reading for entry in entries if not entry.is_active]
     if missing:
         said.append(f"Commented out, with hints, as the script does not show how: {', '.join(missing)}.")
     others = [other for other in voirfile.find(source.folder, os.getcwd()) if other != os.path.realpath(path)]
-    said += [f"From here {_relative(other)} is used too." for other in others]
+    said += [f"From here {shorten(other)} is used too." for other in others]
     options = " --options" if candidates.options() is not None else ""
     said.append(f"Next: voirkit {f'--verify{options}' if active else 'probes'} {shlex.quote(source.name)}")
     return said
-
-
-def _relative(path: str) -> str:
-    """A path, relative if it is in the current folder."""
-    return path.removeprefix(os.getcwd() + os.sep)

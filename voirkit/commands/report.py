@@ -89,14 +89,10 @@ def _check(runs: Sequence[Run]) -> int:
             print(f"{run.path}" + (f", rank {rank}" if len(checked) > 1 else ""))
             for rule in rules:
                 broken += rule.broken
-                print(f"  {'BROKEN' if rule.broken else 'ok':<7}{rule.text}: {rule.checked:,} checked" + _said_of(rule))
+                example = f", the first at {rule.example}" if rule.example else ""
+                how_often = f", {rule.broken:,} broken{example}" if rule.broken else ""
+                print(f"  {'BROKEN' if rule.broken else 'ok':<7}{rule.text}: {rule.checked:,} checked{how_often}")
     return EXIT_CHECK_FAILED if broken else 0
-
-
-def _said_of(rule: Any) -> str:
-    if not rule.broken:
-        return ""
-    return f", {rule.broken:,} broken" + (f", the first at {rule.example}" if rule.example else "")
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:

@@ -15,7 +15,7 @@ from voirkit.options import BUILT_IN, PLUGIN
 from voirkit.runner import completion
 from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.overseer import Overseer
-from voirkit.runner.script import current_folder, folder_of, put_last
+from voirkit.runner.script import current_folder, folder_of, put_last, shorten
 from voirkit.runs.lines import listening
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.summary import throughput
@@ -135,8 +135,7 @@ def closing_words(overseer: Overseer) -> None:
     for hint in _behind_script(overseer):
         overseer.say(hint)
     if not overseer.record.table and os.path.isdir(overseer.run_dir):
-        here = current_folder() + os.sep
-        overseer.say(f"run directory: {overseer.run_dir.removeprefix(here)}")
+        overseer.say(f"run directory: {shorten(overseer.run_dir)}")
     if page and overseer.record.table:
         say_as_it_is(f"see it as a page  {page}\n")
     elif page:
@@ -164,7 +163,7 @@ def _page(overseer: Overseer, run_dir: str) -> str:
     if why:
         overseer.warn(f"--html: {why.removeprefix('voirkit: ')}")
         return ""
-    return os.path.join(run_dir, "report.html").removeprefix(current_folder() + os.sep)
+    return shorten(os.path.join(run_dir, "report.html"))
 
 
 def _say_words(overseer: Overseer) -> None:

@@ -20,6 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from hashlib import blake2b
 from http.client import HTTPException
 from urllib.error import HTTPError
@@ -211,7 +212,7 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     else:
         with text(target) as put:
             for batch in batches:
-                put(json.dumps(_document(spans, batch), separators=(",", ":"), allow_nan=False) + "\n")
+                put(json.dumps(_as_json(_traces_data(spans, batch)), separators=(",", ":"), allow_nan=False) + "\n")
     if spans.left_out:
         tell(f"export: {spans.left_out} values of counters are no spans and not in it; --format parquet has them.")
     return [target]
@@ -231,39 +232,38 @@ def _batches(spans: Iterable[Span]) -> Iterator[dict[Key, list[Span]]]:
         yield batch
 
 
-def _document(spans: Spans, batch: Mapping[Key, list[Span]]) -> dict[str, Any]:
-    """A TracesData in OTLP's JSON: ids in hexadecimal digits, 64-bit integers as text."""
-    trace = spans.trace_id.hex()
+def _traces_data(spans: Spans, batch: Mapping[Key, list[Span]]) -> dict[str, Any]:
+    """The fields of a TracesData, which are also those of the request that sends one, by their names in the protocol."""
     return {
-        "resourceSpans": [
+        "resource_spans": [
             {
                 "resource": {"attributes": _attributes(spans.resource(process))},
-                "scopeSpans": [{"scope": {"name": SCOPE}, "spans": [_span(trace, span) for span in members]}],
+                "scope_spans": [{"scope": {"name": SCOPE}, "spans": [_span(spans.trace_id, span) for span in members]}],
             }
             for process, members in batch.items()
         ]
     }
 
 
-def _span(trace: str, span: Span) -> dict[str, Any]:
-    document = {
-        "traceId": trace,
-        "spanId": span.id.hex(),
-        "parentSpanId": span.parent.hex(),
+def _span(trace_id: bytes, span: Span) -> dict[str, Any]:
+    fields = {
+        "trace_id": trace_id,
+        "span_id": span.id,
+        "parent_span_id": span.parent,
         "name": unicode_text(span.name),
         "kind": _INTERNAL,
-        "startTimeUnixNano": str(span.start_ns),
-        "endTimeUnixNano": str(span.end_ns),
+        "start_time_unix_nano": span.start_ns,
+        "end_time_unix_nano": span.end_ns,
         "attributes": _attributes(span.attributes),
     }
     if span.events:
-        document["events"] = [
-            {"timeUnixNano": str(at_ns), "name": unicode_text(name), "attributes": _attributes(attributes)}
+        fields["events"] = [
+            {"time_unix_nano": at_ns, "name": unicode_text(name), "attributes": _attributes(attributes)}
             for at_ns, name, attributes in span.events
         ]
     if span.link is not None:
-        document["links"] = [{"traceId": trace, "spanId": span.link.hex()}]
-    return document
+        fields["links"] = [{"trace_id": trace_id, "span_id": span.link}]
+    return fields
 
 
 def _attributes(mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -274,14 +274,34 @@ def _value(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, bool):
-        return {"boolValue": value}
+        return {"bool_value": value}
     if isinstance(value, int) and value in INT64:
-        return {"intValue": str(value)}
+        return {"int_value": value}
     if isinstance(value, float):
-        if math.isfinite(value):
-            return {"doubleValue": value}
-        return {"doubleValue": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}  # as protobuf's JSON has it
-    return {"stringValue": unicode_text(str(value))}
+        return {"double_value": value}
+    return {"string_value": unicode_text(str(value))}
+
+
+def _as_json(value: Any) -> Any:
+    """Fields in OTLP's JSON: ids in hexadecimal digits, 64-bit integers as text."""
+    kind = type(value)
+    if kind is dict:
+        return {_json_name(name): below if name == "kind" else _as_json(below) for name, below in value.items()}
+    if kind is list:
+        return [_as_json(below) for below in value]
+    if kind is bytes:
+        return value.hex()
+    if kind is int:
+        return str(value)
+    if kind is float and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"  # as protobuf's JSON has it
+    return value
+
+
+@cache
+def _json_name(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -298,7 +318,6 @@ def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str,
     """
     try:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
-        from opentelemetry.proto.common.v1 import common_pb2 as common
     except ImportError:
         raise VoirkitError(
             "sending needs the package 'opentelemetry-proto', which is not installed.",
@@ -309,14 +328,7 @@ def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str,
     headers = _headers()
     rejected, reasons = 0, dict[str, None]()
     for batch in batches:
-        request = service.ExportTraceServiceRequest()
-        for process, members in batch.items():
-            of_process = request.resource_spans.add()
-            of_process.resource.attributes.extend(_message_attributes(common, spans.resource(process)))
-            scope = of_process.scope_spans.add()
-            scope.scope.name = SCOPE
-            for span in members:
-                _add_message(scope.spans, common, spans.trace_id, span)
+        request = service.ExportTraceServiceRequest(**_traces_data(spans, batch))
         kind, answer = _post(url, target, gzip.compress(request.SerializeToString(), 1), headers, sleep)
         n, reason = _parse_answer(service, kind, answer, target)
         rejected += n
@@ -431,36 +443,3 @@ def _wait_s(retry_after: str | None, attempt: int) -> float:
     if math.isnan(seconds):
         seconds = 0.5 * 2.0**attempt
     return min(max(seconds, 0.0), _LONGEST_WAIT_S)
-
-
-def _add_message(spans: Any, common: Any, trace_id: bytes, span: Span) -> None:
-    message = spans.add(
-        trace_id=trace_id,
-        span_id=span.id,
-        parent_span_id=span.parent,
-        name=unicode_text(span.name),
-        kind="SPAN_KIND_INTERNAL",
-        start_time_unix_nano=span.start_ns,
-        end_time_unix_nano=span.end_ns,
-        attributes=_message_attributes(common, span.attributes),
-    )
-    if span.link is not None:
-        message.links.add(trace_id=trace_id, span_id=span.link)
-    for at_ns, name, attributes in span.events:
-        message.events.add(time_unix_nano=at_ns, name=unicode_text(name), attributes=_message_attributes(common, attributes))
-
-
-def _message_attributes(common: Any, mapping: Mapping[str, Any]) -> list[Any]:
-    return [common.KeyValue(key=unicode_text(key), value=_message_value(common, value)) for key, value in mapping.items()]
-
-
-def _message_value(common: Any, value: Any) -> Any:
-    if value is None:
-        return common.AnyValue()
-    if isinstance(value, bool):
-        return common.AnyValue(bool_value=value)
-    if isinstance(value, int) and value in INT64:
-        return common.AnyValue(int_value=value)
-    if isinstance(value, float):
-        return common.AnyValue(double_value=value)
-    return common.AnyValue(string_value=unicode_text(str(value)))

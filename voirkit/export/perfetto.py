@@ -109,7 +109,7 @@ class _Writer:
         for key, value in arguments.items():
             self._annotate(annotations.add(), key, value)
         self._packets.append(packet)
-        self._flush_if_full()
+        self._flush(_PACKETS_AT_ONCE)
 
     def counter(self, process: Key, name: str, at_ns: int, arguments: Mapping[str, Any]) -> None:
         """Values of a counter: a track for each."""
@@ -120,7 +120,7 @@ class _Writer:
                 )
                 packet.timestamp, packet.track_event.double_counter_value = at_ns, float(value)
                 self._packets.append(packet)
-        self._flush_if_full()
+        self._flush(_PACKETS_AT_ONCE)
 
     def end(self) -> None:
         """Close what is open, and write what is left."""
@@ -238,11 +238,9 @@ class _Writer:
             descriptor.parent_uuid = parent
         return descriptor
 
-    def _flush_if_full(self) -> None:
-        if len(self._packets) >= _PACKETS_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
+    def _flush(self, least: int = 0) -> None:
+        if len(self._packets) < least:
+            return
         self._file.write(self._trace.SerializeToString())
         self._trace = self._protos.Trace()  # a new one: protobuf frees what a message held only with the message
         self._packets = self._trace.packet

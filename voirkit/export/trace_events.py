@@ -24,6 +24,8 @@ import os
 import time
 from array import array
 from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 
 from voirkit.export import Format
 from voirkit.export.spans import overlapping
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from voirkit.runs.processes import Process
     from voirkit.runs.selection import Selection
 
+_LINES_AT_ONCE = 10_000
 VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces
 
 _KEY = "to_json(value_key)::VARCHAR"
@@ -257,18 +260,21 @@ def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
         if not files:
             files = {os.path.join(target, f"{run.name}.pfw.gz"): []}
     places = [(one.process, n) for n, group in enumerate(files.values()) for one in group]
-    lines = Lines(run.fetch(_pfw_query(run, selection, places)))
+    rows = (row for batch in run.fetch(_pfw_query(run, selection, places)) for row in batch)
+    by_file = groupby(rows, itemgetter(0))
+    ahead = next(by_file, None)  # the number of a file, and its rows
     for n, (path, group) in enumerate(files.items()):
         with text(path) as put:
             put("[\n")
             for one in group:
                 put(_pfw_head(run, one))
-            count = 0
-            for batch in lines.of(n):
-                put("".join([f'{{"id":{i},{line}\n' for i, line in enumerate(batch, count + 1)]))
-                count += len(batch)
+            if ahead is not None and ahead[0] == n:
+                numbered = enumerate(ahead[1], 1)
+                while part := list(islice(numbered, _LINES_AT_ONCE)):
+                    put("".join([f'{{"id":{i},{line}\n' for i, (_, line) in part]))
+                ahead = next(by_file, None)
             for one in group:
-                put(_pfw_tail(one))
+                put(_pfw_record(one.process, "end", ts=one.last_ns // 1000, dur=0, ph="X", args={"num_events": one.events}))
             put("]\n")
     return list(files)
 
@@ -277,29 +283,6 @@ def stem(process: Process) -> str:
     """What a file of a process is called, without its suffix."""
     host = "".join(c if c.isalnum() or c in "._-" else "_" for c in process.host)
     return f"{host}-r{process.rank}-{process.pid}"
-
-
-class Lines:
-    """Lines for several files, from one query that is sorted by file.
-
-    Args:
-        batches: Of (number of the file, line).
-    """
-
-    def __init__(self, batches: Iterator[list[tuple[Any, ...]]]) -> None:
-        self._batches = batches
-        self._batch: list[tuple[Any, ...]] = []
-
-    def of(self, file: int) -> Iterator[list[str]]:
-        """Batches of lines of a file; files are asked for in order."""
-        while self._batch or (more := next(self._batches, [])):
-            batch = self._batch or more
-            end = len(batch) if batch[-1][0] == file else next(i for i, (other, _) in enumerate(batch) if other != file)
-            self._batch = batch[end:]
-            if end:
-                yield [line for _, line in batch[:end]]
-            if self._batch:
-                return
 
 
 # Arguments that are called like one of the format's own get another name: a key that stands twice means different things to readers.
@@ -337,10 +320,8 @@ def _pfw_query(run: Run, selection: Selection, places: list[tuple[Process, int]]
 def _pfw_record(process: Process, name: str, tid: int | None = None, **more: Any) -> str:
     """A line of the format's own bookkeeping."""
     arguments = {"hhash": digest(process.host), **more.pop("args")}
-    return (
-        dumps({"name": name, "cat": "dftracer", "pid": process.pid, "tid": process.pid if tid is None else tid, **more, "args": arguments})
-        + "\n"
-    )
+    thread = process.pid if tid is None else tid
+    return dumps({"name": name, "cat": "dftracer", "pid": process.pid, "tid": thread, **more, "args": arguments}) + "\n"
 
 
 def _pfw_head(run: Run, extent: Extent) -> str:
@@ -357,10 +338,6 @@ def _pfw_head(run: Run, extent: Extent) -> str:
     more = {"ppid": process.ppid, "version": VERSION, "date": began, **hashes}
     lines += [_pfw_record(process, "start", ts=extent.first_ns // 1000, dur=0, ph="X", args=more)]
     return "".join(lines)
-
-
-def _pfw_tail(extent: Extent) -> str:
-    return _pfw_record(extent.process, "end", ts=extent.last_ns // 1000, dur=0, ph="X", args={"num_events": extent.events})
 
 
 CHROME = Format("chrome", ".json", True, write_chrome)

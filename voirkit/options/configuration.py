@@ -33,13 +33,8 @@ class Setting:
         where: The file and, if it can be told, the line: ``voirkit.toml:1``.
     """
 
-    __slots__ = ("path", "value", "where")
-
     def __init__(self, path: tuple[str, ...], value: Any, where: str) -> None:
         self.path, self.value, self.where = path, value, where
-
-    def __repr__(self) -> str:
-        return f"<{self.where} {'.'.join(self.path)} = {self.value!r}>"
 
     def table(self) -> dict[str, Any] | None:
         """The setting in its tables, ``{"model": {"depth": 3}}``; None if it is in none."""

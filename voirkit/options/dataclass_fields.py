@@ -12,7 +12,7 @@ import io
 import tokenize
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -62,7 +62,8 @@ def add_model(
             raise ConfigurationError(f"unknown key '{name}'.", where=origin((*path, key)), next=did_you_mean(key, own))
     parts: dict[str, Builder] = {}
     for name, field in own.items():
-        default = _default(field) if isinstance(model, type) else getattr(model, name)
+        made = field.default if field.default_factory is MISSING else field.default_factory()
+        default = made if isinstance(model, type) else getattr(model, name)
         here, annotation = (*path, name), hints[name]
         if is_dataclass(annotation):
             below = table.get(name, {})
@@ -93,10 +94,6 @@ def _hints(cls: type, parser: ExtendedArgumentParser) -> dict[str, Any]:
         text = f"an annotation of {cls.__name__} cannot be resolved: {exc}."
         hint = "Define or import what the annotations name at the top of the module."
         raise InstrumentError(text, where=parser.definer or "", next=hint) from None
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
 class _Option:

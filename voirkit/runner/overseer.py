@@ -19,7 +19,7 @@ from voirkit.phases import GivenOverseer, Phase, StopProgram
 from voirkit.runner import recording
 from voirkit.runner.record import Outcome, RunRecord
 from voirkit.runner.script import Program, current_folder, module, script, shorten
-from voirkit.runner.voirfiles import as_error, describe_instrument, text_of
+from voirkit.runner.voirfiles import as_error, describe_exception, describe_instrument, text_of
 from voirkit.runs import summary
 from voirkit.runs.manifest import rank_and_world_size
 
@@ -259,7 +259,8 @@ class Overseer(GivenOverseer):
     def _run(self, argv: Sequence[str]) -> None:
         typed = self.argparser.guess_script(argv)[0]
         with self.run_phase(self.phases.init):
-            self._configure(argv, typed)
+            chosen = self.argparser.early_values(argv, "--config")
+            self.argparser.apply(configuration.collect(typed, current_folder(), chosen, search=self._is_recorded))
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self._parse(argv)
@@ -319,11 +320,6 @@ class Overseer(GivenOverseer):
             changes = f"; the values of {', '.join(overridden)} are overridden" if overridden else ""
             self.say(f"with {', '.join(os.path.relpath(one['path'], current_folder()) for one in self.voirfiles)}{changes}")
 
-    def _configure(self, argv: Sequence[str], typed: str | None) -> None:
-        chosen = self.argparser.early_values(argv, "--config")
-        settings = configuration.collect(typed, current_folder(), chosen, search=self._is_recorded)
-        self.argparser.apply(settings)
-
     def _abandon(self) -> None:
         """Resume no instrument any more."""
         for waiting in self._plan.values():
@@ -334,7 +330,7 @@ class Overseer(GivenOverseer):
         # The script may give without any instrument that listens: what is given is counted all the same.
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
-        when_imported("giving", _load_streams)
+        when_imported("giving", lambda _: __import__("voirkit.streams.reactive"))
         self.record.open_log()
         super()._prepare()
         self._refuse()
@@ -458,14 +454,10 @@ def run_all(steps: Iterable[Callable[[], object]], warn: Callable[[str], None]) 
             step()
         except BaseException as exc:
             if first is not None:
-                warn(f"at the end of the run there was also {type(exc).__name__}: {text_of(exc)}".rstrip(": "))
+                warn(f"at the end of the run there was also {describe_exception(exc)}")
             first = first or exc
     if first is not None:
         raise first
-
-
-def _load_streams(_: object) -> None:
-    __import__("voirkit.streams.reactive")
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:

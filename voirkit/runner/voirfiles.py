@@ -88,7 +88,8 @@ def load(path: str, index: int) -> list[Instrument]:
     except VoirkitError:
         raise
     except Exception as exc:
-        raise _failure(path, exc) from None
+        what = f"the voirfile cannot be loaded: {describe_exception(exc)}."
+        raise VoirfileError(what, where=_line(path, exc), next=misspelt(exc)) from None
     except SystemExit as exc:
         raise VoirfileError(f"the voirfile ends python (SystemExit: {exc}).", where=_line(path, exc), next="Take that call out.") from None
     finally:
@@ -114,14 +115,6 @@ def _compile(path: str) -> CodeType:
         raise VoirfileError(f"the voirfile does not compile: {exc.msg}.", where=f"{path}:{exc.lineno}", next=shown) from None
     except ValueError as exc:  # null bytes, before python 3.12
         raise VoirfileError(f"the voirfile does not compile: {exc}.", where=path) from None
-
-
-def _failure(path: str, exc: Exception) -> VoirfileError:
-    try:
-        text = f"{type(exc).__name__}: {exc}".rstrip(": ")
-    except Exception:
-        text = type(exc).__name__
-    return VoirfileError(f"the voirfile cannot be loaded: {text}.", where=_line(path, exc), next=misspelt(exc))
 
 
 def _line(path: str, exc: BaseException) -> str:
@@ -207,6 +200,11 @@ def text_of(exc: BaseException) -> str:
         return ""
 
 
+def describe_exception(exc: BaseException) -> str:
+    """``ValueError: what it says``."""
+    return f"{type(exc).__name__}: {text_of(exc)}".rstrip(": ")
+
+
 def as_error(exc: BaseException, instrument: Any) -> VoirkitError:
     """What an instrument raised, as an error that names it and the place."""
     if isinstance(exc, VoirkitError):
@@ -224,6 +222,7 @@ def as_error(exc: BaseException, instrument: Any) -> VoirkitError:
             if place and file == place.rpartition(":")[0]:
                 place = raised_at
         tb = tb.tb_next
-    text = f"{type(exc).__name__}: {text_of(exc)}".rstrip(": ")
     hints = [misspelt(exc), f"It was raised at {raised_at}." if raised_at != place else ""]
-    return InstrumentError(f"instrument {name} raised {text}.", where=shorten(place), next="\n".join(filter(None, hints)))
+    return InstrumentError(
+        f"instrument {name} raised {describe_exception(exc)}.", where=shorten(place), next="\n".join(filter(None, hints))
+    )
