@@ -330,7 +330,7 @@ class Overseer(GivenOverseer):
         # The script may give without any instrument that listens: what is given is counted all the same.
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
-        when_imported("giving", lambda _: __import__("voirkit.streams.reactive"))
+        when_imported("giving", _load_streams)
         self.record.open_log()
         super()._prepare()
         self._refuse()
@@ -458,6 +458,10 @@ def run_all(steps: Iterable[Callable[[], object]], warn: Callable[[str], None]) 
             first = first or exc
     if first is not None:
         raise first
+
+
+def _load_streams(_: object) -> None:
+    __import__("voirkit.streams.reactive")
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
