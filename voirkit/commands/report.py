@@ -176,7 +176,7 @@ def compare(argv: Sequence[str]) -> int:
         beside = "--json" if options.json else f"--{asked.name}" if asked else ""
         what = "FILE is missing" if not options.html else f"it is asked for beside {beside}"
         raise CommandLineError(f"a page is written to a file of its own, and {what}.", next="voirkit compare RUN RUN --html FILE.html")
-    from voirkit.runs.find import check_manifest
+    from voirkit.runs.directory import check_manifest
     from voirkit.runs.opened import open_run
 
     with ExitStack() as opened:
