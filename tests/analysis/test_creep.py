@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.creep import creep
+from voirkit.analysis.summary import creep
 
 GB = 1e9
 SECONDS = np.arange(0.0, 600.0)

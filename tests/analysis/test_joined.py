@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.joined import joined, on_the_clock
+from voirkit.analysis.phases import joined, on_the_clock
 from voirkit.analysis.steps import NO_STEPS, PARTS, Steps, Table
 from voirkit.analysis.summary import not_recorded
 from voirkit.runs.summary import PHASES

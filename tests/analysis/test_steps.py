@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.phases import whole_imports
+from voirkit.analysis.phases import in_training_mode, whole_imports
 from voirkit.analysis.steps import CHECKPOINT, COMPILE, FORWARD, GC, IMPORT, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
-from voirkit.analysis.verdict.script_facts import in_training_mode
 
 from .simulated import Script
 

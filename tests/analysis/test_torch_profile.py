@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import Records
 from voirkit_instruments.torch_profile.analyse_operators import (
     KERNEL,
     MOST,

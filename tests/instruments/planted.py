@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.phase_records import Records
-from voirkit.analysis.phases import ranks
+from voirkit.analysis.phases import Records, ranks
 from voirkit_instruments.steps import record_loaders as steps_loaders
 from voirkit_instruments.steps import record_phases as steps_compute
 from voirkit_instruments.steps import record_phases as steps_transfer

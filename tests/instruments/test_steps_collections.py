@@ -14,8 +14,7 @@ import pytest
 from phases import Watched, watched
 
 from tests.instruments.unchanged import environment, run
-from voirkit.analysis.phase_records import Records
-from voirkit.analysis.phases import ranks
+from voirkit.analysis.phases import Records, ranks
 from voirkit.analysis.steps import GC
 from voirkit_instruments.steps.record_phases import LEAST_NS
 from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED

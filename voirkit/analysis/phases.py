@@ -1,18 +1,19 @@
-"""From the records of the steps instrument to the timelines of the threads that train, one for each rank."""
+"""From the records of the steps instrument to ranks: the thread that trains in each process, its steps, and how its script trains.
+
+Several processes of one rank, which was started again, are joined.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
-from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import Array, distinct, outer_first
-from voirkit.analysis.phase_records import Records
 from voirkit.analysis.requests import requests_through_queue
 from voirkit.analysis.segmentation import Kind, Request
 from voirkit.analysis.steps import (
@@ -27,11 +28,47 @@ from voirkit.analysis.steps import (
     OPTIMIZER,
     WAIT,
     DeviceTable,
+    Steps,
     Table,
     Timeline,
     steps_of,
 )
-from voirkit.analysis.verdict.script_facts import first_batches, in_training_mode, script_facts
+
+KIND = "phase"  # of the records
+DEVICE = "device"  # of those that say how long the same lasted on a GPU
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of phases; arrays of shape (n,), in any order.
+
+    Attributes:
+        start_ns: On the clock of the record's host.
+        duration_ns: Nanoseconds.
+        name: Index into ``names``.
+        args: Index into ``arguments``.
+        value: The record's own number.
+        process: Index into ``processes``.
+        tid: Native id of the thread.
+        names: (category, name) by index.
+        arguments: By index.
+        processes: (rank, host, pid) by index.
+        world_sizes: Of the group in which each process has its rank, by index; 1: it is in none and trains, if it does, for itself. 0,
+            and empty: not known, as of runs that launchers started.
+    """
+
+    start_ns: Array
+    duration_ns: Array
+    name: Array
+    args: Array
+    value: Array
+    process: Array
+    tid: Array
+    names: Sequence[tuple[str, str]]
+    arguments: Sequence[Mapping[str, Any]]
+    processes: Sequence[tuple[int, str, int]]
+    world_sizes: Sequence[int] = ()
+
 
 _OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
 # The script's own word that it evaluates: its annotations, and steps that it gives with a task.
@@ -239,3 +276,182 @@ def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[s
         if arguments.get("loader") == loaders[0] and "workers" in arguments:
             return {**{key: arguments.get(key) for key in _OF_LOADER}, "loaders": loaders, "first_batches": firsts}
     return {}
+
+
+# several processes of a rank
+
+
+def joined(parts: Sequence[Rank]) -> list[Rank]:
+    """Ranks, ascending, each once; then the processes that train for themselves, in the order in which they began.
+
+    Of a rank's processes those that train count, or, if none does, the one that evaluates most. A process that is the only one is no
+    process beside others.
+    """
+    by_rank: dict[int, list[Rank]] = {}
+    alone = []
+    for part in parts:
+        if part.alone:
+            alone.append(part)
+        else:
+            by_rank.setdefault(part.rank, []).append(part)
+    found = [_one(same) for _, same in sorted(by_rank.items())]
+    alone = [part for part in alone if len(part.steps.train) or len(part.steps.evaluation)] or alone[:1]
+    if len(alone) == 1 and not found:
+        return [replace(alone[0], alone=False)]
+    return [*found, *sorted(alone, key=lambda part: _begun(part.steps))]
+
+
+def _one(parts: Sequence[Rank]) -> Rank:
+    trained = [part for part in parts if len(part.steps.train)]
+    most = max(trained or parts, key=lambda part: (len(part.steps.train), len(part.steps.evaluation)))
+    if len(trained) < 2:
+        return most
+    trained.sort(key=lambda part: int(part.steps.train.start_ns.min()))
+    processes = tuple(process for part in trained for process in part.processes)
+    return replace(most, steps=_after_each_other([part.steps for part in trained]), processes=processes)
+
+
+def _after_each_other(parts: Sequence[Steps]) -> Steps:
+    train, order = _table([part.train for part in parts])
+    devices = [part.device for part in parts if part.device is not None]
+    device = None
+    if len(devices) == len(parts):
+        launching = np.concatenate([one.launching_ns for one in devices])
+        device = DeviceTable(_table([one.table for one in devices], order)[0], launching[order])
+    return Steps(
+        train, _table([part.evaluation for part in parts])[0], all(part.wait_known for part in parts), device,
+        saving_between_ns=sum(part.saving_between_ns for part in parts), aside_ns=_aside(parts),
+    )  # fmt: skip
+
+
+def _aside(parts: Sequence[Steps]) -> dict[str, tuple[int, int]]:
+    """What is in no step, before the first step of all, and since then: also before the first of each later part."""
+    found = {}
+    for name in dict.fromkeys(name for part in parts for name in part.aside_ns):
+        first, *later = (part.aside_ns.get(name, (0, 0)) for part in parts)
+        found[name] = first[0], first[1] + sum(before + since for before, since in later)
+    return found
+
+
+def _table(parts: Sequence[Table], order: Array | None = None) -> tuple[Table, Array]:
+    """The steps of several tables in one, ascending by start or in a given order, and that order."""
+    columns = [np.concatenate([getattr(part, column) for part in parts]) for column in ("start_ns", "time_ns", "items", "own_ns")]
+    if order is None:
+        order = np.argsort(columns[0], kind="stable")
+    return Table(*(column[order] for column in columns)), order
+
+
+def on_the_clock(parts: Sequence[Rank]) -> Rank:
+    """Processes that train or evaluate each for itself, as one: of steps that overlap what lies behind the end of all before.
+
+    What each did outside of its steps is left out, but for what the first did before them.
+    """
+    parts = sorted(parts, key=lambda part: _begun(part.steps))
+    if len(parts) < 2:
+        return parts[0]
+    tables = [table for part in parts for table in (part.steps.train, part.steps.evaluation)]
+    trains = np.concatenate([np.full(len(table), i % 2 == 0) for i, table in enumerate(tables)])
+    whole, order = _table(tables)
+    trains, end = trains[order], whole.start_ns + whole.time_ns
+    begun = np.maximum(whole.start_ns, np.concatenate((whole.start_ns[:1], np.maximum.accumulate(end)[:-1])))
+    left = np.maximum(end - begun, 0)
+    own = np.rint(whole.own_ns * (left / np.maximum(whole.time_ns, 1))[:, None]).astype(np.int64)
+    both = [Table(begun[which], left[which], whole.items[which], own[which]) for which in (trains, ~trains)]
+    aside = {name: (before, 0) for name, (before, _) in parts[0].steps.aside_ns.items()}
+    processes = tuple(process for part in parts for process in part.processes)
+    return replace(parts[0], steps=Steps(both[0], both[1], True, aside_ns=aside), processes=processes)
+
+
+def _begun(steps: Steps) -> int:
+    return int(min((*steps.train.start_ns, *steps.evaluation.start_ns), default=0))
+
+
+# how the script trains: advice is held against these facts, so that nothing is advised that it does already
+
+
+_NS = 1e-9
+_NONE = np.iinfo(np.int64).min
+
+
+def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array) -> dict[str, Any]:
+    """What is known of the script.
+
+    Args:
+        records: Of all ranks.
+        chosen: Indices of those of the thread that trains.
+        train: Its steps.
+        leads_ns: When the optimizer that stepped first stepped.
+
+    Returns:
+        ``optimizers``: ``{"optimizer", "fused", "foreach", "device", "bf16"}`` of each, as far as known (``bf16``: the processors have
+        instructions for it); ``autocast``: precisions that were switched on; ``compiled``: whether a module was compiled; ``updates``: in
+        how many of the steps the first optimizer stepped, if not in all. What is not known is left out.
+    """
+    numbers = {name: number for number, name in enumerate(records.names)}
+    found: dict[str, Any] = {}
+
+    def arguments(category: str, name: str) -> list[Mapping[str, Any]]:
+        at = chosen[records.name[chosen] == numbers.get((category, name), -1)]
+        return [records.arguments[i] for i in distinct(records.args[at])]
+
+    optimizers = {one.get("which", 0): one for one in arguments("compute", "step") if "optimizer" in one}
+    if optimizers:
+        keys = ("optimizer", "fused", "foreach", "device", "bf16")
+        found["optimizers"] = [{key: one[key] for key in keys if key in one} for _, one in sorted(optimizers.items())]
+    if precisions := sorted({str(one["dtype"]) for one in arguments("script", "autocast") if "dtype" in one}):
+        found["autocast"] = precisions
+    if any(one.get("compiled") for one in arguments("compute", "forward")):
+        found["compiled"] = True
+    if len(train) and len(leads_ns):
+        step = np.searchsorted(train.start_ns, leads_ns, side="right") - 1
+        inside = leads_ns < (train.start_ns + train.time_ns)[np.maximum(step, 0)]
+        # What a loop that reads ahead trains on when it has no more batches lies in no step.
+        updates = len(np.unique(step[(step >= 0) & inside])) + int(((step >= 0) & ~inside).sum())
+        if 0 < updates < len(train):
+            found["updates"] = updates
+    return found
+
+
+def in_training_mode(timeline: Timeline, evaluation: Table) -> float:
+    """Share of the evaluation's time that is model calls by hand, without gradients, of modules in training mode.
+
+    Rollouts of reinforcement learning and samples of a generator are such, and an evaluation for which nobody calls ``eval()``.
+    """
+    total = int(evaluation.time_ns.sum())
+    if not total:
+        return 0.0
+    inside = evaluation.items < 0  # a loop over a loader knows how much a batch holds
+    for begin, end in timeline.annotated:
+        inside &= (evaluation.start_ns < begin) | (evaluation.start_ns >= end)
+    calls = (timeline.meaning == FORWARD) & timeline.training & ~timeline.grad
+    first, last = (np.searchsorted(timeline.start_ns[calls], at) for at in (evaluation.start_ns, evaluation.start_ns + evaluation.time_ns))
+    return int(evaluation.time_ns[inside & (last > first)].sum()) / total
+
+
+def first_batches(records: Records, waits: Array, trained: Collection[int]) -> dict[str, float]:
+    """How long each loop over the loader waited for its first batch, in which its workers start.
+
+    Args:
+        records: Of all ranks.
+        waits: Indices of the records of what was waited for, ascending by start.
+        trained: The iterators that training used.
+
+    Returns:
+        ``loops``; ``first_s``: what they waited for their iterators and first batches; ``again_s``: the same without the first loop, and
+        without what a later batch takes at the median: what workers that stay would save; ``wait_s``: of all batches. Empty for none.
+    """
+    of_arguments = [arguments.get("episode") for arguments in records.arguments]
+    episode = np.array([one if one in trained else _NONE for one in of_arguments], np.int64)[records.args[waits]]
+    kind = np.array([name for _, name in records.names])[records.name[waits]]
+    duration = records.duration_ns[waits]
+    makes, asks = (np.flatnonzero((kind == name) & (episode != _NONE)) for name in ("iter", "fetch"))
+    loops, first = np.unique(episode[asks], return_index=True)
+    if not len(loops):
+        return {}
+    firsts, later = duration[asks[first]], np.delete(duration[asks], first)
+    of_loop = makes[np.isin(episode[makes], loops)]
+    np.add.at(firsts, np.searchsorted(loops, episode[of_loop]), duration[of_loop])
+    firsts = firsts[np.argsort(first)]  # as they came
+    usual = float(np.median(later)) if len(later) else 0.0
+    again, waited = float(np.maximum(firsts[1:] - usual, 0.0).sum()), int(firsts.sum() + later.sum())
+    return {"loops": len(firsts), "first_s": int(firsts.sum()) * _NS, "again_s": again * _NS, "wait_s": waited * _NS}

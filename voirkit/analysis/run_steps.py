@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.joined import joined
 from voirkit.analysis.nesting import distinct
-from voirkit.analysis.phase_records import DEVICE, KIND, Records
-from voirkit.analysis.phases import ranks
+from voirkit.analysis.phases import DEVICE, KIND, Records, joined, ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import layout

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from voirkit.analysis.hand_evaluation import Marks, evaluating, requests_of_evaluation
 from voirkit.analysis.nesting import Array, exclusive_ns
-from voirkit.analysis.optimizer_steps import requests_of_steps, steps_outside
+from voirkit.analysis.outside_loops import Marks, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
 from voirkit.analysis.requests import Work, as_read, iterator_of
 from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, split_at_requests
 from voirkit.runs.summary import PHASES

@@ -15,8 +15,7 @@ import numpy as np
 
 from voirkit.analysis.document import RATE_TIMES, Rank, figures
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.phase_records import KIND, Records
-from voirkit.analysis.phases import ranks
+from voirkit.analysis.phases import KIND, Records, ranks
 from voirkit.analysis.steps import Steps, Table
 from voirkit.analysis.verdict.diagnosis import verdict
 from voirkit.live.picture import HISTORY, Number, Picture, Progress

@@ -13,7 +13,7 @@ import numpy as np
 
 from voirkit.analysis import phases, run_steps
 from voirkit.analysis.nesting import Array, parents
-from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import Records
 from voirkit.analysis.run_steps import numbered
 from voirkit.analysis.steps import REST
 from voirkit.runs.parquet import quoted

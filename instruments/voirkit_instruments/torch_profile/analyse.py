@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.phase_records import Records
+from voirkit.analysis.phases import Records
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
 from voirkit.analysis.verdict.evidence import LEAST, Evidence

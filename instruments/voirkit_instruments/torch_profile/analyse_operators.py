@@ -20,8 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import Array, innermost, parents, without_children
-from voirkit.analysis.phase_records import Records
-from voirkit.analysis.phases import meanings
+from voirkit.analysis.phases import Records, meanings
 from voirkit.analysis.steps import VOIRKIT
 from voirkit.runs.parquet import COLUMNS, OPTIONS, file
 from voirkit.runs.summary import PHASES

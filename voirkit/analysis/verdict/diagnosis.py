@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voirkit.analysis.verdict.evidence import first_evidence
+from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
-from voirkit.analysis.verdict.time_account import COMPUTE, Account, account
 from voirkit.runs.summary import NO_STEPS, OUTSIDE
 from voirkit.runs.thresholds import (
     BOUND,

@@ -1,4 +1,4 @@
-"""What instruments have found of a phase: its hottest source line, operator or system call, the slow part of loading.
+"""What a verdict rests on: where the time of a run goes, and what instruments have found of a phase.
 
 ``Instrument.evidence`` names, for each kind, a function ``(part, phases) -> Iterable[Evidence]``: what most of the time of these phases was
 spent in, most first. The kinds that a verdict asks for: ``line``, ``operator``, ``system call``, ``loading``.
@@ -7,10 +7,12 @@ spent in, most first. The kinds that a verdict asks for: ``line``, ``operator``,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from voirkit.instrument import resolve
 from voirkit.plugins import installed_instruments
+from voirkit.runs.summary import evaluation_name
 
 LEAST = 0.2  # of the phase's time: less explains nothing
 
@@ -61,3 +63,113 @@ def _sources(summary: Summary, kind: str) -> Iterator[tuple[str, Any]]:
     for instrument in installed_instruments():
         if kind in instrument.evidence:
             yield from ((instrument.evidence[kind], summary.get(key)) for key in list(instrument.parts)[:1])
+
+
+# the time of a run, as parts that a verdict holds against each other
+
+
+COMPUTE = ("forward", "backward", "optimizer")
+_NOT_HOST = ("voirkit", "compile", "import")  # parts of other: what instruments look at, and what is done once
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the time.
+
+    Attributes:
+        kind: The verdict if this is what the run is bound by.
+        name: What it is called in a sentence.
+        seconds: Its time, of one rank.
+        of_step: Its share of a typical step; 0 for what lies outside of the steps.
+    """
+
+    kind: str
+    name: str
+    seconds: float
+    of_step: float = 0.0
+
+
+@dataclass(frozen=True)
+class Account:
+    """The time of a run.
+
+    Attributes:
+        parts: All of it that has a kind; those of the steps first.
+        rows: Share of a typical step by phase.
+        other: Share of a typical step by part of ``other``.
+        steps_s: Time of all steps; what one rank spent.
+        work_s: That and all that lies outside of the steps, but for the start: imports, and the script's own before its first step.
+        total_s: The run's duration; of the steps and checkpoints where it is not known (a run that goes on, or of an older voirkit).
+        startup_s: The script's own time before its first step, without imports.
+        outliers: ``steps.typical.outliers`` of the summary: the steps that are left out of the shares; empty for none.
+    """
+
+    parts: tuple[Part, ...]
+    rows: Mapping[str, float]
+    other: Mapping[str, float]
+    steps_s: float
+    work_s: float
+    total_s: float
+    startup_s: float
+    outliers: Mapping[str, Any]
+
+    def of(self, kind: str) -> list[Part]:
+        """The parts of a kind."""
+        return [part for part in self.parts if part.kind == kind]
+
+    def of_step(self, kind: str) -> float:
+        """Share of a typical step."""
+        return sum(part.of_step for part in self.of(kind))
+
+    def seconds(self, kind: str) -> float:
+        """In the steps and outside of them."""
+        return sum(part.seconds for part in self.of(kind))
+
+    def of_run(self, seconds: float) -> float:
+        """Share of the run's duration."""
+        return min(seconds / self.total_s, 1.0) if self.total_s > 0 else 0.0
+
+
+def account(summary: Mapping[str, Any]) -> Account:
+    """The account of a summary: of its ``steps``, ``evaluation`` and ``ranks``, and its ``wall`` if it has one."""
+    steps, wall = summary["steps"], summary.get("wall") or {}
+    typical = steps.get("typical") or {}
+    rows = typical.get("phases") or {name: row["share"] for name, row in steps["phases"].items()}
+    other = typical.get("parts") or {name: row["share"] for name, row in steps["phases"]["other"].get("parts", {}).items()}
+    steps_s = steps.get("total_s") or sum(row["total_s"] for row in steps["phases"].values()) / max(len(summary.get("ranks") or ()), 1)
+    outliers = typical.get("outliers") or {}
+    usual_s = steps_s - outliers.get("total_s", 0.0)
+    spent = {name: row["total_s"] for name, row in (wall.get("parts") or {}).items()}
+    saving = other.get("checkpoint", 0.0)
+    host = rows["other"] - saving - sum(other.get(name, 0.0) for name in _NOT_HOST)
+    inside = [
+        ("input-bound", "waiting for input", rows["wait"]),
+        ("transfer-bound", "transfer", rows["transfer"]),
+        ("compute-bound", "forward", rows["forward"]),
+        ("compute-bound", "backward", rows["backward"]),
+        ("compute-bound", "the optimizer's step", rows["optimizer"]),
+        ("communication-bound", "communication between ranks", rows.get("communication", 0.0)),
+        ("checkpoint-bound", "checkpoints", saving),
+        ("host-bound", "untracked host code", max(host, 0.0)),
+    ]
+    between_s = (steps.get("checkpoints_between") or {}).get("total_s", 0.0)
+    saved_outside_s = max(between_s, spent.get("checkpoint", 0.0) - saving * usual_s)
+    evaluated = evaluation_name(summary.get("evaluation"))
+    evaluation_s = spent.get("evaluation", (summary.get("evaluation") or {}).get("total_s", 0.0))
+    outside = [
+        Part(f"{evaluated}-bound", evaluated, evaluation_s),
+        Part("checkpoint-bound", "checkpoints between the steps", saved_outside_s),
+        Part("host-bound", "host code outside of the steps", spent.get("between", 0.0)),
+    ]
+    work_s = steps_s + sum(part.seconds for part in outside)
+    return Account(
+        (*(Part(kind, name, share * usual_s, share) for kind, name, share in inside), *outside),
+        rows, other, steps_s, work_s, wall.get("total_s") or work_s, _startup_s(wall), outliers,
+    )  # fmt: skip
+
+
+def _startup_s(wall: Mapping[str, Any]) -> float:
+    """The script's own time before its first step. Where imports are no part of their own they are in it, and nothing is known of it."""
+    parts = wall.get("parts") or {}
+    startup = parts.get("startup") or {}
+    return max(startup.get("total_s", 0.0) - startup.get("before_script_s", 0.0), 0.0) if "import" in parts else 0.0

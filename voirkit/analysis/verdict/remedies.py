@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from voirkit.analysis.verdict.evidence import evidence, first_evidence, flag_for
-from voirkit.analysis.verdict.time_account import COMPUTE, Account
+from voirkit.analysis.verdict.evidence import COMPUTE, Account, evidence, first_evidence, flag_for
 from voirkit.runs.summary import OUTSIDE, busy_machine
 from voirkit.runs.thresholds import (
     ADVICE_LEAST,
