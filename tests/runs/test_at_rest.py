@@ -18,7 +18,7 @@ import pytest
 from conftest import CLEAN
 from recorded import LOOP_EVENTS, files, record, rows, start
 
-from voirkit.runs import compaction, trace_tables
+from voirkit.runs import compaction, parquet
 from voirkit.runs.opened import open_run
 from voirkit.runs.parquet import connect
 
@@ -38,7 +38,7 @@ def steps(run: Path) -> Counter[int]:
 def unsettled(run: Path, tmp_path: Path) -> Counter[int]:
     """The same, read by somebody who may not write to the folder."""
     with connect(str(tmp_path / "spill")) as connection:
-        trace_tables.open_trace(str(run), connection, str(tmp_path / "spare"))
+        parquet.open_trace(str(run), connection, str(tmp_path / "spare"))
         found = connection.execute("SELECT step, count(*) FROM spans GROUP BY step").fetchall()
     shutil.rmtree(tmp_path / "spare", ignore_errors=True)
     return Counter(dict(found))
@@ -69,7 +69,7 @@ compact(sys.argv[1])
 def test_the_same_is_read_from_segments_and_at_rest(tmp_path: Path) -> None:
     run = record(tmp_path / "run")
     with connect(str(tmp_path / "spill")) as connection:
-        trace_tables.open_trace(str(run), connection, str(tmp_path / "spare"))
+        parquet.open_trace(str(run), connection, str(tmp_path / "spare"))
         before = connection.execute("SELECT * FROM spans ORDER BY ALL").fetchall()
     assert compaction.compact(str(run)).events == LOOP_EVENTS
     with open_run(run) as opened:
@@ -251,7 +251,7 @@ def test_a_folder_that_can_not_be_written_to_is_read_as_it_is(tmp_path: Path, mo
 
 def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = record(tmp_path / "run", NUMBERED.format(n=100))
-    look, looks = trace_tables.layout, []
+    look, looks = parquet.layout, []
 
     def settled_meanwhile(path: str) -> Any:
         found = look(path)
@@ -260,7 +260,7 @@ def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monke
         looks.append(path)
         return found
 
-    monkeypatch.setattr(trace_tables, "layout", settled_meanwhile)
+    monkeypatch.setattr(parquet, "layout", settled_meanwhile)
     assert unsettled(run, tmp_path) == Counter(range(100))
     assert len(looks) == 4, "twice, and again"
 

@@ -132,8 +132,7 @@ class Run:
         return self._connection.cursor()
 
     def _open(self) -> duckdb.DuckDBPyConnection:
-        from voirkit.runs.parquet import connect, no_room
-        from voirkit.runs.trace_tables import open_trace
+        from voirkit.runs.parquet import connect, no_room, open_trace
 
         self._make_folder()
         connection = connect(os.path.join(self._folder, "duckdb"))
