@@ -11,16 +11,45 @@ from itertools import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any
+
+
+class IdentityMap:
+    """Values by objects that are not kept alive, hashed or compared."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Any]] = {}  # by identity: a reference to the object, and the value
+
+    def __setitem__(self, thing: object, value: object) -> None:
+        """As of a dictionary.
+
+        Raises:
+            TypeError: It cannot be referred to weakly.
+        """
+        key, entries = id(thing), self._entries
+
+        def forget(reference: Any) -> None:
+            if key in entries and entries[key][0] is reference:
+                del entries[key]
+
+        entries[key] = (weakref.ref(thing, forget), value)
+
+    def get(self, thing: object) -> Any:
+        """The value of an object; None without."""
+        known = self._entries.get(id(thing))
+        return known[1] if known is not None and known[0]() is thing else None
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """The objects that are alive, and their values."""
+        return [(thing, value) for reference, value in list(self._entries.values()) if (thing := reference()) is not None]
 
 
 class Ordinals:
     """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing them."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int]] = {}
+        self._known = IdentityMap()
         self._next = 0
 
     def of(self, thing: object) -> int:
@@ -29,22 +58,11 @@ class Ordinals:
         Raises:
             TypeError: It cannot be referred to weakly.
         """
-        key = id(thing)
-        known = self._known.get(key)
-        if known is None or known[0]() is not thing:
-            known = self._known[key] = (weakref.ref(thing, forgetting(self._known, key)), self._next)
+        number: int | None = self._known.get(thing)
+        if number is None:
+            number = self._known[thing] = self._next
             self._next += 1
-        return known[1]
-
-
-def forgetting(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Drops an entry, whose first part refers to an object weakly, when that object is gone."""
-
-    def forget(reference: Any) -> None:
-        if key in table and table[key][0] is reference:
-            del table[key]
-
-    return forget
+        return number
 
 
 class LoaderNumbers:
@@ -53,7 +71,7 @@ class LoaderNumbers:
     def __init__(self) -> None:
         self._loaders = Ordinals()
         self._episodes = count()
-        self._begun: dict[int, tuple[Any, int]] = {}  # by identity of an iterator: itself, and the episode that nobody has settled yet
+        self._begun = IdentityMap()  # of an iterator the episode that nobody has settled yet
 
     def loader(self, loader: object) -> int:
         """The number of a loader."""
@@ -61,14 +79,16 @@ class LoaderNumbers:
 
     def begin_episode(self, iterator: object) -> int:
         """An iterator is being made, or begins again: the number of its episode."""
-        episode = next(self._episodes)
-        self._begun[id(iterator)] = (weakref.ref(iterator, forgetting(self._begun, id(iterator))), episode)
+        episode = self._begun[iterator] = next(self._episodes)
         return episode
 
     def episode(self, iterator: object) -> int:
         """An iterator has been made, or has begun again: the number that ``begin_episode`` gave, or a new one if that was not called."""
-        known = self._begun.pop(id(iterator), None)
-        return known[1] if known is not None and known[0]() is iterator else next(self._episodes)
+        episode: int | None = self._begun.get(iterator)
+        if episode is None:
+            return next(self._episodes)
+        self._begun[iterator] = None
+        return episode
 
 
 _LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")

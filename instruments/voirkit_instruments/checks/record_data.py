@@ -15,7 +15,6 @@ from __future__ import annotations
 import random
 import sys
 import time
-import weakref
 from array import array
 from itertools import count
 from pickle import dumps
@@ -27,7 +26,7 @@ from voirkit.runs.manifest import rank_and_world_size
 from voirkit_instruments.checks.record_facts import Watcher, never_raises
 from voirkit_instruments.checks.record_values import content, digests, is_ascending, is_quiet, labels, size_of
 from voirkit_instruments.loader.record_workers import whole
-from voirkit_instruments.loader_numbers import Ordinals, forgetting
+from voirkit_instruments.loader_numbers import IdentityMap, Ordinals
 from voirkit_instruments.values import quiet
 
 TYPE_CHECKING = False
@@ -72,9 +71,9 @@ class Epochs(Watcher):
         self._name = facts.name("epoch")
         self._ordinals, self._numbers = Ordinals(), count()
         self._of_several = rank_and_world_size()[1] > 1
-        self._made: dict[int, tuple[Any, str | None, Any]] = {}  # by identity of a loader: itself, where it was made, its shuffle
-        self._lengths: dict[int, tuple[Any, int]] = {}  # by identity of a loader: itself, and the length that the program was given
-        self._passes: dict[int, tuple[Any, Epoch]] = {}  # by identity of an iterator
+        self._made = IdentityMap()  # of a loader where it was made, and its shuffle
+        self._lengths = IdentityMap()  # of a loader the length that the program was given
+        self._passes = IdentityMap()  # of an iterator its epoch
 
     def enter_made(self, shuffle: Any) -> Any:
         """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
@@ -82,25 +81,21 @@ class Epochs(Watcher):
 
     @never_raises("a loader")
     def leave_made(self, began: Any, _was: int, loader: Any) -> None:
-        key = id(loader)
-        shuffle = began[0] if began and type(began[0]) is bool else None
-        self._made[key] = (weakref.ref(loader, forgetting(self._made, key)), self._facts.where(), shuffle)
+        self._made[loader] = (self._facts.where(), began[0] if began and type(began[0]) is bool else None)
 
     @never_raises("a loader's length")
     def leave_len(self, _began: int, _was: int, loader: Any, value: Any) -> None:
         if type(value) is int:
-            key = id(loader)
-            self._lengths[key] = (weakref.ref(loader, forgetting(self._lengths, key)), value)
+            self._lengths[loader] = value
 
     @never_raises("a loader's iterator")
     def enter_iterator(self, iterator: Any, loader: Any) -> int:
         number = next(self._numbers)
         if number < _MOST_PASSES:
-            length = self._lengths.get(id(loader))
+            length = self._lengths.get(loader)
             args = {"iterator": number, **self._describe(loader), "turn": 0}
-            args["said"] = length[1] if length is not None and length[0]() is loader else -1
-            key, epoch = id(iterator), Epoch(self._ordinals.of(loader), self._facts.where(), args)
-            self._passes[key] = (weakref.ref(iterator, forgetting(self._passes, key)), epoch)
+            args["said"] = -1 if length is None else length
+            self._passes[iterator] = Epoch(self._ordinals.of(loader), self._facts.where(), args)
             self._drawing.making = number
         return 1
 
@@ -108,8 +103,7 @@ class Epochs(Watcher):
     def enter_again(self, iterator: Any, first_iter: Any) -> int:
         """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins again."""
         if not first_iter and (before := self._epoch(iterator)) is not None:
-            epoch = Epoch(before.loader, self._facts.where(), {**before.args, "turn": before.args["turn"] + 1})
-            self._passes[id(iterator)] = (self._passes[id(iterator)][0], epoch)
+            self._passes[iterator] = Epoch(before.loader, self._facts.where(), {**before.args, "turn": before.args["turn"] + 1})
         return 1
 
     @never_raises("a sampler")
@@ -139,8 +133,8 @@ class Epochs(Watcher):
             self._count_labels(epoch, value)
 
     def _epoch(self, iterator: Any) -> Epoch | None:
-        known = self._passes.get(id(iterator))
-        return known[1] if known is not None and known[0]() is iterator else None
+        epoch: Epoch | None = self._passes.get(iterator)
+        return epoch
 
     def _describe(self, loader: Any) -> dict[str, Any]:
         """What a loader is made of, from its own attributes alone."""
@@ -150,8 +144,7 @@ class Epochs(Watcher):
         cut = _attributes(batched)
         sampler = cut.get("sampler") if type(batched) is data.BatchSampler else batched if batched is not None else given.get("sampler")
         chosen = _attributes(sampler)
-        made = self._made.get(id(loader))
-        where, shuffle = made[1:] if made is not None and made[0]() is loader else (None, None)
+        where, shuffle = self._made.get(loader) or (None, None)
         return {
             "made": where, "shuffle": shuffle, "map": not issubclass(type(dataset), data.IterableDataset),
             "dataset": type(dataset).__qualname__, "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
@@ -271,7 +264,7 @@ class Drawing(Watcher):
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
         self._turns: dict[int, int] = {}
-        self._fetching: dict[int, tuple[Any, Fetching]] = {}
+        self._fetching = IdentityMap()
 
     @never_raises("a worker's generators")
     def enter_made(self, fetcher: Any, dataset: Any) -> int:
@@ -280,14 +273,13 @@ class Drawing(Watcher):
         turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
         if max(self.making, turn) < _MOST_EPOCHS:
             place = {"iterator": self.making, "turn": turn, "worker": -1 if info is None else info.id}
-            key, fetching = id(fetcher), Fetching(place, states(self._torch, dataset))
-            self._fetching[key] = (weakref.ref(fetcher, forgetting(self._fetching, key)), fetching)
+            self._fetching[fetcher] = Fetching(place, states(self._torch, dataset))
         return 1
 
     @never_raises("a worker's generators")
     def leave_fetch(self, _began: int, _was: int, fetcher: Any, value: Any) -> None:
-        known, fetching = self._fetching.get(id(fetcher), (None, None))
-        if known is None or fetching is None or known() is not fetcher or value is ABSENT or fetching.n >= _FETCHES:
+        fetching: Fetching | None = self._fetching.get(fetcher)
+        if fetching is None or value is ABSENT or fetching.n >= _FETCHES:
             return
         fetching.n += 1
         if fetching.before:

@@ -15,7 +15,7 @@ from operator import itemgetter
 from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_names
 from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, never_raises
 from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet, largest
-from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.values import number, quiet
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ class OptimizerFacts(Watcher):
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts, graphs: Graphs) -> None:
         super().__init__(facts, torch)
         self._models, self._graphs = models, graphs
-        self._known: dict[int, tuple[Any, OptimizerState]] = {}
+        self._known = IdentityMap()
         self._count = 0
         self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
         self._scheduler = facts.name("scheduler")
@@ -72,22 +72,15 @@ class OptimizerFacts(Watcher):
         self._written: set[str] = set()
 
     def _state(self, optimizer: Any) -> OptimizerState:
-        key = id(optimizer)
-        known = self._known.get(key)
-        if known is None or known[0]() is not optimizer:
-            state = OptimizerState(weakref.ref(optimizer), self._count)
-            known = self._known[key] = (weakref.ref(optimizer, forgetting(self._known, key)), state)
+        state: OptimizerState | None = self._known.get(optimizer)
+        if state is None:
+            state = self._known[optimizer] = OptimizerState(weakref.ref(optimizer), self._count)
             self._count += 1
-        return known[1]
+        return state
 
     def parameter_ids(self) -> set[int]:
         """Identities of all parameters that living optimizers hold."""
-        found: set[int] = set()
-        for known, _ in list(self._known.values()):
-            optimizer = known()
-            if optimizer is not None:
-                found.update(map(id, _parameters(optimizer)))
-        return found
+        return {id(parameter) for optimizer, _ in self._known.items() for parameter in _parameters(optimizer)}
 
     # an optimizer is made
 
@@ -258,10 +251,8 @@ class OptimizerFacts(Watcher):
     def loss_not_finite(self) -> None:
         """The loss of the backward pass that begins is nan or infinite: look whether parameters are, and again at the next step."""
         self._alarmed = True
-        for known, state in list(self._known.values()):
-            optimizer = known()
-            if optimizer is not None:
-                self._mark_not_finite_of("parameter", _parameters(optimizer), state, self._facts.where(), before=True)
+        for optimizer, state in self._known.items():
+            self._mark_not_finite_of("parameter", _parameters(optimizer), state, self._facts.where(), before=True)
 
     def _examine(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
         # Whatever else it was looked at for: the same steps on all ranks.
@@ -349,7 +340,7 @@ class OptimizerFacts(Watcher):
         try:
             if is_quiet(self._torch):
                 self._graphs.read_pending(self)
-                if any(state.n > 1 for _, state in self._known.values()):
+                if any(state.n > 1 for _, state in self._known.items()):
                     self._graphs.mark_unheld(self.parameter_ids(), None)
         except Exception:
             pass  # a device that the program has broken

@@ -140,7 +140,7 @@ def _finish(ov: Overseer, torch: LoaderTorch) -> None:
     torch.remove()
     for name, why in torch.named.missing.items():
         ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
-    table = torch.patches.patches.table
+    table = torch.patches.table
     ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
 
 

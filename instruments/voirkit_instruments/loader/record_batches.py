@@ -17,7 +17,7 @@ import weakref
 from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.loader_numbers import IdentityMap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Batches:
     ) -> None:  # fmt: skip
         self._recording, self._prepare, self._died = recording, prepare, died
         self._here, self._span, self._arguments = recording.here, recording.span, recording.arguments_of
-        self._episodes: dict[int, tuple[Any, Episode]] = {}  # by identity of the iterator: itself, and its episode
+        self._episodes = IdentityMap()  # by iterator
         self._queued = recording.name("batch", "queued", "batch")
         self._arrived = recording.name("batch", "arrived", "batch")
         self._wait = recording.name("batch", "wait", "batch")
@@ -259,7 +259,7 @@ class Batches:
         numbers = self._recording.numbers
         self._recording.has_made = True
         episode = Episode(numbers.loader(loader), numbers.begin_episode(iterator))
-        self._episodes[id(iterator)] = (weakref.ref(iterator, forgetting(self._episodes, id(iterator))), episode)
+        self._episodes[iterator] = episode
         self._here.making = episode
         return episode
 
@@ -269,10 +269,10 @@ class Batches:
         Raises:
             KeyError: It was made before anybody watched.
         """
-        known = self._episodes[id(iterator)]
-        if known[0]() is not iterator:
+        episode: Episode | None = self._episodes.get(iterator)
+        if episode is None:
             raise KeyError(id(iterator))
-        return known[1]
+        return episode
 
     # with workers
 
@@ -409,7 +409,7 @@ class Batches:
 
         def enter(in_queue: Any, out_queue: Any) -> int:
             here.inside, here.asked = PIN, in_queue
-            here.owner = next((known for known, _ in list(self._episodes.values()) if _has(known(), in_queue, out_queue)), None)
+            here.owner = next((weakref.ref(one) for one, _ in self._episodes.items() if _has(one, in_queue, out_queue)), None)
             return 1
 
         def leave(began: int, was: int) -> None:

@@ -7,11 +7,9 @@ alone, since it would find two more.
 from __future__ import annotations
 
 import sys
-import weakref
 from types import FunctionType, MethodType
 
 from voirkit.imports import when_imported
-from voirkit.intercept import Patches, when_there
 from voirkit.probes import weave
 from voirkit.probes.around import Around
 from voirkit.probes.compatibility import watch_picklers
@@ -32,7 +30,8 @@ from voirkit_instruments.loader.record_operations import (
     unreadable_method,
 )
 from voirkit_instruments.loader.record_workers import Samples, Workers
-from voirkit_instruments.steps.events import COMPILING
+from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.steps.events import COMPILING, FunctionPatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.loader.record_batches import ThreadState
     from voirkit_instruments.steps.events import StepEvents
 
 _DATALOADER = "torch.utils.data.dataloader"
@@ -49,21 +47,18 @@ _ASKING = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"}
 _MAIN = ("__main__", "__mp_main__")
 
 
-class LoaderPatches:
+class LoaderPatches(FunctionPatches):
     """The patches of the loader instrument.
 
     Args:
-        state: Says where each thread is.
-
-    Attributes:
-        patches: The table of them.
+        recording: Says where each thread is, and takes warnings.
     """
 
-    def __init__(self, state: ThreadState) -> None:
-        self.patches = Patches()
-        self._state = state
-        self._known: dict[int, weakref.ref[FunctionType]] = {}
-        self._arounds: dict[tuple[Any, ...], Around] = {}
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(lambda sentence: recording.warn(f"loader: {sentence}"))
+        self._here = recording.here
+        self._known = IdentityMap()
+        self._made: dict[tuple[Any, ...], Around] = {}
 
     def record_around(
         self, name: str, function: Any, enter: Any, leave: Any, most: int, passed: tuple[str, ...] = (), on_leave: tuple[str, ...] = (),
@@ -83,43 +78,38 @@ class LoaderPatches:
         """
         function = innermost(function)
         if type(function) is not FunctionType:
-            self.patches.table[name] = "is not written in Python"
+            self.table[name] = "is not written in Python"
             return False
         if self.has(function):
             return True
         if _ASKING & set(function.__code__.co_names):
-            self.patches.table[name] = "asks for its own local variables"
+            self.table[name] = "asks for its own local variables"
             return False
         plain = COMPILING if anywhere and "torch" in function.__globals__ and "torch" not in function.__code__.co_varnames else ()
         unasked = anywhere and not plain
         key = (enter, leave, most, passed, on_leave, value, bool(plain), unasked)
-        around = self._arounds.get(key)
+        around = self._made.get(key)
         if around is None:
-            around = self._arounds[key] = Around(self._state, most, enter, leave, passed, value, plain, on_leave, unasked)
-        if not self.patches.around(self._unique(name, function), function, around):
+            around = self._made[key] = Around(self._here, most, enter, leave, passed, value, plain, on_leave, unasked)
+        if not self.around(self._unique(name, function), function, around):
             return False
         watch_picklers(weave.own_code)  # the code may be a lambda's that is pickled by value
-        key_of = id(function)
-        self._known[key_of] = weakref.ref(function, lambda _: self._known.pop(key_of, None))
+        self._known[function] = True
         return True
 
     def has(self, function: FunctionType) -> bool:
         """Whether something is around a function."""
-        known = self._known.get(id(function))
-        return known is not None and known() is function
+        return self._known.get(function) is True
 
     def _unique(self, name: str, function: FunctionType) -> str:
         """A name for the table, which undoes by name: lambdas are many, and have one."""
-        return (
-            name
-            if name not in self.patches.table
-            else f"{name} at {function.__code__.co_filename}:{function.__code__.co_firstlineno} {id(function)}"
-        )
+        code = function.__code__
+        return name if name not in self.table else f"{name} at {code.co_filename}:{code.co_firstlineno} {id(function)}"
 
     def remove(self) -> None:
         """Put all back."""
-        self.patches.remove()
-        self._known.clear()
+        super().remove()
+        self._known = IdentityMap()
 
 
 def _nothing(began: int, was: int) -> None:
@@ -149,7 +139,7 @@ class LoaderTorch:
 
     def __init__(self, recording: Recording, named: Sequence[str], events: StepEvents) -> None:
         self.recording, self._events = recording, events
-        self.patches = LoaderPatches(recording.here)
+        self.patches = LoaderPatches(recording)
         operations = Operations(recording, self.patches)
         self._find = Finder(operations)
         self._libraries = Libraries(operations, self._find.transform)
@@ -170,7 +160,7 @@ class LoaderTorch:
             (_STATEFUL, self._patch_stateful),
             ("multiprocessing.queues", self._patch_queues),
         ):
-            when_there(module, install, self._off)
+            self.patches.upon(module, install)
         self.named.watch()
 
     def remove(self) -> None:
@@ -203,13 +193,13 @@ class LoaderTorch:
             found = own_method(dataset, name)
             if found is None:
                 if name == SAMPLE and (missed := unreadable_method(dataset)) is not None:
-                    self.patches.patches.table.setdefault(missed, "is not written in Python")
+                    self.patches.table.setdefault(missed, "is not written in Python")
                 continue
             owner, function = found
             parameters = [parameter(innermost(function), which) for which in range(passed)]
             where = f"{owner.__module__}.{owner.__qualname__}.{name}"
             if any(one is None or one[1] for one in parameters):
-                self.patches.patches.table.setdefault(where, "has no parameter for an index")
+                self.patches.table.setdefault(where, "has no parameter for an index")
             else:
                 self.patches.record_around(where, function, *around, FETCH, tuple(one[0] for one in parameters if one is not None), ())
 
@@ -227,10 +217,6 @@ class LoaderTorch:
 
     # one module each
 
-    def _off(self, name: str, why: str) -> None:
-        self.patches.patches.table[name] = why
-        self.recording.warn(f"loader: {name} is not watched: it {why.rstrip('.')}.")
-
     def _record_around(self, module: ModuleType, path: str, enter: Any, leave: Any, most: int, *passed: Any, value: bool = False) -> None:
         found: Any = module
         for part in path.split("."):
@@ -238,7 +224,7 @@ class LoaderTorch:
         name = f"{module.__name__}.{path}"
         before, after = passed if passed else ((), ())
         if not self.patches.record_around(name, found, enter, leave, most, before, after, value):
-            self._off(name, self.patches.patches.table[name])
+            self.patches.off(name, self.patches.table[name])
 
     def _patch_fetch(self, module: ModuleType) -> None:
         workers, samples = self._workers, self._samples
@@ -267,7 +253,7 @@ class LoaderTorch:
         self._record_around(module, "_worker_loop", *self._workers.around_loop(), OUTSIDE, (names[2], names[3], names[10]), ())
         message = vars(module).get("_ResumeIteration")
         if message is not None and message.__module__ == module.__name__:
-            self.patches.patches.put(message, "__init__", self._workers.resume(vars(message)["__init__"]))
+            self.patches.put(message, "__init__", self._workers.resume(vars(message)["__init__"]))
 
     def _patch_queues(self, module: ModuleType) -> None:
         self._record_around(module, "Queue.get", *self._workers.around_get(), PIN, (), ("self",), value=True)

@@ -12,13 +12,12 @@ the record's arguments have ``whole``. Checked with torch 2.1 and 2.15, torchdat
 from __future__ import annotations
 
 import sys
-import weakref
 from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
 from voirkit_instruments.loader.record_operations import chained_source, is_chained, is_stacked
-from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.loader_numbers import IdentityMap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,9 +79,6 @@ class Workers:
         """Around the ``get`` of a queue of processes."""
         here, span, idle = self._here, self._span, self._idle
 
-        def enter() -> int:
-            return now()
-
         def leave(began: int, was: int, queue: Any, got: Any) -> None:
             if queue is not here.asked or not began:
                 return
@@ -109,14 +105,11 @@ class Workers:
             except Exception as exc:
                 self._recording.failed("a worker's queue", exc)
 
-        return enter, leave
+        return now, leave
 
     def around_put(self) -> tuple[Any, Any]:
         """Around the ``put`` of a queue of processes."""
         here, span, put = self._here, self._span, self._put
-
-        def enter() -> int:
-            return now()
 
         def leave(began: int, was: int, queue: Any, given: Any) -> None:
             if was == PUTTING:
@@ -124,7 +117,7 @@ class Workers:
             elif queue is here.given and began and type(given) is tuple and type(given[0]) is int:
                 span(put, began, now(), here.args, given[0])
 
-        return enter, leave
+        return now, leave
 
     def resume(self, original: Any) -> Any:
         """What ``_ResumeIteration`` is made by: it carries the episode that begins, with it through the queue."""
@@ -256,7 +249,7 @@ class Samples:
         self._inner = recording.name("data", "inner", "index")
         self._items = recording.name("data", "items", "batch")
         self._collate = recording.name("data", "collate", "batch")
-        self._iterables: dict[int, tuple[Any, _SampleCount]] = {}  # by identity of the fetcher: itself, and its samples
+        self._iterables = IdentityMap()  # of a fetcher its samples
 
     def around_item(self) -> tuple[Any, Any]:
         """Around a dataset's ``__getitem__``; one that calls it again for the same sample (``super()``, another try) is recorded once."""
@@ -345,7 +338,7 @@ class Samples:
         count = _SampleCount()
         if is_chained(getattr(fetcher, "dataset", None)):
             count.chain = iterator
-        self._iterables[id(fetcher)] = (weakref.ref(fetcher, forgetting(self._iterables, id(fetcher))), count)
+        self._iterables[fetcher] = count
         fetcher.dataset_iter = map(self._stamp(count), iterator)
 
     def _stamp(self, count: _SampleCount) -> Any:
@@ -369,11 +362,11 @@ class Samples:
 
         def enter(fetcher: Any) -> Any:
             here.inside, here.item, here.collates = ITEM, UNKNOWN, False
-            known = self._iterables.get(id(fetcher))
+            count: _SampleCount | None = self._iterables.get(fetcher)
             worked, worked_here = self._workers.processor_ns(), thread_time_ns()
             began = now()
-            if known is not None:
-                here.item, known[1].since = known[1].n, began
+            if count is not None:
+                here.item, count.since = count.n, began
             return worked, began, worked_here
 
         return enter, self._workers.around_fetch()[1]

@@ -8,7 +8,7 @@ import operator
 import weakref
 from struct import Struct
 
-from voirkit_instruments.loader_numbers import forgetting
+from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False
@@ -146,21 +146,20 @@ class Models:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int]] = {}
+        self._known = IdentityMap()
         self._prefixes: dict[int, str] = {}
         self._taken: dict[str, int] = {}  # by name: the identity of the model that has it
         self.changes = 0
 
     def called(self, module: Any) -> None:
         """A module was called, not from inside of another."""
-        key = id(module)
-        if key not in self._known:
-            self._known[key] = (weakref.ref(module, forgetting(self._known, key)), self.changes)
+        if self._known.get(module) is None:
+            self._known[module] = self.changes
             self.changes += 1
 
     def __iter__(self) -> Iterator[Any]:
         """Those that live and are in no other, in the order in which they were called first."""
-        alive = [(module, number) for known, number in list(self._known.values()) if (module := known()) is not None]
+        alive = self._known.items()
         inside = [{id(inner) for inner, _ in _modules(module)} - {id(module)} for module, _ in alive]
         for module, _ in sorted(alive, key=lambda pair: pair[1]):
             if not any(id(module) in inner for inner in inside):
