@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
-METHODS = ("delta", "wrap")
-
 
 class _Interval:
     """What one task has done since its last rate."""
 
-    __slots__ = ("begin_ns", "items", "skipped", "steps", "time_ns")
-
-    def __init__(self) -> None:
-        self.items = self.steps = self.skipped = self.time_ns = 0
-        self.begin_ns: int | None = None
+    items = steps = time_ns = skipped = 0
+    begin_ns: int | None = None
 
 
 class StepRate:
@@ -40,27 +35,19 @@ class StepRate:
     Args:
         give: Takes ``rate``, ``units`` and ``task``.
         count: The items of a batch, or None if unknown.
-        interval: How many steps make a rate, or a duration such as ``"1s"``.
-        skip: How many rates of each task are left out at first.
-        method: ``"delta"``, ``"wrap"``, or None for both.
-        sync: Called once a rate, and timed with it.
+        interval, skip, method, sync: As of ``rate``.
         clock: Monotonic nanoseconds.
     """
 
     def __init__(
-        self,
-        give: Callable[..., None],
-        count: Callable[[object], int | None],
-        interval: int | str = 1,
-        skip: int = 0,
-        method: Literal["delta", "wrap"] | None = None,
-        sync: Callable[[], object] | None = None,
+        self, give: Callable[..., None], count: Callable[[object], int | None], interval: int | str = 1, skip: int = 0,
+        method: Literal["delta", "wrap"] | None = None, sync: Callable[[], object] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        if method is not None and method not in METHODS:
+    ) -> None:  # fmt: skip
+        if method not in ("delta", "wrap", None):
             raise ValueError(f"method={method!r} is none of 'delta', 'wrap' and None (both).")
         timed = isinstance(interval, str) and not interval.strip().isdigit()
-        self._interval_ns = int(duration(interval) * 1e9) if timed and isinstance(interval, str) else None
+        self._interval_ns = int(duration(str(interval)) * 1e9) if timed else None
         self._interval_steps = 1 if timed else int(interval)
         self._give, self._count, self._skip, self._method = give, count, skip, method
         self._sync, self._clock = sync, clock
@@ -72,53 +59,41 @@ class StepRate:
         """Take in a given event."""
         wrap = event.get("$wrap")
         if wrap is not None:
-            if wrap["name"] == "step" and self._method != "delta":
-                self._on_wrap(event, (wrap["id"], get_ident()), wrap["step"])
+            key = (wrap.get("id"), get_ident())
+            if wrap["name"] != "step" or self._method == "delta":
+                return
+            if wrap["step"] == "begin":
+                self._begun[key] = self._clock()
+            elif (begin_ns := self._begun.pop(key, None)) is not None and "task" in event:
+                self._step(event, begin_ns, self._clock())
         elif "task" in event and self._method != "wrap" and ("batch" in event or "batch_size" in event):
-            now = self._clock()
             key = (event["task"], get_ident())
-            before = self._last.get(key)
-            self._last[key] = now
-            if before is not None:
-                self._last[key] = self._step(event, before, now)
-
-    def _on_wrap(self, event: dict[str, Any], key: tuple[object, int], step: str) -> None:
-        if step == "begin":
-            self._begun[key] = self._clock()
-            return
-        begin_ns = self._begun.pop(key, None)
-        if begin_ns is not None and "task" in event:
-            self._step(event, begin_ns, self._clock())
+            now, before = self._clock(), self._last.get(key)
+            self._last[key] = now if before is None else self._step(event, before, now)
 
     def _step(self, event: dict[str, Any], begin_ns: int, end: int) -> int:
         """Count one step; returns its end, which is later if the device was waited for."""
-        items = event["batch_size"] if "batch_size" in event else self._batch(event)
+        items = event["batch_size"] if "batch_size" in event else self._count(event["batch"]) if event.get("batch") is not None else None
         if items is None:
             return end
-        task = event["task"]
-        interval = self._intervals.get(task)
-        if interval is None:
-            interval = self._intervals[task] = _Interval()
+        interval = self._intervals.setdefault(event["task"], _Interval())
         if interval.begin_ns is None:
             interval.begin_ns = begin_ns
         interval.items += items
         interval.time_ns += end - begin_ns
         interval.steps += 1
-        full = interval.steps >= self._interval_steps
-        if self._interval_ns is not None:
+        if self._interval_ns is None:
+            full = interval.steps >= self._interval_steps
+        else:
             full = end - interval.begin_ns >= self._interval_ns
-        if not full:
-            return end
-        if self._sync is not None:
-            self._sync()
-            synchronised = self._clock()
-            interval.time_ns += synchronised - end
-            end = synchronised
-        self._close(task, interval)
+        if full:
+            if self._sync is not None:
+                self._sync()
+                synchronised = self._clock()
+                interval.time_ns += synchronised - end
+                end = synchronised
+            self._close(event["task"], interval)
         return end
-
-    def _batch(self, event: dict[str, Any]) -> int | None:
-        return self._count(event["batch"]) if event.get("batch") is not None else None
 
     def _close(self, task: object, interval: _Interval) -> None:
         items, time_ns = interval.items, interval.time_ns
@@ -138,39 +113,25 @@ class StepRate:
 
 @instrument_definition
 def rate(
-    ov: Overseer,
-    interval: int | str = 1,
-    skip: int = 0,
-    method: Literal["delta", "wrap"] | None = None,
-    batch_size_calc: Callable[[Any], int | None] = count_items,
-    sync: Callable[[], object] | None = None,
-) -> Iterator[Phase]:
-    """Give ``rate`` (items/s), ``units`` and ``task``; the arguments are those of :class:`StepRate`.
+    ov: Overseer, interval: int | str = 1, skip: int = 0, method: Literal["delta", "wrap"] | None = None,
+    batch_size_calc: Callable[[Any], int | None] = count_items, sync: Callable[[], object] | None = None,
+) -> Iterator[Phase]:  # fmt: skip
+    """Give ``rate`` (items/s), ``units`` and ``task``.
 
     Args:
         ov: The overseer.
         interval: How many steps make a rate, or a duration such as ``"1s"``.
         skip: How many rates of each task are left out at first (warm-up).
         method: ``"delta"``: items of the second over the time between two events of a task; ``"wrap"``: items over the
-            time inside
-            ``wrap("step", task=…)``; None: both.
+            time inside ``wrap("step", task=…)``; None: both.
         batch_size_calc: The items of a ``batch``; ``batch_size`` in the event goes before it.
         sync: Called once a rate, and timed with it, such as ``torch.cuda.synchronize``.
     """
     yield ov.phases.load_script
-    steps = StepRate(
-        ov.give,
-        ItemCounter(lambda sentence: ov.warn(f"rate: {sentence}"), batch_size_calc),
-        interval,
-        skip,
-        method,
-        sync,
-    )
+    counter = ItemCounter(lambda sentence: ov.warn(f"rate: {sentence}"), batch_size_calc)
+    steps = StepRate(ov.give, counter, interval, skip, method, sync)
     ov.given.subscribe(steps.on_event)
     try:
         yield ov.phases.run_script
     finally:
         steps.finish()
-
-
-instrument_rate = rate(interval="1s")

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from time import process_time_ns, thread_time_ns
+from typing import NamedTuple
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader_numbers import IdentityMap
@@ -120,11 +121,13 @@ class Recording:
         here.args = self.arguments_of(episode, worker=worker, **episode.source)
         sources = episode.sources.get(worker)
         if sources is None:
-            sources = episode.sources[worker] = SourceArguments(self, episode, worker, ".__getitem__")
-            sources.inner = SourceArguments(self, episode, worker, ".__getitem__", whole=False)
-            sources.lists = SourceArguments(self, episode, worker, ".__getitem__", whole=True)
-            sources.batches = SourceArguments(self, episode, worker, ".__getitems__", whole=True)
-            sources.turns = SourceArguments(self, episode, worker, ".__iter__")
+            sources = episode.sources[worker] = Sources(
+                SourceArguments(self, episode, worker, ".__getitem__"),
+                SourceArguments(self, episode, worker, ".__getitem__", False),
+                SourceArguments(self, episode, worker, ".__getitem__", True),
+                SourceArguments(self, episode, worker, ".__getitems__", True),
+                SourceArguments(self, episode, worker, ".__iter__"),
+            )
         here.sources = sources
 
     def arguments_of(self, episode: Episode, **more: Any) -> int:
@@ -167,8 +170,6 @@ class Episode:
         sources: By worker, the numbers of arguments that name the class of a dataset.
     """
 
-    __slots__ = ("arguments", "arrived", "batches", "lost", "place", "source", "sources", "tasks", "worked")
-
     def __init__(self, loader: int, episode: int) -> None:
         self.place: dict[str, Any] = {"loader": loader, "episode": episode}
         self.source: dict[str, Any] = {}
@@ -177,38 +178,39 @@ class Episode:
         self.batches = self.worked = 0
         self.arrived: int | None = None
         self.lost = False
-        self.sources: dict[int, SourceArguments] = {}
+        self.sources: dict[int, Sources] = {}
 
 
 class SourceArguments(dict[type, int]):
-    """By class of the dataset that reads: the number of arguments that name it.
+    """By class of the dataset that reads: the number of arguments that name it; ``whole``: whether a batch is read, None if the episode
+    knows."""
 
-    Attributes:
-        inner: The same, of datasets that another dataset asks.
-        lists: The same, where the index was a list.
-        batches: Of ``__getitems__``.
-        turns: Of datasets that are iterated over.
-    """
-
-    inner: SourceArguments
-    lists: SourceArguments
-    batches: SourceArguments
-    turns: SourceArguments
-
-    def __init__(self, recording: Recording, episode: Episode, worker: int, suffix: str, **more: Any) -> None:
-        self._recording, self._place, self._suffix, self._more = recording, (episode, worker), suffix, more
+    def __init__(self, recording: Recording, episode: Episode, worker: int, suffix: str, whole: bool | None = None) -> None:
+        self._recording, self._place, self._suffix, self._whole = recording, (episode, worker), suffix, whole
 
     def __missing__(self, kind: type) -> int:
         episode, worker = self._place
         try:
-            given = {**episode.source, "source": f"{kind.__name__}{self._suffix}", **self._more}
-            if not given.get("whole", True):
-                del given["whole"]
+            given = {**episode.source, "source": f"{kind.__name__}{self._suffix}"}
+            if self._whole is not None:
+                given["whole"] = self._whole
+            if not given.get("whole"):
+                given.pop("whole", None)
             number = self._recording.arguments_of(episode, worker=worker, **given)
         except Exception:
             number = 0
         self[kind] = number
         return number
+
+
+class Sources(NamedTuple):
+    """Arguments of what reads samples: one, one that another dataset asks for, a list of them, a batch, or by turns."""
+
+    items: SourceArguments
+    inner: SourceArguments
+    lists: SourceArguments
+    batches: SourceArguments
+    turns: SourceArguments
 
 
 class Batches:

@@ -266,9 +266,9 @@ class Samples:
             here.inside = ITEM
             here.dataset = dataset
             if type(index) is int:
-                here.item, here.of = index, here.sources[type(dataset)]
+                here.item, here.of = index, here.sources.items[type(dataset)]
             else:
-                here.item, here.of = _numbered(index, type(dataset), here.sources, here.sources.lists)
+                here.item, here.of = _numbered(index, type(dataset), here.sources.items, here.sources.lists)
             return now()
 
         def leave(began: Any, was: int) -> None:

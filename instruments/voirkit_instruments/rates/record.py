@@ -57,11 +57,8 @@ NEVER = 1 << 62
 
 
 class _Tally:
-    __slots__ = ("begin_ns", "covered_ns", "items", "time_ns")
-
-    def __init__(self) -> None:
-        self.items = self.time_ns = self.covered_ns = 0
-        self.begin_ns = NEVER
+    items = time_ns = covered_ns = 0
+    begin_ns = NEVER
 
 
 class Throughput:
@@ -95,10 +92,8 @@ class Throughput:
             tally = self._tallies[task] = _Tally()
         if self.due_ns == NEVER:
             self.due_ns = begin_ns + SECOND_NS
-        if begin_ns < tally.begin_ns:
-            tally.begin_ns = begin_ns
-        if begin_ns < tally.covered_ns:
-            begin_ns = tally.covered_ns
+        tally.begin_ns = min(tally.begin_ns, begin_ns)
+        begin_ns = max(tally.covered_ns, begin_ns)
         tally.items += items
         if end_ns > begin_ns:
             tally.time_ns += end_ns - begin_ns
@@ -142,13 +137,9 @@ class Throughput:
         measured: dict[str, list[tuple[int, int]]] = {}
         for task, intervals in self._intervals.items():
             if intervals:
-                measured.setdefault(self._key(task), []).extend(intervals)
+                key = self.name if task in (None, "train") else f"{task}_{self.name.removeprefix('train_')}"
+                measured.setdefault(key, []).extend(intervals)
         return {key: figures(intervals) for key, intervals in measured.items()}
-
-    def _key(self, task: str | None) -> str:
-        if task in (None, "train"):
-            return self.name
-        return f"{task}_{self.name.removeprefix('train_')}"
 
 
 def figures(intervals: Sequence[tuple[int, int]]) -> dict[str, object]:
@@ -194,11 +185,7 @@ class Rate:
     """
 
     def __init__(
-        self,
-        ov: Overseer,
-        name: str,
-        clock: Callable[[], int] = time.perf_counter_ns,
-        wait: Callable[[], None] = synchronize,
+        self, ov: Overseer, name: str, clock: Callable[[], int] = time.perf_counter_ns, wait: Callable[[], None] = synchronize
     ) -> None:
         self._ov = ov
         self._flag = f"--{name.replace('_', '-')}"
@@ -292,6 +279,13 @@ class Rate:
         return self._throughput.close(now) if self._throughput.due_ns != NEVER else unknown
 
     # how it ends
+
+    def until_end(self) -> Iterator[Phase]:
+        """Measure to the end of the run."""
+        try:
+            yield self._ov.phases.run_script
+        finally:
+            self.finish()
 
     def finish(self) -> None:
         """Give what is left, and write the figures of the run into the summary."""
@@ -466,10 +460,7 @@ def train_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``train_rate`` to the end of the run."""
     rate = Rate(ov, "train_rate")
     ov.given.subscribe(rate.on_step)
-    try:
-        yield ov.phases.run_script
-    finally:
-        rate.finish()
+    yield from rate.until_end()
 
 
 def compute_rate(ov: Overseer) -> Iterator[Phase]:
@@ -479,10 +470,7 @@ def compute_rate(ov: Overseer) -> Iterator[Phase]:
     rate = Rate(ov, "compute_rate")
     ov.given.subscribe(rate.on_wrap)
     values_of(ov).on_compute.append(rate.on_span)
-    try:
-        yield ov.phases.run_script
-    finally:
-        rate.finish()
+    yield from rate.until_end()
 
 
 def loading_rate(ov: Overseer) -> Iterator[Phase]:
