@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voirkit.trace import reader
+from columns import read
 
 
 class Event(NamedTuple):
@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 def events(folder: Path | str) -> list[Event]:
     """All records in a run directory, by when they began; the outer before the inner."""
-    found = reader.read(str(folder))
+    found = read(str(folder))
     rows = zip(*(found[c].tolist() for c in ("name", "args", "value", "start_ns", "duration_ns", "pid", "tid")), strict=True)
     result = []
     for name, args, value, start, duration, pid, tid in rows:

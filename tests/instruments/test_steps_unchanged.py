@@ -10,9 +10,9 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from columns import read
 
 from tests.instruments.unchanged import ALONE, COMPILED, NET, ONLY_IN_C, TOGETHER, environment, parts, run, write
-from voirkit.trace import reader
 
 pytestmark = pytest.mark.long
 
@@ -65,7 +65,7 @@ def test_does_the_same(under_python: dict[str, str], seen: tuple[str, dict[str, 
 def test_all_of_torch_that_is_watched_was_watched(seen: tuple[str, dict[str, str]], folder: Path) -> None:
     patches = json.loads((folder / "run" / "summary.json").read_text())["patches"]
     assert [patch for patch in patches if patch["why_not"]] == []
-    recorded = reader.read(str(folder / "recorded"))
+    recorded = read(str(folder / "recorded"))
     names = {f"{recorded.names[code].category}.{recorded.names[code].name}" for code in recorded["name"].tolist()}
     assert names >= {
         "dataloader.iter", "dataloader.fetch", "dataloader.end", "device.transfer", "compute.forward", "compute.loss", "compute.backward",

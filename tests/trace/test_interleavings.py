@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tracing import Traced
 
 # `aside` runs something in another thread to its end: what a switch of threads at this point would do.
-ASIDE = """
+ASIDE = (
+    f"""
+sys.path.append({str(Path(__file__).parent.parent)!r})  # where columns.py is
+"""
+    + """
 def aside(do):
     thread = threading.Thread(target=do)
     thread.start()
@@ -22,12 +28,13 @@ def once(original, also, before=False):
         return found
     return hook
 def shown(folder):
-    from voirkit.trace.reader import read
+    from columns import read
     columns = read(folder)
     return [columns.arguments[code] for code in columns["args"].tolist()]
 n = name("a", "b")
 names = recorder._names
 """
+)
 
 
 def test_of_two_threads_that_intern_the_same_before_there_is_a_file_both_have_a_line(traced: Traced) -> None:
@@ -239,7 +246,7 @@ while turn - last < 20:
     if len(seen) > before: last = turn
 recorder.end()
 assert len(seen) > 200, len(seen)
-from voirkit.trace.reader import read
+from columns import read
 found = []
 for run in runs:
     columns = read(run)

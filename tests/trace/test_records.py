@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+from columns import read
 from tracing import Traced
 
 from voirkit.trace import names
@@ -237,8 +238,6 @@ def test_names_beyond_the_most_are_dropped_and_counted(traced: Traced) -> None:
 
 
 def test_only_wanted_names_are_read(traced: Traced) -> None:
-    from voirkit.trace.reader import read
-
     traced.run("""
         recorder.begin(FOLDER)
         for i in range(10):

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from textwrap import dedent
 
-from voirkit.trace.reader import Columns, read
+from columns import Columns, read
 
 # What programs begin with. Windows are small, so that they are changed often.
 BEGIN = """

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from typing import Any, NamedTuple
 
@@ -284,60 +283,6 @@ def by_thread(records: Array, tid: int) -> tuple[Array, Array, int]:
     return records[kept], tids[kept], int(owners[-1])
 
 
-class Columns(dict[str, Array]):
-    """Records as arrays of equal length: ``start_ns, duration_ns, name, args, value, process, pid, tid, rank``; in the order of the files.
-
-    Attributes:
-        names: What ``name`` counts.
-        arguments: What ``args`` counts; the first is empty.
-        processes: What ``process`` counts.
-        threads: Names of threads by (pid, tid).
-        dropped: Records that were not written, by ``category.name``.
-    """
-
-    def __init__(self, piece: Piece, sources: Sequence[Source]) -> None:
-        args = piece.columns["args"]
-        codes = np.zeros(args.max(initial=0) + 1, np.uint32)
-        texts = {b"{}": 0}
-        for number, text in piece.arguments.items():
-            codes[number] = texts.setdefault(text, len(texts))
-        process = piece.columns["process"]
-        super().__init__(
-            piece.columns,
-            args=codes[args],
-            pid=np.array([one.process.pid for one in sources], np.int64)[process],
-            rank=np.array([one.process.rank for one in sources], np.int32)[process],
-        )
-        self.names = piece.names
-        self.arguments = [_arguments(text) for text in texts]
-        self.processes = [one.process for one in sources]
-        self.threads = {(one.process.pid, tid): name for one in sources for tid, name in one.threads.items()}
-        self.dropped: dict[str, int] = {}
-        for one in sources:
-            for label, count in one.dropped.items():
-                self.dropped[label] = self.dropped.get(label, 0) + count
-
-    @property
-    def rows(self) -> int:
-        """How many records there are."""
-        return len(self["start_ns"])
-
-
-def read(folder: str, names: Collection[str] | None = None) -> Columns:
-    """All records of a run, which are to fit into memory; codes are the same over all processes.
-
-    Args:
-        folder: The run directory.
-        names: Only records of these names.
-    """
-    pieces = Pieces(files(folder), most=sys.maxsize)
-    piece = pieces.in_one()
-    if names is not None:
-        chosen = np.isin(piece.columns["name"], [code for code, name in enumerate(piece.names) if name.name in names])
-        piece = piece._replace(columns={key: values[chosen] for key, values in piece.columns.items()})
-    return Columns(piece, pieces.sources)
-
-
 class Tables:
     """The lines of a ``.names``.
 
@@ -413,17 +358,6 @@ def _decoded(lines: list[bytes]) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(data, dict):
             yield data
-
-
-def _arguments(text: bytes) -> dict[str, Any]:
-    try:
-        data: dict[str, Any] = json.loads(text)
-    except ValueError:
-        return {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            data[key] = int(value["hex"], 16)
-    return data
 
 
 def _dropped(path: str) -> list[tuple[int, int]]:
