@@ -29,7 +29,7 @@ import weakref
 from voirkit.probes import weave
 from voirkit.probes.compatibility import exclude_from_torch_compile, watch_torch_compile
 from voirkit.probes.source import NoSource, all_codes, compile_like
-from voirkit.probes.tap_emitter import MARK
+from voirkit.probes.tap_emitter import MARK, loads, standing_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,18 +154,16 @@ class Around:
         return dict(zip(markers.values(), (self.thread_state, self.enter, self.leave, ABSENT, _ON), strict=True))
 
     def _surround(self, node: FunctionNode, markers: dict[str, str], plain: str | None, depth: int) -> None:
-        here, enter, leave, absent, on = (_standing_for(markers[slot]) for slot in _SLOTS)
+        here, enter, leave, absent, on = (standing_for(markers[slot]) for slot in _SLOTS)
         kept_was, kept_began, kept_value = (f"@{name}{depth or ''}" for name in ("was", "began", "value"))
-        passed: list[ast.expr] = [ast.Name(name, ast.Load()) for name in self.passed]
+        passed = loads(self.passed)
         was = ast.NamedExpr(ast.Name(kept_was, ast.Store()), ast.Attribute(here, "inside", ast.Load()))
         test: ast.expr = ast.Compare(was, [ast.Gt()], [ast.Constant(self.most)])
         if plain is not None:
             test = ast.BoolOp(ast.Or(), [ast.parse(plain, mode="eval").body, test])
         if self.unasked:
             test = ast.BoolOp(ast.Or(), [ast.UnaryOp(ast.Not(), ast.Call(on, [], [])), test])
-        left: list[ast.expr] = [ast.Name(name, ast.Load()) for name in (kept_began, kept_was, *self.leave_with)]
-        if self.value:
-            left.append(ast.Name(kept_value, ast.Load()))
+        left = loads([kept_began, kept_was, *self.leave_with, *([kept_value] if self.value else [])])
         if isinstance(node, ast.Lambda):
             parts = {kept_began: ast.Call(enter, passed, []), kept_value: node.body}
             kept: list[ast.expr] = [ast.NamedExpr(ast.Name(name, ast.Store()), value) for name, value in parts.items()]
@@ -265,11 +263,6 @@ def _taken_out(body: list[ast.stmt]) -> list[ast.stmt]:
                 for inner in ("body", "orelse", "finalbody"):
                     found += _taken_out(getattr(part, inner, []))
     return found
-
-
-def _standing_for(marker: str) -> ast.expr:
-    """An expression that stands for any object; the compiler has no warning for it, and leaves nothing of its form."""
-    return ast.IfExp(ast.Constant(True), ast.Constant(marker), ast.Constant(None))
 
 
 def _set(name: str, value: ast.expr) -> ast.stmt:

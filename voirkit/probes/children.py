@@ -74,11 +74,7 @@ def _describe_tensor(value: Any, described: dict[str, Any]) -> None:
     described.update(shape=[n if type(n) is int else None for n in shape], dtype=str(dtype))
 
 
-class _Other:
-    """Stands for what is not simple."""
-
-
-_OTHER: Any = _Other()
+_OTHER: Any = object()  # stands for what is not simple
 
 
 def _simple(value: Any) -> Any:

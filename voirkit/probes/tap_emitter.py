@@ -162,10 +162,10 @@ class TapEmitter:
         return [tap for listener in self.listeners for tap in listener.taps(site)]
 
     def mark(self, value: Any) -> ast.expr:
-        """An expression that stands for any object; the compiler has no warning for it, and leaves nothing of its form."""
+        """An expression that stands for any object."""
         marker = f"{MARK}{len(self.table)}"
         self.table[marker] = value
-        return ast.IfExp(ast.Constant(True), ast.Constant(marker), ast.Constant(None))
+        return standing_for(marker)
 
     def statements(self, site: Site, value: str | None, place: ast.AST, sure: set[str] | None = None) -> list[Any]:
         """Statements that call all the taps of a site; ``value`` is the variable that has it."""
@@ -305,6 +305,11 @@ class TapEmitter:
         direct = sure.issuperset(tap.reads)
         function = tap.bind(tap.reads) if direct else self.frame_tap(tap, site)
         return ast.Call(self.mark(function), loads([site.name, *(tap.reads if direct else ())]), [])
+
+
+def standing_for(marker: str) -> ast.expr:
+    """An expression with a marker that stands for any object; the compiler has no warning for it, and leaves nothing of its form."""
+    return ast.IfExp(ast.Constant(True), ast.Constant(marker), ast.Constant(None))
 
 
 def loads(of: Iterable[str]) -> list[ast.expr]:

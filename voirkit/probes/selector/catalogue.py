@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.imports import quiet
-from voirkit.probes.source import TOP, FunctionNode, arguments, as_function, body_of, dotted
+from voirkit.probes.source import TOP, FunctionNode, arguments, as_function, body_of, dotted, first_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ class Loop:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
 class Function:
     """One definition of a function: ``def``, ``async def``, or a lambda that is assigned to a name.
 
@@ -83,31 +82,26 @@ class Function:
         node: Its syntax tree.
     """
 
-    path: tuple[str, ...]
-    filename: str
-    line: int
-    first_line: int
-    last_line: int
-    kind: Kind
-    is_async: bool
-    is_lambda: bool
-    is_generator: bool
-    is_conditional: bool
-    mangles: bool
-    decorators: tuple[str, ...]
-    parameters: dict[str, Variable]
-    variables: dict[str, Variable]
-    comprehension_variables: dict[str, Variable]
-    attributes: dict[str, Variable]
-    declared: dict[str, int]
-    loops: tuple[Loop, ...]
-    returns: tuple[int, ...]
-    yields: tuple[int, ...]
-    globals_read: tuple[str, ...]
-    free_read: tuple[str, ...]
-    globals_declared: tuple[str, ...]
-    nonlocals_declared: tuple[str, ...]
-    node: FunctionNode = field(repr=False, compare=False)
+    def __init__(self, scope: ScopeReading, filename: str) -> None:
+        node = scope.node
+        assert isinstance(node, FunctionNode)
+        around = scope.parent.kind if scope.parent else "module"
+        parameters = [a.arg for a in scope.parameters]
+        reads = [name for name in scope.reads if not scope.local(name)]
+        self.path, self.filename, self.node = scope.path, filename, node
+        self.line, self.first_line, self.last_line = node.lineno, first_line(node), node.end_lineno or node.lineno
+        self.kind: Kind = "function" if around == "module" else "method" if around == "class" else "nested function"
+        self.is_async, self.is_lambda = isinstance(node, ast.AsyncFunctionDef), isinstance(node, ast.Lambda)
+        self.is_generator, self.is_conditional = bool(scope.yields), scope.is_conditional()
+        self.mangles = any(outer.kind == "class" for outer in scope.enclosing())
+        self.decorators = _names(getattr(node, "decorator_list", ()))
+        self.parameters = {name: scope.bound[name] for name in parameters}
+        self.variables = {name: variable for name, variable in scope.bound.items() if name not in parameters}
+        self.comprehension_variables, self.attributes, self.declared = scope.comprehension, scope.attributes, scope.declared
+        self.loops, self.returns, self.yields = tuple(scope.loops), tuple(scope.returns), tuple(scope.yields)
+        self.globals_read = tuple(name for name in reads if not scope.is_free(name))
+        self.free_read = tuple(name for name in reads if scope.is_free(name))
+        self.globals_declared, self.nonlocals_declared = tuple(scope.globals), tuple(scope.nonlocals)
 
     @property
     def name(self) -> str:
@@ -213,14 +207,15 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
     reader = Reader()
     top = ScopeReading("module", (), tree, None)
     reader.scan(top, tree.body)
+    top.path, top.node = (TOP,), as_function(tree.body)
     return Catalogue(
         filename,
-        tuple(_function(scope, filename) for scope in reader.functions),
-        tuple(_class(scope) for scope in reader.classes),
+        tuple(Function(scope, filename) for scope in reader.functions),
+        tuple(reader.classes),
         top.bound,
         tuple(top.loops),
         tuple(top.star_imports),
-        _top(top, tree, filename),
+        Function(top, filename),
         module,
     )
 
@@ -240,16 +235,13 @@ def catalogue_of_function(function: FunctionType) -> Function | None:
         return None
     parts = function.__qualname__.split(".")
     after = [*parts[1:], "<locals>"]
-    path = tuple(part for part in parts if part != "<locals>")
-    free = function.__code__.co_freevars
-    return replace(
-        found[0],
-        path=path,
-        kind="function" if len(path) == 1 else "nested function" if parts[-2] == "<locals>" else "method",
-        mangles=any(part != "<locals>" != following for part, following in zip(parts, after, strict=True)),
-        free_read=tuple(name for name in found[0].globals_read if name in free),
-        globals_read=tuple(name for name in found[0].globals_read if name not in free),
-    )
+    live, free = found[0], function.__code__.co_freevars
+    live.path = tuple(part for part in parts if part != "<locals>")
+    live.kind = "function" if len(live.path) == 1 else "nested function" if parts[-2] == "<locals>" else "method"
+    live.mangles = any(part != "<locals>" != following for part, following in zip(parts, after, strict=True))
+    live.free_read = tuple(name for name in live.globals_read if name in free)
+    live.globals_read = tuple(name for name in live.globals_read if name not in free)
+    return live
 
 
 def catalogue_of_module(name: str) -> Catalogue | None:
@@ -297,55 +289,6 @@ def _unknown_module(name: str, search: list[str] | None) -> SelectorError:
     public = [module for module in known if not module.startswith("_")]
     near = did_you_mean(name, [f"{parent}.{module}" if parent else module for module in public])
     return SelectorError(f"there is no module '{name}'.", next=near)
-
-
-def _function(scope: ScopeReading, filename: str) -> Function:
-    node = scope.node
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    parent = scope.parent.kind if scope.parent else "module"
-    parameters = [a.arg for a in scope.parameters]
-    found = scope.bound
-    from_outside = [name for name in scope.reads if not scope.local(name)]
-    free = [name for name in from_outside if scope.is_free(name)]
-    return Function(
-        path=scope.path,
-        filename=filename,
-        line=node.lineno,
-        first_line=decorators[0].lineno if decorators else node.lineno,
-        last_line=node.end_lineno or node.lineno,
-        kind="function" if parent == "module" else "method" if parent == "class" else "nested function",
-        is_async=isinstance(node, ast.AsyncFunctionDef),
-        is_lambda=isinstance(node, ast.Lambda),
-        is_generator=bool(scope.yields),
-        is_conditional=scope.is_conditional(),
-        mangles=any(s.kind == "class" for s in scope.enclosing()),
-        decorators=_names(decorators),
-        parameters={name: found[name] for name in parameters},
-        variables={name: variable for name, variable in found.items() if name not in parameters},
-        comprehension_variables=scope.comprehension,
-        attributes=scope.attributes,
-        declared=scope.declared,
-        loops=tuple(scope.loops),
-        returns=tuple(scope.returns),
-        yields=tuple(scope.yields),
-        globals_read=tuple(name for name in from_outside if name not in free),
-        free_read=tuple(free),
-        globals_declared=tuple(scope.globals),
-        nonlocals_declared=tuple(scope.nonlocals),
-        node=node,
-    )
-
-
-def _top(scope: ScopeReading, tree: ast.Module, filename: str) -> Function:
-    """The top level, as a function."""
-    scope.path, scope.node = (TOP,), as_function(tree.body)
-    return _function(scope, filename)
-
-
-def _class(scope: ScopeReading) -> ClassDefinition:
-    assert isinstance(scope.node, ast.ClassDef)
-    return ClassDefinition(scope.path, scope.node.lineno, _names(scope.node.bases), scope.bound)
 
 
 def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:
@@ -412,7 +355,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.functions: list[ScopeReading] = []
-        self.classes: list[ScopeReading] = []
+        self.classes: list[ClassDefinition] = []
         self.handlers: dict[type, Callable[[ScopeReading, Any, list[Any]], None]] = {tuple: self.bind}
         for kind in vars(ast).values():
             if isinstance(kind, type):
@@ -576,7 +519,7 @@ class Reader:
         scope.bind(node.name, node.lineno, "class")
         stack += [*node.decorator_list, *node.bases, *node.keywords]
         inner = ScopeReading("class", (*scope.path, node.name), node, scope)
-        self.classes.append(inner)
+        self.classes.append(ClassDefinition(inner.path, node.lineno, _names(node.bases), inner.bound))
         self.scan(inner, node.body)
 
     def read_Lambda(self, scope: ScopeReading, node: ast.Lambda, stack: list[Any]) -> None:
