@@ -54,20 +54,14 @@ def raises_halfway(o: Refuses, items: Any = ((1, 2),)) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        ("raises_halfway > a", [{"a": 5}]),
-        ("raises_halfway > b", [{"b": 6}]),
-        ("raises_halfway(b) > c", [{"b": 6, "c": [7]}]),
-        ("raises_halfway(o, items as n) > i", [{"n": ((1, 2),), "i": 1}]),
-    ],
+    "selector", ["raises_halfway > a", "raises_halfway > b", "raises_halfway(b) > c", "raises_halfway(o, items as n) > i"]
 )
-def test_a_variable_is_seen_if_the_statement_raises_after_it_is_set(selector: str, expected: list[Any]) -> None:
+def test_a_variable_whose_statement_raises_after_it_is_set_has_no_event(selector: str) -> None:
     o = Refuses()
-    plain = raises_halfway(o)
-    assert plain == (5, 6, [7], 1)
-    found = seen(selector, lambda: raises_halfway(o))
-    assert [{k: v for k, v in e.items() if k != "o"} for e in found] == expected
+    assert raises_halfway(o) == (5, 6, [7], 1)
+    results: list[Any] = []
+    assert seen(selector, lambda: results.append(raises_halfway(o))) == []
+    assert results == [(5, 6, [7], 1)]
 
 
 def begins_or_ends(n: int) -> None:

@@ -100,14 +100,14 @@ def test_what_a_subscriber_raises_is_its_own_also_if_there_are_handlers(capsys: 
 def test_an_interrupt_has_no_context_and_a_tap_one_line_in_its_traceback() -> None:
     def g(c: int) -> int:
         if c:
-            a = b = d = 1
+            a = b = d = e = 1
         w = 2
-        return w + (a + b + d if c else 0)
+        return w + (a + b + d + e if c else 0)
 
     def interrupted(event: Any) -> None:
         raise KeyboardInterrupt
 
-    for selector in ("g(a) > w", "g(a, b) > w", "g(a, b, d) > w"):
+    for selector in ("g(a) > w", "g(a, b, d) > w", "g(a, b, d, e) > w"):
         with probing(selector) as probe:
             probe.subscribe(interrupted)
             with pytest.raises(KeyboardInterrupt) as caught:
@@ -118,23 +118,18 @@ def test_an_interrupt_has_no_context_and_a_tap_one_line_in_its_traceback() -> No
         assert len(set(shown)) == len(shown)
 
 
-def test_an_interrupt_while_a_value_is_read_from_outside_or_off_an_object_has_no_context() -> None:
-    class K:
-        pass
-
-    def h(k: K) -> Any:
-        k.x, y = 1, 2
-        return LIMIT, y
+def test_an_interrupt_while_a_value_is_read_from_outside_has_no_context() -> None:
+    def h() -> Any:
+        return LIMIT
 
     def interrupted(event: Any) -> None:
         raise KeyboardInterrupt
 
-    for selector in ("h > LIMIT", "h > k.x"):
-        with probing(selector) as probe:
-            probe.subscribe(interrupted)
-            with pytest.raises(KeyboardInterrupt) as caught:
-                h(K())
-        assert caught.value.__context__ is None
+    with probing("h > LIMIT") as probe:
+        probe.subscribe(interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            h()
+    assert caught.value.__context__ is None
 
 
 LIMIT = 5

@@ -138,19 +138,11 @@ class Instrumenter(TapEmitter):
                         block[n] = at_place(ast.Pass(), inner)
         return moved
 
-    def stored(self, targets: Sequence[ast.expr], place: ast.AST) -> list[ast.stmt]:
-        """The taps after a statement that sets attributes and shows no value of them."""
-        found: list[ast.stmt] = []
-        names = [*bound(*targets), *(n.target.id for n in ast.walk(place) if isinstance(n, ast.NamedExpr))]
+    def note_unseen(self, *targets: ast.expr) -> None:
+        """Note attributes that a statement sets without showing their value: only code of the program could tell it."""
         for node in (n for target in targets for n in ast.walk(target)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (name := dotted(node)):
-                owner = name.partition(".")[0]
-                if owner in names:
-                    self.unseen[name] = f"'{owner}' is set in the same statement (line {node.lineno}), where no tap can see it."
-                    continue
-                self.fixed[name] = f"line {node.lineno} sets it where a tap sees it only afterwards."
-                found += self.statements(Site("stored", name), None, place)
-        return found
+                self.unseen[name] = f"line {node.lineno} sets it where no value shows. Set a variable first, and it to that variable."
 
     # statements
 
@@ -207,8 +199,8 @@ class Instrumenter(TapEmitter):
             if isinstance(target, ast.Attribute) and (name := dotted(target)):
                 node.value = self.wrap(Site("attribute", name, is_expression=True), node.value)
             self.expressions(target)
-        stored = self.stored([t for t in node.targets if not isinstance(t, ast.Attribute)], node)
-        return [node, *self.set_targets(node.targets, node), *stored]
+        self.note_unseen(*(t for t in node.targets if not isinstance(t, ast.Attribute)))
+        return [node, *self.set_names(bound(*node.targets), node)]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
@@ -229,7 +221,8 @@ class Instrumenter(TapEmitter):
         if not isinstance(target, ast.Attribute) or not (name := dotted(target)):
             return [node, *self.set_names(bound(target), node)]
         if not self.is_steady(target.value, node.value):
-            return [node, *self.stored([target], node)]
+            self.note_unseen(target)
+            return [node]
         site = Site("attribute", name, is_expression=True)
         if not self.taps(site):
             return [node]
@@ -249,15 +242,15 @@ class Instrumenter(TapEmitter):
         self.expressions(node.target)
         names = bound(node.target)
         before = [s for n in names for s in self.statements(Site("loop", f"#loop_{n}", names), None, node.target)]
-        stored = self.stored([node.target], node.target)
-        # What happens at the beginning of a turn happens before its variables are set.
-        taps = [*(self.set_names(names, node.target) if before else self.set_targets([node.target], node.target)), *stored]
+        self.note_unseen(node.target)
+        taps = self.set_names(names, node.target)
         self.loops += names
         body = self.block(node.body)
         sure = set(names) - self.deleted
         after = [s for n in names for s in self.statements(Site("endloop", f"#endloop_{n}"), None, node.target, sure)]
         del self.loops[len(self.loops) - len(names) :]
         body = [*taps, *body]
+        # What happens at the beginning of a turn happens before its variables are set.
         node.body = [*before, *([at_place(ast.Try(body, [], [], after), body[0])] if after else body)]
         node.orelse = self.block(node.orelse)
         return [node]
@@ -271,30 +264,16 @@ class Instrumenter(TapEmitter):
                 self.expressions(item.optional_vars)
         body = self.block(node.body)
         items = node.items
-        while True:  # a tap between two items needs a `with` in a `with`, which means the same
-            taps: list[ast.stmt] = []
-            for n in range(len(items) - 1, -1, -1):
-                target = items[n].optional_vars
-                if target is None:
-                    continue
-                stored = self.stored([target], target)
-                if taps := [*self.set_targets([target], target), *stored]:
-                    break
-            else:
-                n = -1
-            if n == -1:
-                node.items, node.body = items, body
-                return [node]
-            inner = items[n + 1 :]
-            body = [*taps, *([at_place(type(node)(inner, body), node)] if inner else body)]
-            items = items[: n + 1]
-            last = items[-1]
-            before = items[:-1]
-            if not any(i.optional_vars is not None for i in before):
-                node.items, node.body = items, body
-                return [node]
-            body = [at_place(type(node)([last], body), node)]
-            items = before
+        for n in range(len(items) - 1, -1, -1):
+            target = items[n].optional_vars
+            if target is None:
+                continue
+            self.note_unseen(target)
+            if taps := self.set_names(bound(target), target):  # a tap between two items needs a `with` in a `with`, which means the same
+                inner = [at_place(type(node)(items[n + 1 :], body), node)] if items[n + 1 :] else body
+                body, items = [*taps, *inner], items[: n + 1]
+        node.items, node.body = items, body
+        return [node]
 
     visit_AsyncWith = visit_With
 

@@ -258,11 +258,7 @@ class Probe(Stream):
 
 
 def probing(
-    *selectors: str,
-    raw: bool = False,
-    probe_type: str | None = None,
-    env: Mapping[str, Any] | None = None,
-    overridable: bool = False,
+    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None, overridable: bool = False
 ) -> Probe:
     """A probe to use in a ``with`` statement.
 

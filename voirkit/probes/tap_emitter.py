@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import ast
 import sys
-from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Protocol
 
-from voirkit import streams
-from voirkit.probes.source import FunctionNode, bound, deleted_in, leaves, mangled, variables_passed
+from voirkit.probes.source import FunctionNode, deleted_in, mangled, variables_passed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +23,8 @@ class Site:
 
     Attributes:
         kind: ``set`` (a variable), ``declared`` (``x: int``; nothing happens), ``read`` (a name from outside, at entry), ``attribute``,
-            ``stored`` (an attribute, set by what shows no value: it is read afterwards), ``each`` (a comprehension's variable gets its
-            next value), ``unset``, ``enter``, ``exit``, ``value``, ``error``, ``yield``, ``receive``, ``loop``, ``endloop``.
+            ``each`` (a comprehension's variable gets its next value), ``unset``, ``enter``, ``exit``, ``value``, ``error``, ``yield``,
+            ``receive``, ``loop``, ``endloop``.
         name: The variable, or the hash variable such as ``#loop_i``.
         tags: Names of the tags that the assignment has.
         unset: Names that count as not set yet, whatever their variables hold.
@@ -49,7 +47,7 @@ class Site:
     @property
     def has_value(self) -> bool:
         """Whether the tap is called with a value first."""
-        return self.is_expression or self.kind in ("set", "read", "stored", "each")
+        return self.is_expression or self.kind in ("set", "read", "each")
 
 
 class Unobservable(Exception):
@@ -182,13 +180,9 @@ class TapEmitter:
                 found.append(at_place(ast.Expr(made), place))
                 continue
             values = loads([value]) if value else []
-            if site.kind == "stored":
-                values = [ast.Call(self.mark(attribute_reader(site.name)), loads([site.name.partition(".")[0]]), [])]
             call = self.ladder(tap, site, values, unsure, target)
             if site.kind == "read":  # there may be no such global
                 call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
-            elif site.kind == "stored":  # the attribute may not be kept in the object
-                call = self.unless((NotStored, NameError), call)
             found.append(at_place(call, place))
         return found
 
@@ -255,32 +249,6 @@ class TapEmitter:
             found += self.statements(Site("set", name, later, tags), name, place, set(set_here) - self.deleted | {name})
         return found
 
-    def set_targets(self, targets: Sequence[ast.expr], place: ast.AST) -> list[ast.stmt]:
-        """The taps after a statement that sets targets.
-
-        In ``a, o.x = ...`` setting ``o.x`` may raise when ``a`` has its value already: the taps of ``a`` come into the expression ``o``,
-        which is evaluated between the two.
-        """
-        set_here = bound(*targets)
-        parts = list(leaves(*targets))
-        named = [part.id if isinstance(part, ast.Name) else "" for part in parts]
-        early: list[str] = []
-        for n, part in enumerate(parts):
-            if not isinstance(part, ast.Attribute | ast.Subscript):
-                continue
-            calls: list[ast.expr] = []
-            for name in dict.fromkeys(named[:n]):
-                if name and name not in early and name not in named[n:]:
-                    here = self.at_once(Site("set", name, set_here[set_here.index(name) + 1 :]), {*named[:n]} - self.deleted | {name})
-                    if here is None:  # this one and what follows it comes after the statement
-                        set_here = [other for other in set_here if other not in early]
-                        part.value = one_of([*calls, part.value], -1)
-                        return self.set_names(set_here, place)
-                    calls += here
-                    early.append(name)
-            part.value = one_of([*calls, part.value], -1)
-        return self.set_names([name for name in set_here if name not in early], place)
-
     def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
         """The taps of names that have been set, as expressions."""
         found: list[ast.expr] = []
@@ -291,14 +259,6 @@ class TapEmitter:
                 call = self.call_expression(tap, site, sure)
                 found.append(ast.NamedExpr(ast.Name(name, ast.Store()), call) if tap.replaces else call)
         return found
-
-    def at_once(self, site: Site, sure: set[str]) -> list[ast.expr] | None:
-        """The calls of the taps of a variable that has been set, as expressions; None if they cannot be such."""
-        taps = self.taps(site)
-        sure = {*self.sure, *sure}
-        if any(tap.replaces or not sure.issuperset(tap.reads) for tap in taps):
-            return None
-        return [self.call_expression(tap, site, sure) for tap in taps]
 
     def call_expression(self, tap: Tap, site: Site, sure: set[str]) -> ast.expr:
         """The call of a tap of a variable that has been set, with those that it reads; it looks for them itself if they may be unbound."""
@@ -374,70 +334,3 @@ def at_place(new: Any, old: ast.AST) -> Any:
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, end, last
             stack += ast.iter_child_nodes(node)
     return new
-
-
-_bases_of: Any = type.__dict__["__mro__"].__get__  # a metaclass may have a `__mro__` of its own
-_class_names: Any = type.__dict__["__dict__"].__get__
-_reported_attributes: set[tuple[str, int, str]] = set()
-
-
-class NotStored(Exception):
-    """The attribute is not kept in the object itself: only code of the program could tell."""
-
-
-def stored_value(thing: Any, name: str) -> Any:
-    """What an object keeps under a name, in its ``__dict__`` or a slot.
-
-    Raises:
-        NotStored: It keeps nothing there: the name is a property's, or the class has its own way to keep it.
-    """
-    for base in _bases_of(type(thing)):
-        found = _class_names(base).get(name)
-        if type(found) is MemberDescriptorType:
-            try:
-                return found.__get__(thing)
-            except AttributeError:
-                raise NotStored from None
-        if found is not None and any("__set__" in _class_names(kind) for kind in _bases_of(type(found))):
-            raise NotStored
-    try:
-        return _instance_names(thing)[name]
-    except (AttributeError, KeyError):
-        raise NotStored from None
-
-
-def _instance_names(thing: Any) -> dict[str, Any]:
-    kinds = [_class_names(base)["__dict__"] for base in _bases_of(type(thing)) if "__dict__" in _class_names(base)]
-    if any(type(kind) is not GetSetDescriptorType for kind in kinds):
-        raise NotStored
-    found: dict[str, Any] = object.__getattribute__(thing, "__dict__")
-    return found
-
-
-def attribute_reader(path: str) -> Callable[[Any], Any]:
-    """A function that follows ``x.y`` from an object, for the place that has just set it.
-
-    Raises:
-        NotStored: By the function; it has been said, once for each place.
-    """
-    parts = path.split(".")[1:]
-
-    def read(thing: Any) -> Any:
-        frame = sys._getframe(1)
-        for part in parts:
-            try:
-                thing = stored_value(thing, mangled(part, frame.f_code))
-            except NotStored:
-                _report_unreadable(path, frame)
-                raise
-        return thing
-
-    return read
-
-
-def _report_unreadable(path: str, frame: Any) -> None:
-    place = (frame.f_code.co_filename, frame.f_lineno, path)
-    if place not in _reported_attributes:
-        _reported_attributes.add(place)
-        what = f"'{path}' is set in line {frame.f_lineno} of {frame.f_code.co_name} ({frame.f_code.co_filename})"
-        streams.report(f"{what}, and is not kept as a plain attribute: only running code of the program could tell its value, so no event.")

@@ -247,14 +247,7 @@ def _tap_code(shape: tuple[Any, ...]) -> CodeType:
         send += ["else:", f"    begin({key})"]
     elif step == "end":
         number = f"number = open.pop(id({frame}), 0)"
-        send = [
-            "if end is None:",
-            f"    {number}",
-            f"    {send[0]}",
-            "else:",
-            "    number = count",
-            "    if threads():",
-        ]
+        send = ["if end is None:", f"    {number}", f"    {send[0]}", "else:", "    number = count", "    if threads():"]
         send += [f"        in_turn(end, {key}, {event})", "    else:", f"        end({key}, {event})"]
     if replaces:
         body += [number] if step else []
@@ -285,13 +278,7 @@ def _tap_code(shape: tuple[Any, ...]) -> CodeType:
 
 def _tap_function(shape: tuple[Any, ...], names: dict[str, Any], outlet: Outlet) -> FunctionType:
     code = _tap_code(shape)
-    cells = {
-        "emit": outlet.emit,
-        "failed": outlet.failed,
-        "count": outlet.count,
-        "begin": outlet.begin,
-        "end": outlet.end,
-    }
+    cells = {"emit": outlet.emit, "failed": outlet.failed, "count": outlet.count, "begin": outlet.begin, "end": outlet.end}
     return FunctionType(code, names, "tap", None, tuple(cells[name] for name in code.co_freevars))
 
 
@@ -519,11 +506,7 @@ class Memory:
             root = record.root
             if element.focus == 1:
                 root.number = next(_ids)
-            event["$wrap"] = {
-                "id": root.number,
-                "name": self.rule.wrap,
-                "step": "begin" if element.focus == 1 else "end",
-            }
+            event["$wrap"] = {"id": root.number, "name": self.rule.wrap, "step": "begin" if element.focus == 1 else "end"}
         self.outlet.fire(event)
 
     def event(self, caught: dict[str, Caught], record: Record) -> dict[str, Any] | None:

@@ -440,7 +440,7 @@ class Element:
             return False
         if self.name is not None:
             return self.name == name
-        if kind in ("read", "attribute", "stored", "each") or name.startswith("#"):
+        if kind in ("read", "attribute", "each") or name.startswith("#"):
             return self.tag is not None or name in GENERIC_HASHES
         return True
 
