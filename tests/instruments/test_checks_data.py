@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from voirkit_instruments.checks.record_data import _figures, states
-from voirkit_instruments.checks.record_values import content, is_ascending, labels, size_of
+from voirkit_instruments.checks.record_data import _figures, content, is_ascending, labels, size_of, states
 
 
 class Drawing:

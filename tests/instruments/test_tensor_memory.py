@@ -15,7 +15,8 @@ from conftest import CLEAN
 from parameter_records import Watching
 from torch import nn
 
-from voirkit_instruments.checks.record_values import UNKNOWN, content, digests, labels, largest
+from voirkit_instruments.checks.record_data import content, labels
+from voirkit_instruments.checks.record_facts import UNKNOWN, digests, largest
 from voirkit_instruments.dash.record import text_of
 from voirkit_instruments.steps.record import Losses
 from voirkit_instruments.values import brief, is_readable, number

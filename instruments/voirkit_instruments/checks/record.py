@@ -12,10 +12,9 @@ from voirkit.imports import when_imported
 from voirkit.instrument import once
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
-from voirkit_instruments.checks.record_backward import Graphs
+from voirkit_instruments.checks.record_backward import Graphs, LossFacts
 from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
-from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, never_raises
-from voirkit_instruments.checks.record_models import LossFacts, ModelFacts
+from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, ModelFacts, never_raises
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
 from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_function, innermost
 

@@ -1,5 +1,6 @@
-"""Backward passes: from where, which parameters they reach (seldom), whether the loss is finite, which graphs outlive their step, which
-units of ReLU layers are never above zero.
+"""Losses and backward passes: what goes into torch's loss functions (probabilities where logits are expected, targets of another shape), by
+the line that does it; from where a backward pass comes, which parameters it reaches (seldom), whether the loss is finite, which graphs
+outlive their step, which units of ReLU layers are never above zero.
 
 A graph is only walked through, never changed or kept. What hooks of the program have put away (``saved_tensors_hooks``, as activation
 checkpointing does) is left alone: that would compute it again.
@@ -11,18 +12,16 @@ import time
 import weakref
 from collections import deque
 
-from voirkit_instruments.checks.record_facts import BACKWARD, Watcher, never_raises
-from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet
+from voirkit_instruments.checks.record_facts import BACKWARD, Watcher, digests, is_plain, is_quiet, never_raises
 from voirkit_instruments.values import ScalarReader, is_readable, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.checks.record_facts import Facts
-    from voirkit_instruments.checks.record_models import ModelFacts, Named
+    from voirkit_instruments.checks.record_facts import Facts, ModelFacts, Named
     from voirkit_instruments.checks.record_optimizers import OptimizerFacts
 
 
@@ -364,4 +363,99 @@ def _parameter_before(node: Any, held_ids: set[int]) -> Any:
             if one is not None and one.name().rstrip("0123456789").removesuffix("Backward") in (*_LAYERS, "T", "Transpose"):
                 deeper += [following for following, _ in one.next_functions]
         level = deeper
+    return None
+
+
+_MADE_BY = {"SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax", "SigmoidBackward": "sigmoid"}
+# What changes the shape or type of a tensor, and no value but the smallest and largest.
+_SAME = ("View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Slice", "Select",
+         "Alias", "Expand", "Index", "AsStrided", "Split", "Unbind", "Cat", "Contiguous",
+         "Stack", "Clamp", "ClampMin", "ClampMax")  # fmt: skip
+_MOST_BETWEEN = 8
+_EACH_LOSS, _SELDOM_LOSS, _WRITTEN = 256, 257, 3  # calls that are all looked at; how seldom later ones are; facts of one line
+
+
+class LossFacts(Watcher):
+    """The inputs of loss functions."""
+
+    def __init__(self, facts: Facts, torch: ModuleType) -> None:
+        super().__init__(facts, torch)
+        self._written: set[tuple[str, str, str | None]] = set()
+        self._calls: dict[str, int] = {}
+        self._shapes: dict[tuple[str, str | None], int] = {}
+
+    def enter_with_logits(self, function: str) -> Callable[..., int]:
+        """Before calls of a loss function that expects logits, or logarithms of probabilities."""
+        return lambda value: self._check_source(function, value) or 1
+
+    def enter_with_pair(self, function: str) -> Callable[..., int]:
+        """Before calls of a loss function whose input and target have one shape, or are broadcast to one."""
+        return lambda *passed: self._compare(function, *passed) or 1
+
+    @never_raises("the input of a loss")
+    def _compare(self, function: str, value: Any, target: Any, reduction: Any) -> None:
+        n = self._calls[function] = self._calls.get(function, 0) + 1
+        if (n > _EACH_LOSS and n % _SELDOM_LOSS) or reduction == "none":
+            return
+        tensor = self._torch.Tensor
+        if not (issubclass(type(value), tensor) and issubclass(type(target), tensor)):
+            return
+        with self._torch._C.DisableTorchFunction():
+            one, other = tuple(value.shape), tuple(target.shape)
+            if one == other or not (value.requires_grad or target.requires_grad):
+                return
+        # As many numbers, one dimension more: pairs of all with all are asked for with as many dimensions, or without a reduction.
+        if len(one) == len(other) or _without_ones(one) != _without_ones(other) or _broadcast(one, other) == _broadcast(one, one):
+            return
+        where = self._facts.where()
+        n = self._shapes[function, where] = self._shapes.get((function, where), 0) + 1
+        if n <= _WRITTEN:
+            shapes = {"input": str(one), "target": str(other)}
+            self._facts.mark("loss_shapes", where, n, loss=function, becomes=str(_broadcast(one, other)), **shapes)
+
+    @never_raises("the input of a loss")
+    def _check_source(self, function: str, value: Any) -> None:
+        tensor = self._torch.Tensor
+        if not issubclass(type(value), tensor):
+            return
+        if type(value) is tensor:
+            node = value.grad_fn
+        else:
+            with self._torch._C.DisableTorchFunction():
+                node = value.grad_fn
+        made = _made_by(node)
+        if made is None and not self._torch.is_grad_enabled():
+            made = "evaluated"
+        if made is not None:
+            where = self._facts.where()
+            if (function, made, where) not in self._written:
+                self._written.add((function, made, where))
+                self._facts.mark("loss_input", where, loss=function, input=made)
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [n for n in shape if n != 1]
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that two shapes are broadcast to; without dimensions of 1 at its beginning."""
+    n = max(len(one), len(other))
+    pairs = zip((1,) * (n - len(one)) + one, (1,) * (n - len(other)) + other, strict=True)
+    shape = tuple(max(a, b) for a, b in pairs)
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return shape
+
+
+def _made_by(node: Any) -> str | None:
+    """Which of the functions of ``_MADE_BY`` made a tensor, by its node in the graph; through what changes no value."""
+    for _ in range(_MOST_BETWEEN):
+        if node is None:
+            return None
+        name = node.name().rstrip("0123456789")
+        if name in _MADE_BY:
+            return _MADE_BY[name]
+        if name.removesuffix("Backward") not in _SAME:
+            return None
+        node = node.next_functions[0][0] if node.next_functions else None
     return None

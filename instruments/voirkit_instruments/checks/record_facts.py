@@ -1,8 +1,12 @@
-"""What the parts of ``--checks`` share: how a fact is written into the trace plane, where in the program it happened, and which thread is
-left out.
+"""What the parts of ``--checks`` share: how a fact is written into the trace plane, where in the program it happened, which thread is left
+out, what is read of tensors, and which models were called: in which mode, with gradients or without, from where.
 
 A fact is a record of the kind and category ``check``: its name says what happened, its arguments ``where`` (``main.py:12``) and more, its
 own number is ``value``. Must never raise, and never keep anything of the program alive.
+
+Where tensors are read nothing of the program's own is called, no graph, random number, hook or mode sees it, and nothing is changed: what
+cannot be known so is left out, as are tensors that are not plain (sharded over ranks, sparse, quantized, of a subclass), and those whose
+memory is freed.
 """
 
 from __future__ import annotations
@@ -15,13 +19,16 @@ import weakref
 
 from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
-from voirkit_instruments.values import ProbeCost
+from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.values import ProbeCost, is_readable, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from types import CodeType, FrameType, ModuleType
     from typing import Any
+
+    Named = tuple[str, str, bool, int]  # of a parameter: full name, its model's class, whether that trains, the model's number
 
 KIND = CATEGORY = "check"
 # What a thread is inside of; a model's call (FORWARD) is left out of another, but for a few steps in which all are seen (COLLECTING).
@@ -216,6 +223,60 @@ def _display_path(path: str) -> str:
     return os.path.basename(path)
 
 
+# what is read of tensors: of many at once, with one wait for a device each time
+
+INF = float("inf")
+UNKNOWN = -1.0  # of a tensor that is not looked at
+
+
+def largest(torch: ModuleType, tensors: Sequence[Any]) -> list[float]:
+    """The largest absolute value in each tensor: nan or inf if one is in it; -1 where it is not known."""
+    return _norms(torch, tensors, INF)
+
+
+def digests(torch: ModuleType, tensors: Sequence[Any]) -> list[float]:
+    """A number of each tensor that is another one when its values are: the sum of their absolute values; -1 where it is not known."""
+    return _norms(torch, tensors, 1)
+
+
+def is_plain(torch: ModuleType, tensor: Any) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and is_readable(torch, tensor)
+        and tensor.device.type in ("cpu", "cuda")
+        and (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.element_size() > 1  # torch has no norm of float8
+        and tensor.numel() > 0
+    )
+
+
+def is_quiet(torch: ModuleType) -> bool:
+    """Whether the program would not notice: it looks at no operator itself, compiles nothing and captures no CUDA graph."""
+    modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    if modes is None or modes():
+        return False
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return False
+    return not torch._C._is_tracing() if hasattr(torch._C, "_is_tracing") else True
+
+
+def _norms(torch: ModuleType, tensors: Sequence[Any], order: float) -> list[float]:
+    found = [UNKNOWN] * len(tensors)
+    with quiet(), torch._C.DisableTorchFunction():
+        if not is_quiet(torch):
+            return found
+        groups: dict[Any, list[int]] = {}
+        for at, tensor in enumerate(tensors):
+            if is_plain(torch, tensor):
+                groups.setdefault((tensor.device, tensor.dtype), []).append(at)
+        with torch.no_grad():
+            for chosen in groups.values():
+                norms = torch._foreach_norm([tensors[at].detach() for at in chosen], order)
+                for at, value in zip(chosen, torch.stack(norms).tolist(), strict=True):
+                    found[at] = abs(value)
+    return found
+
+
 def _loads() -> bool:
     """Whether this process is a loader's worker."""
     data = sys.modules.get("torch.utils.data")
@@ -228,3 +289,211 @@ def _after_fork() -> None:
 
 
 at_fork("instruments", in_child=_after_fork)
+
+
+# models: seldom also their layers and the names of their parameters
+
+_MOST_MODULES = 50_000
+_RECENT = 64
+_DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvision
+_WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParallel
+
+
+class ModelFacts(Watcher):
+    """Outermost module calls.
+
+    Attributes:
+        collecting: Whether ``called`` is filled.
+        called: The modules that were called with gradients on, in the order of their first call, by identity.
+        recent: References to the models called last, by number.
+    """
+
+    def __init__(self, facts: Facts, torch: ModuleType) -> None:
+        super().__init__(facts, torch)
+        self._ordinals = Ordinals()
+        self._call = facts.name("call")
+        self._written: dict[tuple[int, bool, bool], str] = {}
+        self._arguments: dict[tuple[Any, ...], int] = {}
+        self._trained: set[tuple[int, int]] = set()
+        self._boring: set[int] = set()
+        self._is_loss = torch.nn.modules.loss._Loss
+        self._grad = torch.is_grad_enabled
+        self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+        self.collecting = True
+        self.called: dict[int, weakref.ref[Any]] = {}
+        self.recent: dict[int, weakref.ref[Any]] = {}
+
+    def enter_call(self, module: Any) -> int:
+        """Before a module call; inside of another only while calls are collected."""
+        here, called = self._facts.here, self.called
+        if not self.collecting:
+            here.inside = FORWARD
+            return now()
+        if id(module) not in called and self._grad() and len(called) < _MOST_MODULES:
+            called[id(module)] = weakref.ref(module)
+        if here.inside == COLLECTING:
+            return 0
+        here.inside = COLLECTING
+        return now()
+
+    def leave_call(self, began: int, was: int, module: Any) -> None:
+        self._facts.here.inside = was
+        if not began:
+            return
+        if not isinstance(module, self._is_loss) and self._graph_task() == -1:  # else a checkpoint's recomputation
+            self._outermost(began, module)
+
+    @never_raises("a model")
+    def _outermost(self, began: int, module: Any) -> None:
+        if type(module).__name__ == "OptimizedModule":
+            module = unwrapped(module, _WRAPPERS[:1])
+        number = self._ordinals.of(module)
+        if number in self._boring:
+            return
+        training, grad = bool(module.training), bool(self._grad())
+        key = (number, training, grad)
+        if key not in self._written:
+            if not is_quiet(self._torch):  # it is being traced or exported
+                return
+            self._inspect(number, module, training, grad)
+            if number in self._boring:
+                return
+        if number not in self.recent:
+            self._remember(number, module)
+        where = self._facts.where()
+        args = self._arguments.get((where, key))
+        if args is None:
+            if len(self._arguments) > _MOST_MODULES:
+                self._arguments.clear()
+            args = self._arguments[where, key] = self._facts.arguments(where, model=number, training=training, grad=grad)
+        self._facts.span(self._call, began, now(), args, 0)
+
+    def _remember(self, number: int, module: Any) -> None:
+        self.recent[number] = weakref.ref(module)
+        for old in [number for number, known in self.recent.items() if known() is None]:
+            del self.recent[old]
+        while len(self.recent) > _RECENT:
+            del self.recent[next(iter(self.recent))]
+
+    def _inspect(self, number: int, module: Any, training: bool, grad: bool) -> None:
+        """Write what layers of a model depend on its mode, if that is not as it was written before."""
+        found = modes(self._torch, module)
+        written = ",".join(str(n) for key, n in found.items() if key != "fresh")
+        if not any(found.values()):
+            self._boring.add(number)
+        elif self._written.get((number, training, grad)) != written:
+            self._facts.mark("model", self._facts.where(), number, kind=type(module).__name__, training=training, grad=grad, **found)
+        self._written[number, training, grad] = written
+
+    def inspect_again(self) -> None:
+        """The modes of single layers may have changed meanwhile."""
+        for number, module in self._live():
+            for of, training, grad in list(self._written):
+                if of == number and training == bool(module.training):
+                    self._inspect(number, module, training, grad)
+
+    def _live(self) -> Iterator[tuple[int, Any]]:
+        for number, known in list(self.recent.items()):
+            module = known()
+            if module is not None:
+                yield number, module
+
+    def names(self) -> dict[int, Named]:
+        """By identity of a parameter of the models called last: its full name, its model's class, whether that trains, its number."""
+        found: dict[int, Named] = {}
+        for number, model in self._live():
+            model = unwrapped(model, _WRAPPERS)
+            for path, module in modules(model):
+                for name, parameter in _parameters(module).items():
+                    if parameter is not None:
+                        full = f"{path}.{name}" if path else name
+                        found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training), number))
+        return found
+
+    def mark_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
+        """Write which of the models called last have parameters that an optimizer holds, with gradients; once for each."""
+        for number, model in self._live():
+            if (number, optimizer) not in self._trained:
+                own = [id(p) for _, one in modules(model) for p in _parameters(one).values() if p is not None]
+                n = sum(key in graded for key in own)
+                if n:
+                    self._trained.add((number, optimizer))
+                    self._facts.mark("trained", where, number, optimizer=optimizer, graded=n, of=len(own))
+
+    def in_order(self) -> list[int]:
+        """Identities of the parameters of modules that were called with gradients on, in the order of the calls."""
+        found: dict[int, None] = {}
+        for known in list(self.called.values()):
+            module = known()
+            if module is not None and (not _children(module) or type(module).__module__.startswith("torch.nn")):
+                found.update((id(parameter), None) for parameter in _parameters(module).values() if parameter is not None)
+        return list(found)
+
+
+def unwrapped(module: Any, wrappers: tuple[str, ...]) -> Any:
+    """The model in what stands around it."""
+    while True:
+        children = _children(module)
+        inner = next((children[name] for name in wrappers if name in children), None)
+        if inner is None or len(children) != 1 or _parameters(module):
+            return module
+        module = inner
+
+
+def modules(module: Any) -> list[tuple[str, Any]]:
+    """A module and all inside of it, each once, with their full names; not through methods that a program may have overridden."""
+    found: list[tuple[str, Any]] = []
+    seen: set[int] = set()
+    stack = [("", module)]
+    while stack and len(found) < _MOST_MODULES:
+        path, one = stack.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append((path, one))
+        stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(list(_children(one).items()))]
+    return found
+
+
+def modes(torch: ModuleType, module: Any) -> dict[str, int]:
+    """How many layers of a model drop values, and how many keep running statistics, in train mode (``on``) and not; its parameters."""
+    nn = torch.nn
+    drops, norms, rnn = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.modules.rnn.RNNBase
+    found = {"dropout_on": 0, "dropout_off": 0, "norm_on": 0, "norm_off": 0, "fresh": 0, "frozen": 0, "trainable": 0}
+    for _, one in modules(module):
+        state = "on" if one.training else "off"
+        if isinstance(one, drops):
+            found[f"dropout_{state}"] += one.p > 0
+        elif isinstance(one, rnn):
+            found[f"dropout_{state}"] += one.dropout > 0 and one.num_layers > 1
+        elif isinstance(one, nn.MultiheadAttention):
+            found[f"dropout_{state}"] += one.dropout > 0
+        elif isinstance(one, norms):
+            found[f"norm_{state}"] += bool(one.track_running_stats)
+            found["fresh"] += bool(one.track_running_stats) and _is_fresh(torch, one)
+        elif type(one).__name__ in _DROPS:
+            found[f"dropout_{state}"] += (getattr(one, "drop_prob", None) or getattr(one, "p", None) or 0) > 0
+        for parameter in _parameters(one).values():
+            if parameter is not None:
+                found["trainable" if parameter.requires_grad else "frozen"] += 1
+    return found
+
+
+def _is_fresh(torch: ModuleType, norm: Any) -> bool:
+    """Whether a layer's statistics are as they were made: files of before torch 0.4 bring statistics without a number of batches."""
+    counted: Any = getattr(norm, "num_batches_tracked", None)
+    mean: Any = getattr(norm, "running_mean", None)
+    if any(type(one) is not torch.Tensor or one.device.type not in ("cpu", "cuda") for one in (counted, mean)):
+        return False
+    with torch._C.DisableTorchFunction():
+        return int(counted) == 0 and not bool(mean.any())
+
+
+def _children(module: Any) -> dict[str, Any]:
+    found = vars(module).get("_modules")
+    return found if type(found) is dict or isinstance(found, dict) else {}
+
+
+def _parameters(module: Any) -> dict[str, Any]:
+    found = vars(module).get("_parameters")
+    return found if isinstance(found, dict) else {}

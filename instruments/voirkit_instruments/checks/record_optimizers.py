@@ -13,8 +13,7 @@ import weakref
 from operator import itemgetter
 
 from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_names
-from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, never_raises
-from voirkit_instruments.checks.record_values import digests, is_plain, is_quiet, largest
+from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, digests, is_plain, is_quiet, largest, never_raises
 from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.values import number, quiet
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.checks.record_facts import Facts
-    from voirkit_instruments.checks.record_models import ModelFacts
+    from voirkit_instruments.checks.record_facts import Facts, ModelFacts
 
 now = time.perf_counter_ns
 
