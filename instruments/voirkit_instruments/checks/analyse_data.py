@@ -7,34 +7,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from voirkit_instruments.checks.analyse_facts import Epoch, Fact, Facts, Finding, by_optimizer, detector, training
+from voirkit_instruments.checks.analyse_facts import Epoch, Fact, Facts, Finding, Verdicts, by_optimizer, detector, training, unknown
 
 _FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4  # with less, order says little
 _FEWEST_SAMPLES = 16
 
 
 @detector("not-shuffled", "step", "epoch")
-def not_shuffled(facts: Facts) -> Finding:
-    unsure: str | None = None
+def not_shuffled(facts: Facts) -> Verdicts:
     shuffled = False
     for process in facts.processes():
         for epochs in training(process):
             first = epochs[0]
             if not first["map"] or first["n"] is None:
-                unsure = unsure or "The samples are not asked for by number: their order is not known."
-                continue
-            if not all(epoch["sequential"] for epoch in epochs):
+                yield "The samples are not asked for by number: their order is not known."
+            elif not all(epoch["sequential"] for epoch in epochs):
                 shuffled = True
-                continue
-            said = _of_sequential(epochs)
-            if isinstance(said, Finding):
-                return said
-            unsure = said or unsure
-    if unsure is not None:
-        return Finding(None, unsure)
+            elif said := _of_sequential(epochs):
+                yield said
     if shuffled:
-        return Finding(False, "Batches of training are not in the order of the data set.")
-    return Finding(None, "No epoch of training over a loader came to its end.")
+        return "Batches of training are not in the order of the data set."
+    return unknown("No epoch of training over a loader came to its end.")
 
 
 def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
@@ -57,7 +50,6 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
     advice = "Give the DataLoader of the training data shuffle=True (or a sampler that shuffles)."
     if runs == classes and random_runs > 2 * classes:
         return Finding(
-            True,
             f"The loader goes through the {n} samples in the order of the data set, which holds one class after another: each of "
             f"{classes} classes in one piece, in {_epochs(epochs)}.",
             first.where_made, advice, evidence,
@@ -68,7 +60,6 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
         return "Batches of training are in the order of the data set, in which neighbours are alike: it may be one of time."
     if first["shuffle"] is False:
         return Finding(
-            True,
             f"shuffle=False: the loader goes through the {n} samples of {classes} classes in the order of the data set, the same batches "
             f"in {_epochs(epochs)}.",
             first.where_made, advice, evidence,
@@ -80,7 +71,7 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
 
 
 @detector("same-order", "step", "epoch")
-def same_order(facts: Facts) -> Finding:
+def same_order(facts: Facts) -> Verdicts:
     looked = 0
     for process in facts.processes():
         for of_loader in training(process):
@@ -98,16 +89,15 @@ def same_order(facts: Facts) -> Finding:
                     continue
                 distributed = first.sampler == "DistributedSampler"
                 why = "set_epoch() was not called" if distributed else "the seed is set again before each"
-                return Finding(
-                    True,
+                yield Finding(
                     f"The {first['n']} samples were shuffled into the same order in each of {len(epochs)} epochs: {why}.",
                     epochs[1].fact,
                     "Call sampler.set_epoch(epoch) before each epoch." if distributed else "Set the seed once, before the first epoch.",
                     {"epochs": len(epochs), "samples": first["n"], "sampler": first.sampler},
                 )
     if not looked:
-        return Finding(None, "No two epochs of training over a loader that shuffles came to their end.")
-    return Finding(False, f"The order was another one in each epoch ({looked} epochs).")
+        return unknown("No two epochs of training over a loader that shuffles came to their end.")
+    return f"The order was another one in each epoch ({looked} epochs)."
 
 
 def _epochs(epochs: list[Epoch]) -> str:
@@ -119,8 +109,7 @@ _MOST_MISSED = 0.1  # more than this is a part of the data set that was chosen
 
 
 @detector("samples-missed", "step", "epoch")
-def samples_missed(facts: Facts) -> Finding:
-    unsure: str | None = None
+def samples_missed(facts: Facts) -> Verdicts:
     whole = False
     for process in facts.processes():
         seen_by = _sets(process)
@@ -130,18 +119,14 @@ def samples_missed(facts: Facts) -> Finding:
                 continue
             first = epochs[0]
             if first["missed"] is None:
-                unsure = unsure or "How many samples the data set has is not known without calling it."
-                continue
-            said = _of_missed(epochs, seen_by)
-            if isinstance(said, Finding):
-                return said
-            unsure = said or unsure
-            whole = whole or not said
-    if unsure is not None:
-        return Finding(None, unsure)
+                yield "How many samples the data set has is not known without calling it."
+            elif said := _of_missed(epochs, seen_by):
+                yield said
+            else:
+                whole = True
     if not whole:
-        return Finding(None, "No epoch of training over a data set of known size came to its end.")
-    return Finding(False, "Every sample was seen, but for those that were left out on purpose.")
+        return unknown("No epoch of training over a data set of known size came to its end.")
+    return "Every sample was seen, but for those that were left out on purpose."
 
 
 def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | str | None:
@@ -162,7 +147,6 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
     }
     if said > first["batches"] and all(missed):
         return Finding(
-            True,
             f"The loader says that it has {said} batches and gives {first['batches']}: {missed[0]} of {first['size']} samples are not seen "
             "in the first epoch.",
             first.where_made, "Let the sampler's __iter__ give as many as its __len__ says.", {**evidence, "batches_said": said},
@@ -175,7 +159,6 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
     if missed[0] > max(_MOST_MISSED * first["size"], first["batch_size"] - 1 if first["batch_size"] > 0 else 0):
         return f"The program's own sampler chose {first['distinct']} of {first['size']} samples; whether on purpose is not known."
     return Finding(
-        True,
         f"The same {missed[0]} of {first['size']} samples (the first of them is number {first['missed_first']}) were not seen in any of "
         f"{len(epochs)} epochs: the program's own sampler never gives them.",
         first.where_made, "Let the sampler give all samples, or shuffle before it leaves some out.", evidence,
@@ -192,26 +175,19 @@ def _sets(process: Facts) -> dict[str, set[int]]:
 
 
 @detector("samples-twice", "step", "epoch")
-def samples_twice(facts: Facts) -> Finding:
-    unsure: str | None = None
+def samples_twice(facts: Facts) -> Verdicts:
     once = False
     held = _worker_batches(facts)
     for process in facts.processes():
         for epochs in training(process):
             first = epochs[0]
-            if not first["map"]:
-                said = _of_stream(epochs, held)
-            elif first["n"] is None:
-                said = "The samples are not asked for by number."
+            if first["map"] and first["n"] is None:
+                yield "The samples are not asked for by number."
+            elif said := _of_twice(first) if first["map"] else _of_stream(epochs, held):
+                yield said
             else:
-                said = _of_twice(first)
-            if isinstance(said, Finding):
-                return said
-            unsure = said or unsure
-            once = once or not said
-    if unsure is not None:
-        return Finding(None, unsure)
-    return Finding(False, "No sample was seen twice in an epoch.") if once else Finding(None, "No epoch of training came to its end.")
+                once = True
+    return "No sample was seen twice in an epoch." if once else unknown("No epoch of training came to its end.")
 
 
 def _of_twice(first: Epoch) -> Finding | str | None:
@@ -220,7 +196,6 @@ def _of_twice(first: Epoch) -> Finding | str | None:
         return None
     if first["at_seams"] == more and more >= first["batches"] - 2 > 0:
         return Finding(
-            True,
             f"Batches overlap: {more} samples were seen twice in an epoch, each as the last of a batch and the first of the next.",
             first.where_made, "Let batches begin where the one before has ended.",
             {"samples": first["distinct"], "seen": first["n"], "sampler": first["sampler"]},
@@ -252,7 +227,6 @@ def _of_stream(epochs: list[Epoch], batches_by_worker: dict[tuple[int, int, int]
             unsure = ""
             continue
         return Finding(
-            True,
             f"{most} workers each read the same samples of {epoch['dataset']}: each is seen {most} times in an epoch.",
             epoch.where_made, "Split the data between workers: see torch.utils.data.get_worker_info().",
             {"workers": epoch["workers"], "alike": most, "batches": epoch["batches"]},
@@ -267,7 +241,7 @@ _ADVICE = (
 
 
 @detector("same-augmentation", "step", "epoch")
-def same_augmentation(facts: Facts) -> Finding:
+def same_augmentation(facts: Facts) -> Verdicts:
     drawn: dict[tuple[int, int, int], list[Fact]] = {}
     for fact in facts.of("drawn"):
         drawn.setdefault((fact.rank, fact.args.get("iterator", -1), fact.args.get("turn", -1)), []).append(fact)
@@ -279,10 +253,10 @@ def same_augmentation(facts: Facts) -> Finding:
                 looked += sum(map(bool, of_epochs))
                 found = _between_workers(epochs, of_epochs) or _between_epochs(epochs, of_epochs)
                 if found is not None:
-                    return found
+                    yield found
     if not looked:
-        return Finding(False, "The data sets of training draw no random numbers from generators that are known.")
-    return Finding(False, f"Generators that the data set draws from differed between workers and epochs ({looked} epochs).")
+        return "The data sets of training draw no random numbers from generators that are known."
+    return f"Generators that the data set draws from differed between workers and epochs ({looked} epochs)."
 
 
 def _between_workers(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -> Finding | None:
@@ -293,7 +267,6 @@ def _between_workers(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -
         which, n = alike.most_common(1)[0]
         if n > 1:
             return Finding(
-                True,
                 f"{n} of {epoch['workers']} workers began with {which[0]} in the same state and drew the same numbers from it: samples of "
                 "different workers are augmented alike.",
                 epoch.fact, _ADVICE, {"generator": which[0], "workers": epoch["workers"], "alike": n},
@@ -311,7 +284,6 @@ def _between_epochs(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) ->
         return None
     which = sorted(str(one[1]) for one in common)[0]
     return Finding(
-        True,
         f"In each of {len(epochs)} epochs {which} began in the same state, and the same numbers were drawn from it: the augmentation is "
         "the same in each epoch.",
         epochs[1].fact, _ADVICE, {"generator": which, "workers": epochs[0]["workers"], "epochs": len(epochs)},
@@ -326,15 +298,15 @@ _APART = 1e-5  # relative; the last digits may differ between devices of differe
 
 
 @detector("ranks-same-data", "step")
-def ranks_same_data(facts: Facts) -> Finding:
+def ranks_same_data(facts: Facts) -> Verdicts:
     alone = _single_rank(facts)
     if alone is not None:
         return alone
     by_rank = _epochs_by_rank(facts)
     if len(by_rank) < 2:
-        return Finding(None, "No epoch of training came to its end on two ranks.")
+        return unknown("No epoch of training came to its end on two ranks.")
     if not _is_data_parallel(facts, by_rank):
-        return Finding(None, "It is not known whether the ranks are to see different data: no DistributedDataParallel was called.")
+        return unknown("It is not known whether the ranks are to see different data: no DistributedDataParallel was called.")
     compared = 0
     for epoch in next(iter(by_rank.values())).values():
         others = [found[_key(epoch)] for found in by_rank.values() if _key(epoch) in found and found[_key(epoch)] is not epoch]
@@ -343,26 +315,25 @@ def ranks_same_data(facts: Facts) -> Finding:
                 continue
             compared += 1
             if (epoch["order"], epoch["content"]) == (other["order"], other["content"]):
-                return Finding(
-                    True,
+                yield Finding(
                     f"Ranks {epoch.fact.rank} and {other.fact.rank} saw the same {epoch['n']} samples in the same order, and their first "
                     "batches held the same.",
                     epoch.where_made, "Give the DataLoader sampler=DistributedSampler(dataset), and call its set_epoch() each epoch.",
                     {"ranks": [epoch.fact.rank, other.fact.rank], "samples": epoch["n"], "sampler": epoch.sampler},
                 )  # fmt: skip
     if not compared:
-        return Finding(None, "What the batches of ranks hold cannot be compared.")
-    return Finding(False, f"Ranks saw different samples, or in a different order ({compared} epochs compared).")
+        return unknown("What the batches of ranks hold cannot be compared.")
+    return f"Ranks saw different samples, or in a different order ({compared} epochs compared)."
 
 
-def _single_rank(facts: Facts) -> Finding | None:
+def _single_rank(facts: Facts) -> Finding | str | None:
     """What is to be said where the facts of no two ranks are here."""
     if len(facts.ranks) > 1:
         return None
     worlds = facts.of("world")
     if not worlds:
-        return Finding(False, "There is one rank.")
-    return Finding(None, f"These are the facts of one of {worlds[0].value} ranks: give the directories of all to voirkit report.")
+        return "There is one rank."
+    return unknown(f"These are the facts of one of {worlds[0].value} ranks: give the directories of all to voirkit report.")
 
 
 def _key(epoch: Epoch) -> tuple[object, ...]:
@@ -390,7 +361,7 @@ def _is_data_parallel(facts: Facts, by_rank: dict[int, dict[tuple[object, ...], 
 
 
 @detector("ranks-diverge", "step")
-def ranks_diverge(facts: Facts) -> Finding:
+def ranks_diverge(facts: Facts) -> Verdicts:
     alone = _single_rank(facts)
     if alone is not None:
         return alone
@@ -400,18 +371,22 @@ def ranks_diverge(facts: Facts) -> Finding:
     compared = [of_ranks for _, of_ranks in sorted(looks.items()) if len(of_ranks) == len(facts.ranks)]
     alike = [of_ranks for of_ranks in compared if len({fact.args["shapes"] for fact in of_ranks.values()}) == 1]
     if not alike:
-        return Finding(None, "The ranks hold no parameters that could be compared, or not the same: each may have a part of the model.")
+        return unknown("The ranks hold no parameters that could be compared, or not the same: each may have a part of the model.")
     apart = [of_ranks for of_ranks in alike if _distance(of_ranks) > _APART]
-    if not apart:
-        return Finding(False, f"The parameters of {len(facts.ranks)} ranks were alike at {len(alike)} steps that were examined.")
+    if apart:
+        yield _of_diverged(facts, alike, apart)
+    return f"The parameters of {len(facts.ranks)} ranks were alike at {len(alike)} steps that were examined."
+
+
+def _of_diverged(facts: Facts, alike: list[dict[int, Fact]], apart: list[dict[int, Fact]]) -> Finding:
     parallel = {fact.rank for fact in facts.of("parallel")}
     if len(parallel) < len(facts.ranks):
         if facts.has("collective"):
-            return Finding(None, "The parameters of ranks differ; the program exchanges tensors between them itself, and may want that.")
+            return unknown("The parameters of ranks differ; the program exchanges tensors between them itself, and may want that.")
         if not _is_data_parallel(facts, _epochs_by_rank(facts)):
-            return Finding(None, "The parameters of ranks differ; each may train a model, or a part of one, on purpose.")
+            return unknown("The parameters of ranks differ; each may train a model, or a part of one, on purpose.")
     if _distance(alike[-1]) <= _APART:
-        return Finding(None, "The parameters of ranks differed for some steps, and were alike again.")
+        return unknown("The parameters of ranks differed for some steps, and were alike again.")
     at = apart[0][min(apart[0])]
     advice = (
         "Call the DistributedDataParallel itself, not its module, and change parameters alike on all ranks."
@@ -419,7 +394,6 @@ def ranks_diverge(facts: Facts) -> Finding:
         else "Wrap the model in DistributedDataParallel, and call that."
     )
     return Finding(
-        True,
         f"The parameters of ranks {', '.join(map(str, sorted(apart[0])))} differ after step {at.value} of the optimizer by "
         f"{_distance(apart[0]):.1e} of their size, and by {_distance(alike[-1]):.1e} after step {alike[-1][at.rank].value}.",
         at, advice, {"ranks": sorted(apart[0]), "distance": _distance(alike[-1]), "looked_at": len(alike), "apart": len(apart)},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -182,12 +182,22 @@ LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or 
 class Finding:
     """What a detector reports."""
 
-    found: bool | None  # whether the bug is there; None: that is not known
     because: str  # why, in a sentence
     at: Fact | None = None  # the fact at which it was first seen: it has step and line
     next: str = ""  # what to do about it; empty if nothing was found
     evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that it rests on
     looks: int | None = None  # at how many steps, batches or epochs it was looked for; None: at each step of the optimizers
+    found: bool | None = True  # whether the bug is there; None: that is not known
+
+
+def unknown(because: str) -> Finding:
+    """It is not known whether the bug is there."""
+    return Finding(because, found=None)
+
+
+# What a detector yields: the bug, which ends it, or what makes it doubtful whether there is none, the last of which counts. It returns, if
+# there is neither, what says that there is none.
+Verdicts = Generator[Finding | str, None, Finding | str]
 
 
 @dataclass(frozen=True)
@@ -195,21 +205,21 @@ class Detector:
     """Something that is looked for."""
 
     name: str  # as it stands in the summary, the table and docs/checks.md: "missing-zero-grad"
-    decide: Callable[[Facts], Finding]  # from the facts of all ranks
+    look: Callable[[Facts], Verdicts]  # at the facts of all ranks
     needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it is inconclusive
 
     def examine(self, facts: Facts) -> dict[str, Any]:
         """Its entry in ``summary["checks"]``."""
         missing = [name for name in self.needs if not facts.has(name)]
         if missing and not any(facts.has(name) for name in _TRAINING):
-            finding = Finding(None, "No training was seen: no backward pass, and no step of a torch optimizer.")
+            finding = unknown("No training was seen: no backward pass, and no step of a torch optimizer.")
         elif missing:
-            finding = Finding(None, f"No {_WORDS.get(missing[0], missing[0].replace('_', ' '))} was seen.")
+            finding = unknown(f"No {_WORDS.get(missing[0], missing[0].replace('_', ' '))} was seen.")
         else:
             try:
                 finding = self.decide(facts)
             except (LookupError, TypeError, ValueError, AttributeError) as exc:  # facts that are not like any known ones
-                finding = Finding(None, f"The facts cannot be read ({type(exc).__name__}: {exc}).")
+                finding = unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
         finding = _enough(finding, facts)
         at = finding.at
         return {
@@ -217,18 +227,32 @@ class Detector:
             "where": None if at is None else at.where, "because": finding.because, "next": finding.next, "evidence": dict(finding.evidence),
         }  # fmt: skip
 
+    def decide(self, facts: Facts) -> Finding:
+        """What it finds."""
+        doubt: str | None = None
+        verdicts = self.look(facts)
+        while True:
+            try:
+                verdict = next(verdicts)
+            except StopIteration as end:
+                verdict = end.value if doubt is None else unknown(doubt)
+                return verdict if isinstance(verdict, Finding) else Finding(verdict, found=False)
+            if isinstance(verdict, Finding):
+                return verdict
+            doubt = verdict
+
 
 def _enough(finding: Finding, facts: Facts) -> Finding:
     """The finding, if it rests on enough looks."""
     looks = max(facts.count("step"), facts.count("scaler")) if finding.looks is None else finding.looks
     if not finding.found or looks >= LEAST_LOOKS:
         return finding
-    return Finding(None, f"{finding.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
+    return unknown(f"{finding.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
 
 
-def detector(name: str, *needs: str) -> Callable[[Callable[[Facts], Finding]], Detector]:
-    """Makes a detector of the function that decides: see ``Detector``."""
-    return lambda decide: Detector(name, decide, needs)
+def detector(name: str, *needs: str) -> Callable[[Callable[[Facts], Verdicts]], Detector]:
+    """Makes a detector of the function that looks: see ``Detector``."""
+    return lambda look: Detector(name, look, needs)
 
 
 _TRAINING = ("step", "backward", "scaler")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS, Fact, Facts, Finding, detector
+from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS, Fact, Facts, Finding, Verdicts, detector, unknown
 
 _FEW = 3  # steps
 
@@ -24,8 +24,7 @@ class _Trained:
 
 
 @detector("eval-while-training", "step", "backward", "call")
-def eval_while_training(facts: Facts) -> Finding:
-    doubtful = ""
+def eval_while_training(facts: Facts) -> Verdicts:
     for process in facts.processes():
         layers = _layers(process)
         for model, seen in _by_step(process).items():
@@ -37,17 +36,16 @@ def eval_while_training(facts: Facts) -> Finding:
                 continue
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
             if found["frozen"]:
-                doubtful = f"{found['kind']} is trained in eval mode, with some of its parameters frozen: that is done on purpose, too."
+                yield f"{found['kind']} is trained in eval mode, with some of its parameters frozen: that is done on purpose, too."
             elif seen.train and _is_another_part(process, model, seen):
-                doubtful = f"A part of {found['kind']} is trained by another optimizer than before, in eval mode: it may be meant."
+                yield f"A part of {found['kind']} is trained by another optimizer than before, in eval mode: it may be meant."
             elif not seen.train and not dropout and found["fresh"] < norm:
-                doubtful = (
+                yield (
                     f"{found['kind']} is trained in eval mode from the first step on, with the batch norm that was loaded: it may be meant."
                 )
             else:
                 since = "left in eval mode" if seen.train else "never put into train mode"
-                return Finding(
-                    True,
+                yield Finding(
                     f"{found['kind']} was {since} and trained like that for {len(seen.eval)} steps: {said} layers work as in evaluation.",
                     seen.eval[0],
                     "Call model.train() before each epoch's training, after every model.eval().",
@@ -59,9 +57,7 @@ def eval_while_training(facts: Facts) -> Finding:
                         "norm": norm,
                     },
                 )
-    if doubtful:
-        return Finding(None, doubtful)
-    return Finding(False, "Models were trained in train mode, or have no layers for which it matters.")
+    return "Models were trained in train mode, or have no layers for which it matters."
 
 
 def _layers(process: Facts) -> dict[tuple[int, bool], Mapping[str, Any]]:
@@ -122,8 +118,8 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
 
 
 @detector("train-while-evaluating", "step", "call")
-def train_while_evaluating(facts: Facts) -> Finding:
-    doubtful, evaluated = "", False
+def train_while_evaluating(facts: Facts) -> Verdicts:
+    evaluated = False
     for process in facts.processes():
         layers = _layers(process)
         losses = [fact for fact in process.of("loss_input") if fact.args["input"] == "evaluated"]
@@ -138,28 +134,25 @@ def train_while_evaluating(facts: Facts) -> Finding:
             if not dropout + norm:
                 continue
             if not any(process.evaluates(call) for call in wrong):
-                doubtful = f"{found['kind']} gave a loss without gradients in train mode, at {wrong[0].where}: it may be meant."
+                yield f"{found['kind']} gave a loss without gradients in train mode, at {wrong[0].where}: it may be meant."
                 continue
             if len(wrong) < len(calls):
-                doubtful = f"{found['kind']} is evaluated in eval mode, and in train mode at {wrong[0].where}: it may be meant."
+                yield f"{found['kind']} is evaluated in eval mode, and in train mode at {wrong[0].where}: it may be meant."
                 continue
             if norm and process.of("call", model=model, training=False, grad=False):
-                doubtful = f"{found['kind']} is used in eval mode; its calls at {wrong[0].where} may bring statistics up to date."
+                yield f"{found['kind']} is used in eval mode; its calls at {wrong[0].where} may bring statistics up to date."
                 continue
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
-            return Finding(
-                True,
+            yield Finding(
                 f"{found['kind']} was evaluated in train mode, {len(wrong)} times: {said} layers work as in training"
                 + (", and its statistics take in the evaluation's data." if norm else "."),
                 wrong[0],
                 "Call model.eval() before the evaluation, and model.train() after it.",
                 {"model": found["kind"], "calls": len(wrong), "dropout": dropout, "norm": norm},
             )
-    if doubtful:
-        return Finding(None, doubtful)
     if not evaluated:
-        return Finding(None, "No evaluation was seen: no loop over a loader in which nothing is trained, no loss without gradients.")
-    return Finding(False, "Models were evaluated in eval mode, or have no layers for which it matters.")
+        return unknown("No evaluation was seen: no loop over a loader in which nothing is trained, no loss without gradients.")
+    return "Models were evaluated in eval mode, or have no layers for which it matters."
 
 
 def _before(call: Fact, losses: list[Fact], process: Facts) -> bool:
@@ -178,7 +171,7 @@ _FEW_LOOKS = 2
 
 
 @detector("loss-not-connected", "look", "reach")
-def loss_not_connected(facts: Facts) -> Finding:
+def loss_not_connected(facts: Facts) -> Verdicts:
     for process in facts.processes():
         looks, reached = process.of("look"), process.of("reach")
         if len(looks) < _FEW_LOOKS or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
@@ -187,8 +180,7 @@ def loss_not_connected(facts: Facts) -> Finding:
             continue
         loose = [reach for reach in reached if reach.args["leaf_root"]]
         how = "it is a new tensor, without a history" if loose else "what it was computed from ends before them"
-        return Finding(
-            True,
+        yield Finding(
             "The backward pass reaches no parameter, and no parameter of an optimizer ever has a gradient: the loss is not connected to "
             f"them, {how}.",
             (loose or reached)[0],
@@ -197,7 +189,7 @@ def loss_not_connected(facts: Facts) -> Finding:
             {"looked_at": len(reached), "leaf_is_loss": bool(loose)},
             looks=len(looks),
         )
-    return Finding(False, "Backward passes reach parameters that are trained.")
+    return "Backward passes reach parameters that are trained."
 
 
 _WRONG = {
@@ -211,14 +203,13 @@ _WRONG = {
 
 
 @detector("softmax-before-cross-entropy", "backward")
-def softmax_before_cross_entropy(facts: Facts) -> Finding:
+def softmax_before_cross_entropy(facts: Facts) -> Verdicts:
     harmless = False
     for fact in facts.of("loss_input"):
         wrong = _WRONG.get((fact.args["loss"], fact.args["input"]))
         if wrong is not None:
             why, what = wrong
-            return Finding(
-                True,
+            yield Finding(
                 f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss cannot get small.",
                 fact,
                 what,
@@ -227,12 +218,12 @@ def softmax_before_cross_entropy(facts: Facts) -> Finding:
             )
         harmless = harmless or (fact.args["loss"], fact.args["input"]) == ("cross_entropy", "log_softmax")
     if harmless:
-        return Finding(False, "The output of log_softmax goes into cross_entropy, which is done twice then and changes nothing.")
-    return Finding(False, "No softmax or sigmoid goes into a loss that takes one itself.")
+        return "The output of log_softmax goes into cross_entropy, which is done twice then and changes nothing."
+    return "No softmax or sigmoid goes into a loss that takes one itself."
 
 
 @detector("loss-broadcast", "backward")
-def loss_broadcast(facts: Facts) -> Finding:
+def loss_broadcast(facts: Facts) -> Verdicts:
     for process in facts.processes():
         seen = process.of("loss_shapes")
         if seen:
@@ -240,8 +231,7 @@ def loss_broadcast(facts: Facts) -> Finding:
             same = [fact for fact in seen if (fact.args["loss"], fact.where) == (first.args["loss"], first.where)]
             given, target, becomes = (first.args[key] for key in ("input", "target", "becomes"))
             what = "A loss written by hand" if first.args["loss"] == "a difference" else first.args["loss"]
-            return Finding(
-                True,
+            yield Finding(
                 f"{what} compares an output of shape {given} with a target of shape {target}: they are broadcast to {becomes}, each output "
                 "is compared with every target.",
                 first,
@@ -249,7 +239,7 @@ def loss_broadcast(facts: Facts) -> Finding:
                 {"loss": first.args["loss"], "input": given, "target": target, "broadcast_to": becomes},
                 looks=len(same),
             )
-    return Finding(False, "Losses compare each output with its own target, as far as shapes tell.")
+    return "Losses compare each output with its own target, as far as shapes tell."
 
 
 _KEPT = 6  # graphs before the last two: a few are kept by buffers and by garbage that is not collected yet
@@ -265,14 +255,13 @@ def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
 
 
 @detector("graph-kept", "graph")
-def graph_kept(facts: Facts) -> Finding:
+def graph_kept(facts: Facts) -> Verdicts:
     for process in facts.processes():
         for looks in _by_line(process.of("graph")).values():
             kept = [look for look in looks if look.args["kept"] >= _KEPT]
             most = max(look.args["kept"] for look in looks)
             if len(kept) >= LEAST_LOOKS and kept[-1] is looks[-1]:
-                return Finding(
-                    True,
+                yield Finding(
                     f"The graphs of earlier steps are still alive when the next are made ({most} at once, of those examined): "
                     "memory grows with each step.",
                     kept[0],
@@ -282,8 +271,7 @@ def graph_kept(facts: Facts) -> Finding:
                 )
             growth = _growth(looks)
             if growth:
-                return Finding(
-                    True,
+                yield Finding(
                     f"Each backward pass goes through {growth:g} nodes more than the one before ({looks[1].args['nodes']} at pass "
                     f"{looks[1].value}, {looks[-1].args['nodes']} at pass {looks[-1].value}): all earlier graphs are in it.",
                     looks[1],
@@ -291,7 +279,7 @@ def graph_kept(facts: Facts) -> Finding:
                     {"looked_at": len(looks), "nodes_a_step": growth},
                     looks=len(looks) - 1,
                 )
-    return Finding(False, "No graphs were seen that outlive their step.")
+    return "No graphs were seen that outlive their step."
 
 
 def _growth(looks: list[Fact]) -> float:
@@ -302,8 +290,7 @@ def _growth(looks: list[Fact]) -> float:
 
 
 @detector("dead-units", "graph")
-def dead_units(facts: Facts) -> Finding:
-    doubtful = ""
+def dead_units(facts: Facts) -> Verdicts:
     for process in facts.processes():
         for looks in _by_line(process.of("units")).values():
             last = looks[-1]
@@ -314,14 +301,13 @@ def dead_units(facts: Facts) -> Finding:
             said = f"{last.args['dead']} of {last.args['units']} units of the ReLU{after} gave nothing but 0, "
             said += f"for all {last.args['rows']:,} rows at {last.value} looks"
             if share < _DEAD:
-                doubtful = f"{said}: features that are rare on purpose look alike."
+                yield f"{said}: features that are rare on purpose look alike."
                 continue
-            return Finding(
-                True,
+            yield Finding(
                 f"{said}: they are dead, no gradient comes through them.",
                 last,
                 "Lower the learning rate, look at the initialization and at the scale of the inputs, or use LeakyReLU or GELU.",
                 {"dead": last.args["dead"], "units": last.args["units"], "rows": last.args["rows"], "looked_at": last.value},
                 looks=last.value,
             )
-    return Finding(None, doubtful) if doubtful else Finding(False, "No ReLU layer was seen of which most units are dead.")
+    return "No ReLU layer was seen of which most units are dead."

@@ -7,18 +7,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from voirkit_instruments.checks.analyse_facts import Fact, Facts, Finding, detector
+from voirkit_instruments.checks.analyse_facts import Fact, Facts, Finding, Verdicts, detector, unknown
 
 _FEW = 2  # looks at least: at the first step a script may still be about to begin
 
 
 @detector("frozen-parameters", "look")
-def frozen_parameters(facts: Facts) -> Finding:
+def frozen_parameters(facts: Facts) -> Verdicts:
     some = 0
     for _, which, looks in facts.by_optimizer("look"):
         if looks[0].args["held"] and not any(look.args["trainable"] or look.args["graded"] for look in looks):
-            return Finding(
-                True,
+            yield Finding(
                 f"All {looks[0].args['held']} parameters that the optimizer ({looks[0].args['kind']}) holds are frozen "
                 "(requires_grad is False): its steps change nothing.",
                 looks[0],
@@ -28,12 +27,12 @@ def frozen_parameters(facts: Facts) -> Finding:
             )
         some += looks[-1].args["trainable"] < looks[-1].args["held"]
     if some:
-        return Finding(False, "An optimizer holds frozen parameters beside others, which is harmless.")
-    return Finding(False, "The optimizers hold parameters that require gradients.")
+        return "An optimizer holds frozen parameters beside others, which is harmless."
+    return "The optimizers hold parameters that require gradients."
 
 
 @detector("foreign-parameters", "look")
-def foreign_parameters(facts: Facts) -> Finding:
+def foreign_parameters(facts: Facts) -> Verdicts:
     for process, which, looks in facts.by_optimizer("look"):
         unheld = process.of("unheld")
         last = unheld[-1] if unheld else None
@@ -50,22 +49,20 @@ def foreign_parameters(facts: Facts) -> Finding:
             said += f"{last.value} of the model are held by no optimizer"
         else:
             continue
-        return Finding(
-            True,
+        yield Finding(
             f"{said} ({last.args['names']}).",
             looks[0],
             "Make the optimizer after the model has its final form (made again, copied, wrapped, its head replaced).",
             {"optimizer": which, "held": looks[0].args["held"], "not_held": last.value, "names": last.args["names"]},
             looks=len(looks),
         )
-    return Finding(False, "What the optimizers hold is what gets gradients.")
+    return "What the optimizers hold is what gets gradients."
 
 
 @detector("never-updated", "look", "reach")
-def never_updated(facts: Facts) -> Finding:
+def never_updated(facts: Facts) -> Verdicts:
     if foreign_parameters.decide(facts).found:
-        return Finding(None, "An optimizer holds parameters of another model, which is reported on its own.")
-    doubtful = ""
+        return unknown("An optimizer holds parameters of another model, which is reported on its own.")
     for process in facts.processes():
         unheld = process.of("unheld")
         last = unheld[-1] if unheld else None
@@ -73,11 +70,10 @@ def never_updated(facts: Facts) -> Finding:
             continue
         reached = any(reach.args["held"] and reach.args["parameters"] for reach in process.of("reach"))
         if not reached:
-            doubtful = doubtful or f"{last.value} parameters of another model get gradients and are in no optimizer ({last.args['names']})."
+            yield f"{last.value} parameters of another model get gradients and are in no optimizer ({last.args['names']})."
         elif (last.args["after"] and last.args["partly"]) or last.args["unnamed"]:
             whose = f" of {last.args['models']}" if last.args["models"] else ""
-            return Finding(
-                True,
+            yield Finding(
                 f"{last.value} parameters{whose} get gradients, but no optimizer holds them and they never change: {last.args['names']}.",
                 next((fact for fact in unheld if fact.where), last),
                 "Give them to the optimizer (layers in a plain list are no part of a module: nn.ModuleList), or freeze them with "
@@ -86,15 +82,15 @@ def never_updated(facts: Facts) -> Finding:
                 looks=len(unheld),
             )
         else:
-            doubtful = f"{last.value} parameters get gradients and are in no optimizer ({last.args['names']}): it may be meant, as when "
-            doubtful += "only a head is trained, or another model is part of the loss."
-    if doubtful:
-        return Finding(None, doubtful)
-    return Finding(False, "All parameters that get gradients are in an optimizer, or change otherwise.")
+            yield (
+                f"{last.value} parameters get gradients and are in no optimizer ({last.args['names']}): it may be meant, as when only a "
+                "head is trained, or another model is part of the loss."
+            )
+    return "All parameters that get gradients are in an optimizer, or change otherwise."
 
 
 @detector("no-gradient", "look")
-def no_gradient(facts: Facts) -> Finding:
+def no_gradient(facts: Facts) -> Verdicts:
     said = ""
     for process, which, looks in facts.by_optimizer("look"):
         without = process.of("without", optimizer=which)
@@ -103,8 +99,7 @@ def no_gradient(facts: Facts) -> Finding:
             continue
         n, names = last.args["never"], last.args["names"]
         if last.args["before"]:
-            return Finding(
-                True,
+            yield Finding(
                 f"{n} trainable parameters of {last.args['model'] or 'the model'} never receive a gradient, though their layers are "
                 f"called before those that do: {names}.",
                 without[0],
@@ -116,11 +111,11 @@ def no_gradient(facts: Facts) -> Finding:
             said = f"{n} parameters never receive a gradient ({names}): what their layers give is no part of the loss; it may be meant."
         else:
             said = said or f"{n} parameters never receive a gradient ({names}): their layers are not called, like an unused head's."
-    return Finding(None if said else False, said or "All trainable parameters that optimizers hold receive gradients.")
+    return unknown(said) if said else "All trainable parameters that optimizers hold receive gradients."
 
 
 @detector("missing-zero-grad", "step", "backward")
-def missing_zero_grad(facts: Facts) -> Finding:
+def missing_zero_grad(facts: Facts) -> Verdicts:
     looked = 0
     for process in facts.processes():
         for which in sorted({fact.args["optimizer"] for fact in process.of("cleared", "uncleared")}):
@@ -130,8 +125,7 @@ def missing_zero_grad(facts: Facts) -> Finding:
             if len(kept) > len(since):  # from the first time on more often than not
                 at = kept[0]
                 steps = len(process.of("step", optimizer=which))
-                return Finding(
-                    True,
+                yield Finding(
                     f"New gradients were added to those that the step before had used, which nobody had cleared, at {len(kept)} of "
                     f"{len(kept) + len(since)} steps that were examined since ({steps} in all).",
                     at,
@@ -140,20 +134,19 @@ def missing_zero_grad(facts: Facts) -> Finding:
                     looks=len(kept) + len(since),
                 )
     if not looked:
-        return Finding(None, "No two steps of an optimizer with a backward pass between them were seen.")
-    return Finding(False, f"Gradients were cleared between steps (examined {looked} times).")
+        return unknown("No two steps of an optimizer with a backward pass between them were seen.")
+    return f"Gradients were cleared between steps (examined {looked} times)."
 
 
 @detector("misplaced-zero-grad", "step", "backward")
-def misplaced_zero_grad(facts: Facts) -> Finding:
+def misplaced_zero_grad(facts: Facts) -> Verdicts:
     for process, which, looks in facts.by_optimizer("look"):
         empty = [look for look in looks if look.args["trainable"] and _is_empty(look)]
         if len(empty) < 2 or len(empty) < len(looks):
             continue
         between = _cleared_before_step(process, which)
         if between is not None:
-            return Finding(
-                True,
+            yield Finding(
                 "The gradients were cleared between the backward pass and the optimizer's step, which had none to use, at each of the "
                 f"{len(looks)} steps that were examined.",
                 between,
@@ -161,7 +154,7 @@ def misplaced_zero_grad(facts: Facts) -> Finding:
                 {"optimizer": which, "looked_at": len(looks)},
                 looks=len(looks),
             )
-    return Finding(False, "The optimizer's steps had gradients to use, or it is not for a zero_grad that they had none.")
+    return "The optimizer's steps had gradients to use, or it is not for a zero_grad that they had none."
 
 
 def _is_empty(fact: Fact) -> bool:
@@ -200,8 +193,7 @@ _HALF_PERIODS = 10  # of a cosine that is used as one: it comes down once
 
 
 @detector("learning-rate-zero", "step")
-def learning_rate_zero(facts: Facts) -> Finding:
-    doubtful = ""
+def learning_rate_zero(facts: Facts) -> Verdicts:
     for process, which, steps in facts.by_optimizer("step"):
         still = next((at for at in range(len(steps) - 1, -1, -1) if not steps[at].value), -1) + 1  # from here on all are 0
         n = len(steps) - still
@@ -209,23 +201,22 @@ def learning_rate_zero(facts: Facts) -> Finding:
         if n < _FEW_STILL:
             continue
         if still == 0 and scheduled and scheduled < _SCHEDULED:
-            doubtful = f"The learning rate was 0 in all {n} steps, at the beginning of a schedule: the run ended before it could rise."
+            yield f"The learning rate was 0 in all {n} steps, at the beginning of a schedule: the run ended before it could rise."
             continue
         if still and (n < _TAIL or n < _TAIL_SHARE * len(steps)):
             continue
         when = "in every step" if still == 0 else f"in the last {n} of {len(steps)} steps"
-        return Finding(
-            True,
+        yield Finding(
             f"The learning rate of optimizer {which} was 0 {when}: they change nothing.",
             steps[still],
             "Look at the schedule: its length, its warm-up (integer division?), whether it steps by batch or by epoch.",
             {"optimizer": which, "steps": len(steps), "at_zero": n, "scheduler_steps": scheduled},
         )
-    return Finding(None, doubtful) if doubtful else Finding(False, "Learning rates were above 0, but for a few steps at most.")
+    return "Learning rates were above 0, but for a few steps at most."
 
 
 @detector("scheduler-before-optimizer", "step")
-def scheduler_before_optimizer(facts: Facts) -> Finding:
+def scheduler_before_optimizer(facts: Facts) -> Verdicts:
     for process in facts.processes():
         worked = process.of("step", "scaler")
         first = worked[0] if worked else None
@@ -233,8 +224,7 @@ def scheduler_before_optimizer(facts: Facts) -> Finding:
         for scheduler in early:
             again = [s for s in process.of("scheduler") if s.where == scheduler.where and first is not None and s.at_ns > first.at_ns]
             if again:  # else a schedule that is brought to where a run goes on
-                return Finding(
-                    True,
+                yield Finding(
                     f"{scheduler.args['scheduler']}.step() comes before the optimizer's step: the schedule's first value is never used, "
                     "and each comes one too early.",
                     scheduler,
@@ -242,12 +232,12 @@ def scheduler_before_optimizer(facts: Facts) -> Finding:
                     {"scheduler": scheduler.args["scheduler"], "before": len(early)},
                 )
     if not facts.has("scheduler"):
-        return Finding(False, "No scheduler of torch was used.")
-    return Finding(False, "Schedulers step after the optimizer.")
+        return "No scheduler of torch was used."
+    return "Schedulers step after the optimizer."
 
 
 @detector("scheduler-too-often", "step")
-def scheduler_too_often(facts: Facts) -> Finding:
+def scheduler_too_often(facts: Facts) -> Verdicts:
     for process in facts.processes():
         for which in sorted({fact.args["optimizer"] for fact in process.of("scheduler")}):
             steps = process.of("step", optimizer=which)
@@ -262,8 +252,7 @@ def scheduler_too_often(facts: Facts) -> Finding:
                 at = next((n for n, step in enumerate(steps) if step.at_ns >= last.at_ns), len(steps))
                 left = len(steps) - at
                 if left >= _TAIL and left >= _TAIL_SHARE * len(steps):
-                    return Finding(
-                        True,
+                    yield Finding(
                         f"{kind}.step() comes with every optimizer step, and the learning rate is next to nothing "
                         f"({last.args['rate']:.1e}, of {last.args['peak']:.1e}) in the last {left} of {len(steps)} steps.",
                         scheduled[0],
@@ -272,15 +261,14 @@ def scheduler_too_often(facts: Facts) -> Finding:
                     )
             period = scheduled[0].args.get("period")
             if period and len(scheduled) >= _HALF_PERIODS * period and len(scheduled) >= _TAIL:
-                return Finding(
-                    True,
+                yield Finding(
                     f"{kind}.step() comes with every optimizer step, {len(scheduled)} times, and its T_max is {period}: the learning rate "
                     f"goes down to its least and up again {len(scheduled) // (2 * period)} times.",
                     scheduled[0],
                     "Step the scheduler once an epoch, or give T_max in batches.",
                     {**evidence, "period": period},
                 )
-    return Finding(False, "No scheduler was seen to step too often.")
+    return "No scheduler was seen to step too often."
 
 
 _FEW_SKIPPED, _SHARE_SKIPPED, _LEAST_ASKED = 5, 0.25, 8
@@ -288,17 +276,16 @@ SKIPPED, UNKNOWN = 0, 2  # values of the fact ``scaler``
 
 
 @detector("not-finite", "step")
-def not_finite(facts: Facts) -> Finding:
-    doubtful = ""
+def not_finite(facts: Facts) -> Verdicts:
     for process in facts.processes():
         losses, others = process.of("loss_not_finite"), process.of("not_finite")
         if process.has("scaler"):  # an overflow of the scaled loss or of gradients is what a scaler is for
             others = [fact for fact in others if fact.args["what"] == "parameter"]
         if not any(fact.args["what"] == "parameter" for fact in others):
             if others:
-                doubtful = f"Gradients of {others[0].args['names']} were not finite at {others[0].where}, but no parameter became so."
+                yield f"Gradients of {others[0].args['names']} were not finite at {others[0].where}, but no parameter became so."
             elif losses and not process.has("scaler"):
-                doubtful = f"The loss was {losses[0].args['loss']} at {losses[0].where}, but gradients and parameters stayed finite."
+                yield f"The loss was {losses[0].args['loss']} at {losses[0].where}, but gradients and parameters stayed finite."
             continue
         first = min([*losses, *others], key=lambda fact: fact.at_ns)
         before = next((fact for fact in others if fact.args["before"]), None)
@@ -307,36 +294,32 @@ def not_finite(facts: Facts) -> Finding:
             first = steps[-1] if steps and not any(fact.at_ns < steps[-1].at_ns for fact in others) else first
         layers = "; ".join(f"{fact.args['what']}s of {fact.args['names']}" for fact in others)
         loss = f"the loss is {losses[0].args['loss']}" if losses else ""
-        return Finding(
-            True,
+        yield Finding(
             f"Not finite: {loss}{'; ' if loss else ''}{layers}.",
             first,
             "Look at this step's batch and at the learning rate; a division, logarithm or square root of 0, float16 without a scaler. "
             "torch.autograd.set_detect_anomaly(True) names the operation.",
             {"loss": losses[0].args["loss"] if losses else None, **{fact.args["what"]: fact.args["names"] for fact in others}},
         )
-    if doubtful:
-        return Finding(None, doubtful)
-    return Finding(False, "Losses were finite, and so were gradients and parameters where they were looked at.")
+    return "Losses were finite, and so were gradients and parameters where they were looked at."
 
 
 @detector("skipped-steps")
-def skipped_steps(facts: Facts) -> Finding:
-    unknown = False
+def skipped_steps(facts: Facts) -> Verdicts:
+    is_fused = False
     for process in facts.processes() or [facts]:
         for which in sorted({fact.args["optimizer"] for fact in process.of("scaler")}):
             asked = process.of("scaler", optimizer=which)
-            unknown = unknown or any(fact.value == UNKNOWN for fact in asked)
+            is_fused = is_fused or any(fact.value == UNKNOWN for fact in asked)
             late = asked[len(asked) // 2 :]
             skipped, skipped_late = ([fact for fact in some if fact.value == SKIPPED] for some in (asked, late))
             if len(asked) >= _LEAST_ASKED and len(skipped) >= _FEW_SKIPPED and len(skipped_late) >= _SHARE_SKIPPED * len(late):
-                return Finding(
-                    True,
+                yield Finding(
                     f"The gradient scaler left out {len(skipped)} of {len(asked)} steps, and goes on to: gradients are never finite.",
                     skipped[0],
                     "Look for what overflows or is nan in the forward or backward pass (bfloat16, clipping, masks), and call update().",
                     {"optimizer": which, "skipped": len(skipped), "of": len(asked)},
                 )
-    if unknown:
-        return Finding(None, "A fused optimizer leaves out steps itself, on the device, where it cannot be seen.")
-    return Finding(False, "No scaler left out steps again and again.")
+    if is_fused:
+        return unknown("A fused optimizer leaves out steps itself, on the device, where it cannot be seen.")
+    return "No scaler left out steps again and again."

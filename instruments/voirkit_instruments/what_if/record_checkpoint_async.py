@@ -42,16 +42,13 @@ if TYPE_CHECKING:
 _OPENER = "_open_zipfile_writer_file"
 _OPTIONS = ("get_crc32_options", "_get_storage_alignment")  # what torch passes to its writer, as far as it has them
 
-# Audit events: which of their arguments are files or folders. Checked with python 3.10 to 3.13.
-_FILE_EVENTS = {
-    "open": (0,), "os.remove": (0,), "os.link": (0, 1), "os.truncate": (0,), "os.utime": (0,), "os.chmod": (0,),
-    "os.chown": (0,), "os.getxattr": (0,), "os.setxattr": (0,), "os.listxattr": (0,),
-}  # fmt: skip
-_FOLDER_EVENTS = {"os.listdir", "os.scandir"}
-_OTHER_EVENTS = {
+# Audit events of python 3.10 to 3.13. Those after which another process may look, or the file has another folder: all is waited for. Of
+# other events of ``os``, and of ``open``, for the files that they name, or whose folder they list.
+_WAITS_FOR_ALL = {
     "os.rename", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.killpg",
     "signal.pthread_kill", "subprocess.Popen", "pty.spawn", "socket.connect", "socket.sendto",
 }  # fmt: skip
+_LISTS = ("os.listdir", "os.scandir")
 
 
 class CheckpointAsync:
@@ -456,25 +453,25 @@ class BackgroundSaves:
     def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.pending or not self.on:
             return
-        if event in _FILE_EVENTS:
-            for i in _FILE_EVENTS[event]:
-                self._wait_for_file(args[i], event, any_folder=True)
-        elif event in _FOLDER_EVENTS:
+        if event in _WAITS_FOR_ALL:
+            self._wait_for_all(event)
+        elif event in _LISTS:
             folder = self._inode("." if args[0] is None or args[0] in ("", b"") else args[0])
             self._wait_for([save for save in self._awaited() if save.folder == folder], event)
-        elif event in _OTHER_EVENTS and self._awaited():
-            self._wait_for([None], event)
+        elif event == "open" or event.startswith("os."):
+            for path in args[:2]:
+                self._wait_for_file(path, event, any_folder=True)
 
     def _on_stat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.pending and self.on:
             caller = str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0]
             if caller not in ("voirkit", "voirkit_instruments"):  # the steps instrument notes the sizes of checkpoints
-                self._wait_for_file(args[0] if args else kwargs.get("path"), f"os.{name}", kwargs.get("dir_fd"))
+                self._wait_for_file(args[0] if args else kwargs.get("path"), f"os.{name}", any_folder="dir_fd" in kwargs)
 
     def _on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Somebody else may look, or the process ends."""
-        if self.on and self._awaited():
-            self._wait_for([None], f"os.{name}" if hasattr(os, name) else name)
+        if self.on:
+            self._wait_for_all(f"os.{name}" if hasattr(os, name) else name)
 
     def _awaited(self) -> list[Save]:
         """What this thread would have to wait for: nothing in a thread that writes, nor in a child process."""
@@ -487,29 +484,26 @@ class BackgroundSaves:
         pending = list(self.pending)
         return [] if any(save.ident == threading.get_ident() for save in pending if save.is_alive()) else pending
 
-    def _wait_for_file(self, path: object, why: str, dir_fd: int | None = None, any_folder: bool = False) -> None:
-        """Wait for a file if it is one of those.
-
-        Args:
-            path: Its path, or a descriptor.
-            why: Who looks.
-            dir_fd: The descriptor of the folder that a relative path begins at; None for the current one.
-            any_folder: It may begin at another one, which is not known.
-        """
+    def _wait_for_file(self, path: object, why: str, any_folder: bool = False) -> None:
+        """Wait for a file if it is one of those; a relative path may begin at a folder that is not known (``any_folder``)."""
         pending = self._awaited()
         if not pending:
             return
-        inode = self._inode(path, dir_fd)
+        inode = self._inode(path)
         name = None
         if any_folder and isinstance(path, (str, bytes, os.PathLike)) and not os.path.isabs(path):
             name = os.path.basename(os.fsdecode(path))
         self._wait_for([save for save in pending if save.file == inode or os.path.basename(save.path) == name], why)
 
-    def _inode(self, path: object, dir_fd: int | None = None) -> Inode | None:
+    def _inode(self, path: object) -> Inode | None:
         try:
-            return _inode(self.stat(path, dir_fd=dir_fd))  # type: ignore[arg-type]
+            return _inode(self.stat(path))  # type: ignore[arg-type]
         except (OSError, TypeError, ValueError):
             return None
+
+    def _wait_for_all(self, why: str) -> None:
+        if self._awaited():
+            self._wait_for([None], why)
 
     def _wait_for(self, saves: Sequence[Save | None], why: str) -> None:
         for save in saves:
