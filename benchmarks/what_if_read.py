@@ -100,4 +100,5 @@ def main() -> None:
                     print(said, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

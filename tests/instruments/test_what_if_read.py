@@ -23,6 +23,7 @@ from conftest import Place
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from voirkit.intercept import Patches
+from voirkit_instruments.what_if.record_changes import make_change
 from voirkit_instruments.what_if.record_read_ahead import ReadAhead, WatchedQueue
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
@@ -228,7 +229,7 @@ def test_files_that_are_asked_for_come_into_memory(changed: Changed, tmp_path: P
 
 def test_an_argument_is_refused() -> None:
     with pytest.raises(ValueError, match="takes no argument"):
-        ReadAhead("3")
+        make_change("read-ahead", "3")
 
 
 def test_nothing_but_regular_files_is_ever_opened(changed: Changed, tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ def partial(recorded: Recorded) -> Partial:
     sums = {key: np.zeros(size, dtype=np.int64) for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")}
     phase_n, phase_ns = (np.zeros(size * len(GROUPS), dtype=np.int64) for _ in range(2))
     in_steps: list[tuple[Array, Array]] = []  # (function and step as one number, count)
-    failed, trains = recorded.failed, _training_thread(recorded)
+    failed = recorded.failed
+    trains = recorded.threads.index(recorded.trains) if recorded.trains in recorded.threads else -1
     for calls in recorded.chunks():
         function = calls.function
         phase = function * len(GROUPS) + np.where(calls.task == _NO_STEP, len(PHASES), calls.phase)
@@ -190,11 +191,6 @@ def combine(partials: Iterable[Partial]) -> Partial:
 
 def _summed(which: Array, amounts: Array, size: int) -> Array:
     return np.bincount(which, weights=amounts, minlength=size).astype(np.int64)
-
-
-def _training_thread(recorded: Recorded) -> int:
-    thread = recorded.trains
-    return recorded.threads.index(thread) if thread in recorded.threads else -1
 
 
 def _by_step(calls: Calls, trains: int, size: int) -> tuple[Array, Array]:

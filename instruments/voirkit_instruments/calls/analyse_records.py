@@ -56,14 +56,7 @@ def ranks_of(run: Run) -> list[int]:
 
 
 class Recorded:
-    """The calls that one rank has recorded.
-
-    Args:
-        run: The opened run.
-        rank: Which.
-        when: The rank's steps and phases.
-        thread: Only what this thread, (host, pid, tid), has recorded.
-    """
+    """The calls that one rank, or only its ``thread`` (host, pid, tid), has recorded."""
 
     def __init__(self, run: Run, rank: int, when: When, thread: tuple[str, int, int] | None = None) -> None:
         self.rank, self._when = rank, when
@@ -106,8 +99,8 @@ class Recorded:
         going: list[Calls] = []
         edges = self._edges(chunk)
         for low, high in zip([None, *edges], [*edges, None], strict=True):
-            new = self._between(low, high)
-            calls = nested(_sorted(joined([*going, new])))
+            calls = joined([*going, self._between(low, high)])
+            calls = nested(calls.select(np.lexsort((-calls.duration_ns, calls.start_ns, calls.thread))))
             over = np.ones(len(calls), dtype=bool) if high is None else calls.start_ns + calls.duration_ns <= high
             going = [calls.select(~over)]
             yield calls.select(over)
@@ -162,10 +155,6 @@ class Recorded:
 
 def _range(low: int | None, high: int | None) -> str:
     return " AND ".join([f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)) or "true"
-
-
-def _sorted(calls: Calls) -> Calls:
-    return calls.select(np.lexsort((-calls.duration_ns, calls.start_ns, calls.thread)))
 
 
 @dataclass(frozen=True)

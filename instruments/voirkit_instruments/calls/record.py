@@ -214,13 +214,6 @@ def engine() -> Any:
 class Tracing(Watcher):
     """Calls in this process.
 
-    Args:
-        engine: What ``engine()`` returns.
-        recorder: ``voirkit.trace.recorder``.
-        warn: Gets, once, what failed.
-        targets: Full names.
-        every, warmup: Which steps are recorded.
-
     Attributes:
         over: Nothing is recorded any more.
         totals: What was, when it is over: calls, records of all kinds, what that took (ns), and calls whose arguments are not known.
@@ -260,7 +253,7 @@ class Tracing(Watcher):
             if module is not None:
                 self.ran(module)
         self._switch(True)
-        at_fork("instruments", in_child=self._forked)
+        at_fork("instruments", in_child=self._engine.forked)
 
     def ran(self, module: ModuleType) -> None:
         """A module of a package of the targets has been imported."""
@@ -336,9 +329,6 @@ class Tracing(Watcher):
         self._is_on = on
         self._engine.switch(on, self.records.operand)
         (self._entry.on if on else self._entry.off)(self._called)
-
-    def _forked(self) -> None:
-        self._engine.forked()
 
     @property
     def skipped(self) -> dict[str, str]:

@@ -44,16 +44,10 @@ DETECTORS: tuple[Detector, ...] = (
 )
 
 
-def checks_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> list[dict[str, Any]] | None:
-    """What each detector says: ``name, found, step, where, because, next, evidence``; None if the run was without ``--checks``."""
-    facts = facts_of(runs, ranks)
-    return None if facts is None else [detector.examine(facts) for detector in DETECTORS]
-
-
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``checks`` of a summary; see ``voirkit.instrument.Instrument``."""
-    checks = checks_of(runs, ranks)
-    return None if checks is None else {"checks": checks}
+    """``checks`` of a summary: ``name, found, step, where, because, next, evidence`` of each detector; None without ``--checks``."""
+    facts = facts_of(runs, ranks)
+    return None if facts is None else {"checks": [detector.examine(facts) for detector in DETECTORS]}
 
 
 _NAMED = 3  # checks of one reason; of more their number

@@ -65,10 +65,6 @@ def _layers(process: Facts) -> dict[tuple[int, bool], Mapping[str, Any]]:
     return {(fact.value, fact.args["training"]): fact.args for fact in process.of("model")}
 
 
-def _is_trained(process: Facts, model: int) -> bool:
-    return any(fact.value == model for fact in process.of("trained"))
-
-
 def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
     """The optimizers that were seen to train some of a model's parameters, and how many."""
     return {fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model}
@@ -128,7 +124,7 @@ def train_while_evaluating(facts: Facts) -> Verdicts:
             wrong = [call for call in calls if call.args["training"]]
             evaluated = evaluated or bool(calls)
             found = layers.get((model, True))
-            if not wrong or found is None or not _is_trained(process, model):
+            if not wrong or found is None or not _trainers(process, model):
                 continue
             dropout, norm = found["dropout_on"], found["norm_on"]
             if not dropout + norm:

@@ -91,13 +91,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 class TorchPatches:
-    """Some functions of torch that facts are taken from.
-
-    Args:
-        facts: Where facts are written.
-        torch: The module.
-        ov: The overseer; None in a process that multiprocessing has started.
-    """
+    """Some functions of torch that facts are taken from; ``ov`` is None in a process that multiprocessing has started."""
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         self._facts, self._torch, self._ov = facts, torch, ov

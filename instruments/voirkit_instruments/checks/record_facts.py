@@ -39,15 +39,9 @@ _PROGRAM, _LIBRARY, _OWN = 0, 1, 2  # whose code it is: the user's; some library
 
 now = time.perf_counter_ns
 
-_all: weakref.WeakSet[Facts] = weakref.WeakSet()
-
 
 class Facts:
     """Writes facts.
-
-    Args:
-        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``mark`` and ``span``.
-        warn: Gets, once of each kind, that a fact could not be had.
 
     Attributes:
         here: What each thread is inside of (one of the levels above).
@@ -57,7 +51,7 @@ class Facts:
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
-        _all.add(self)
+        at_fork("instruments", in_child=self.forked)
         self.recorder, self.span = recorder, recorder.span
         self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
         self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
@@ -95,7 +89,7 @@ class Facts:
 
     def trains(self) -> None:
         """This process makes an optimizer: it trains. One that another has forked is deaf until then."""
-        if self._pid != os.getpid() and not _loads():
+        if self._pid != os.getpid() and not _is_worker():
             self._pid = os.getpid()
             type(self.here).inside = self.here.inside = NOTHING
 
@@ -131,12 +125,7 @@ def never_raises(what: str, returns: int = 1) -> Callable[[Callable[..., Any]], 
 
 
 class Watcher:
-    """What stands around functions of torch and writes facts: ``enter`` and ``leave`` where only the other side matters.
-
-    Args:
-        facts: Where facts are written.
-        torch: The module.
-    """
+    """What stands around functions of torch and writes facts: ``enter`` and ``leave`` where only the other side matters."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         self._facts, self._torch = facts, torch
@@ -277,18 +266,10 @@ def _norms(torch: ModuleType, tensors: Sequence[Any], order: float) -> list[floa
     return found
 
 
-def _loads() -> bool:
+def _is_worker() -> bool:
     """Whether this process is a loader's worker."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
-
-
-def _after_fork() -> None:
-    for facts in list(_all):
-        facts.forked()
-
-
-at_fork("instruments", in_child=_after_fork)
 
 
 # models: seldom also their layers and the names of their parameters

@@ -32,11 +32,7 @@ MOST = 1 << 10  # records that are read at a time: about 150 steps
 
 
 class OwnSteps:
-    """What this process has recorded of its steps; of several ranks what all have: one alone takes waiting for another for its own work.
-
-    Args:
-        ov: The overseer of the run.
-    """
+    """What this process has recorded of its steps; of several ranks what all have: one alone takes waiting for another for its own work."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov

@@ -134,8 +134,6 @@ def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)
 
 
-FRAMES_PER_S = 4.0
-LINES_PER_S = 1.0
 MOST_OF_A_CORE = 0.008  # what the drawing thread may use: it waits so much longer after what took long
 LONGEST_S = 2.0  # the first drawing loads what it needs: that is no reason to stand still
 
@@ -143,19 +141,21 @@ Steps = Callable[[], "Picture | None"]
 
 
 class View:
-    """Draws a board at most so often, and only when something changed.
+    """Shows a board, only when something changed: as a line on standard error at most once a second.
 
     Args:
         board: What to show.
-        per_s: The most drawings in a second.
         complain: Told once, in a sentence, if drawing fails.
         steps: What was recorded, by now.
     """
 
-    def __init__(self, board: Board, per_s: float, complain: Callable[[str], None], steps: Steps) -> None:
+    per_s = 1.0  # the most drawings in a second
+
+    def __init__(self, board: Board, complain: Callable[[str], None], steps: Steps) -> None:
         self.board, self._steps = board, steps
-        self._interval_s = 1.0 / per_s
+        self._interval_s = 1.0 / self.per_s
         self._complain = complain
+        self._last = ""
         self._began = time.perf_counter()
         self._pid = os.getpid()
         self._over = threading.Event()
@@ -215,11 +215,18 @@ class View:
 
     def _state(self) -> object:
         """Equal as long as a new drawing would look the same."""
-        return self.board.events
+        return self.board.events, int(self.elapsed_s())
 
     def _draw(self) -> bool:
         """False if it could not be done now."""
-        raise NotImplementedError
+        bars, rows = self.board.bars(), self.board.rows()
+        picture = self._steps()
+        steps = plain_words(picture) if picture is not None else ""
+        numbers = plain_line(0.0, bars, rows, steps)
+        if (steps or bars or any(row.is_number for row in rows)) and numbers != self._last:
+            self._last = numbers
+            write_line(plain_line(self.elapsed_s(), bars, rows, steps))
+        return True
 
     def _close(self) -> None:
         """Put things back."""
@@ -231,8 +238,10 @@ class View:
 class TerminalView(View):
     """A table at the bottom of a terminal, below the script's own output."""
 
+    per_s = 4.0
+
     def __init__(self, board: Board, title: str, fd: int, encoding: str, complain: Callable[[str], None], steps: Steps) -> None:
-        super().__init__(board, FRAMES_PER_S, complain, steps)
+        super().__init__(board, complain, steps)
         self._title = title
         self._keys = Keys(fd, is_shared=True)
         self._left = False
@@ -241,7 +250,7 @@ class TerminalView(View):
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}
 
     def _state(self) -> object:
-        return self.board.events, int(self.elapsed_s()), self._rows.size()
+        return super()._state(), self._rows.size()
 
     def start(self) -> None:
         self._keys.start()
@@ -279,27 +288,6 @@ class TerminalView(View):
         self._rows.leave(self._frame((self._rows.size()[0], 1000)))  # ordinary output: it may scroll
 
 
-class PlainView(View):
-    """A line on standard error at most once a second."""
-
-    def __init__(self, board: Board, complain: Callable[[str], None], steps: Steps) -> None:
-        super().__init__(board, LINES_PER_S, complain, steps)
-        self._last = ""
-
-    def _state(self) -> object:
-        return self.board.events, int(self.elapsed_s())
-
-    def _draw(self) -> bool:
-        bars, rows = self.board.bars(), self.board.rows()
-        picture = self._steps()
-        steps = plain_words(picture) if picture is not None else ""
-        numbers = plain_line(0.0, bars, rows, steps)
-        if (steps or bars or any(row.is_number for row in rows)) and numbers != self._last:
-            self._last = numbers
-            write_line(plain_line(self.elapsed_s(), bars, rows, steps))
-        return True
-
-
 def view_for(board: Board, title: str, complain: Callable[[str], None], steps: Steps = lambda: None) -> View:
     """The view that suits where standard error goes."""
     stream = sys.stderr
@@ -310,7 +298,7 @@ def view_for(board: Board, title: str, complain: Callable[[str], None], steps: S
         terminal = False
     if terminal:
         return TerminalView(board, title, fd, stream.encoding, complain, steps)
-    return PlainView(board, complain, steps)
+    return View(board, complain, steps)
 
 
 def write_line(line: str) -> None:

@@ -33,11 +33,7 @@ _HANDSHAKE = "multiprocessing.resource_sharer"  # connects to the process that s
 
 
 class Stopper:
-    """Ends the program from its main thread, whoever decides that it is time.
-
-    Args:
-        ov: The overseer.
-    """
+    """Ends the program from its main thread, whoever decides that it is time."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov

@@ -277,27 +277,8 @@ def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]
     return [[n, _json(value)] for n, value in chosen]
 
 
-def peaks_of(run: Run, most: int) -> dict[str, dict[str, list[list[float | int | None]]]]:
-    """Curves of the first rank's parameters by name: finer than the summary's, so that no peak is lost; empty if it has no trace of them.
-
-    Args:
-        run: The run.
-        most: Points of a curve; of more looks, the largest of each neighbourhood.
-    """
-    parameters = parameters_of(run)
-    lowest = min((parameter.rank for parameter in parameters), default=0)
-    return {
-        one.name: {
-            "norm": _peaks(one.norms, most),
-            "grad_norm": _peaks(one.grad_norms, most),
-            "update_ratio": _peaks(one.update_ratios(), most),
-        }
-        for one in parameters
-        if one.rank == lowest
-    }
-
-
 def _peaks(points: Sequence[tuple[int, float]], most: int) -> list[list[float | int | None]]:
+    """(step, figure) of at most some points; of more, the largest of each neighbourhood, so that no peak is lost."""
     edges = [round(at * len(points) / most) for at in range(most + 1)] if len(points) > most else range(len(points) + 1)
     chosen = [max(points[a:b], key=lambda point: point[1] if math.isfinite(point[1]) else math.inf) for a, b in pairwise(edges)]
     return [[n, _json(value)] for n, value in chosen]
@@ -410,12 +391,13 @@ def _pictures(layers: Sequence[Layer], run: Run) -> list[Block]:
 
 
 def _finer_curves(run: Run) -> Mapping[str, Any]:
-    """Curves from the trace; none where that would take long, or it is not there."""
+    """Curves of the first rank's parameters by name, from the trace; none where that would take long, or it is not there."""
     (records,) = run.connection().execute("SELECT count(*) FROM spans WHERE kind = 'parameter'").fetchall()[0]
-    if not 0 < records <= _RECORDS:
-        return {}
-
-    return peaks_of(run, _FINER_POINTS)
+    parameters = parameters_of(run) if 0 < records <= _RECORDS else []
+    lowest = min((parameter.rank for parameter in parameters), default=0)
+    own = {one.name: {"norm": one.norms, "grad_norm": one.grad_norms, "update_ratio": one.update_ratios()}
+           for one in parameters if one.rank == lowest}  # fmt: skip
+    return {name: {key: _peaks(points, _FINER_POINTS) for key, points in curves.items()} for name, curves in own.items()}
 
 
 def _picture(layer: Layer, curves: Mapping[str, Any]) -> Block | None:

@@ -118,15 +118,7 @@ def unnoticed(torch: Any) -> type:
 
 
 class Watch:
-    """The parameters of one process.
-
-    Args:
-        torch: The module.
-        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments``, ``span`` and ``timed``.
-        every: Steps between two looks at a parameter.
-        warn: Gets, once, what fails.
-        of: What else is looked at: ``buffers``, ``state``.
-    """
+    """The parameters of one process, and what else is looked at (``of``: ``buffers``, ``state``)."""
 
     def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
         self._torch, self._every, self._warn = torch, every, warn
@@ -164,19 +156,12 @@ class Watch:
         began = now()
         here = self._here.__dict__
         here["look"] = None
-        if self.off or not self._lock.acquire(timeout=LONGEST_S):
+        if self.off:
             return
-        try:
-            with self._quiet():
-                here["look"] = self._inspect(optimizer)
-        except Exception as exc:
-            self._failed(exc)
-        finally:
-            self._lock.release()
+        here["look"] = look = self._unnoticed(lambda: self._inspect(optimizer))
         here["walked"] = here.get("walks", 0)
         end = now()
         self._cost.add(began, end)
-        look = here["look"]
         if look is not None:
             look.start_ns = end
 
@@ -184,18 +169,16 @@ class Watch:
         end_ns = now()
         here = self._here.__dict__
         look = here.pop("look", None)
-        if look is None or self.off or not self._lock.acquire(timeout=LONGEST_S):
+        if look is None or self.off:
             return
-        try:
-            with self._quiet():
-                more = () if self._more is None else self._more.due(look.plan, look.due, optimizer)
-                look.end(end_ns, here.get("walks", 0) != here["walked"], more)
-                if look.plan.n == 1:
-                    self._forget_dead()
-        except Exception as exc:
-            self._failed(exc)
-        finally:
-            self._lock.release()
+
+        def finish_look() -> None:
+            more = () if self._more is None else self._more.due(look.plan, look.due, optimizer)
+            look.end(end_ns, here.get("walks", 0) != here["walked"], more)
+            if look.plan.n == 1:
+                self._names, self._names_of = {}, -1  # names are looked up by identity, which comes again: they are not kept
+
+        self._unnoticed(finish_look)
         self._cost.add(end_ns, now())
 
     def before_zero_grad(self, optimizer: Any) -> None:
@@ -204,34 +187,44 @@ class Watch:
     def after_zero_grad(self, optimizer: Any) -> None:
         end_ns = now()
         start_ns = self._here.__dict__.pop("zeroing_ns", end_ns)
-        if self.off or not self._lock.acquire(timeout=LONGEST_S):
+        if self.off:
             return
-        try:
+
+        def look() -> None:
             plan = self._plans.get(self._optimizers.of(optimizer))
-            if plan is None:
-                return  # it has not made a step yet: names are not known
-            self._records.zero_grad(plan, start_ns, end_ns)
-            with self._quiet():
+            if plan is not None:  # else it has not made a step yet: names are not known
+                self._records.zero_grad(plan, start_ns, end_ns)
                 self._zeroed(plan, start_ns)
-        except Exception as exc:
-            self._failed(exc)
-        finally:
-            self._lock.release()
+
+        self._unnoticed(look)
         self._cost.add(end_ns, now())
 
     def finish(self) -> None:
         """The program has ended: the last figures of all that is still there."""
         if self.off:
             return
+
+        def look() -> None:
+            self._later.finish()
+            for plan in self._plans.values():
+                Inspection.last(plan, self._figures, self._later, self._records)
+            self._later.finish()
+
+        self._unnoticed(look)
+        self._cost.report(self._records.made)
+
+    def _unnoticed(self, look: Callable[[], Any]) -> Any:
+        """What a look gives, at which no other thread looks; None if that cannot be, or has failed."""
+        if not self._lock.acquire(timeout=LONGEST_S):
+            return None
         try:
             with self._quiet():
-                self._later.finish()
-                for plan in self._plans.values():
-                    Inspection.last(plan, self._figures, self._later, self._records)
-                self._later.finish()
+                return look()
         except Exception as exc:
             self._failed(exc)
-        self._cost.report(self._records.made)
+        finally:
+            self._lock.release()
+        return None
 
     # plans
 
@@ -341,25 +334,19 @@ class Watch:
                 left.append((one, gradient))
         if left and not self._modes():
             whose = [one for one, _ in left]
-            self._later.bring(self._sampled([gradient for _, gradient in left]), lambda samples: self._zeroed_are(whose, at_ns, samples))
+            figures = self._figures
+            any_not_zero = [(figures.sample([(gradient, figures.place(gradient))], 0) != 0).any() for _, gradient in left]
 
-    def _sampled(self, gradients: list[Any]) -> list[Any]:
-        """Of each, whether a sample has an element that is not zero."""
-        figures = self._figures
-        return [(figures.sample([(gradient, figures.place(gradient))], 0) != 0).any() for gradient in gradients]
+            def receive(samples: list[Any]) -> None:
+                for one, values in zip(whose, samples, strict=True):
+                    self._zeroed_is(one, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
 
-    def _zeroed_are(self, whose: list[Any], at_ns: int, samples: list[Any]) -> None:
-        for one, values in zip(whose, samples, strict=True):
-            self._zeroed_is(one, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
+            self._later.bring(any_not_zero, receive)
 
     def _zeroed_is(self, one: Any, at_ns: int, flags: int) -> None:
         if one.zeroed != flags:
             one.zeroed = flags
             self._records.flags(one, "zeroed", at_ns, flags)
-
-    def _forget_dead(self) -> None:
-        """Names are looked up by identity, which comes again: they are not kept."""
-        self._names, self._names_of = {}, -1
 
     # how it is done
 

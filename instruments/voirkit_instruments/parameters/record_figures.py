@@ -135,12 +135,7 @@ class Figures:
     # codes
 
     def codes(self, elements: Any, before: Any = None) -> Any:
-        """What is true of each element: numpy's array of bytes for those on the CPU, else a tensor.
-
-        Args:
-            elements: The elements.
-            before: What they were; without it it is said which are not zero.
-        """
+        """What is true of each element (bytes; numpy's of those on the CPU): whether it is what it was ``before``, or else zero."""
         torch = self._torch
         if elements.device.type == "cpu":
             return self._codes_here(elements, before)

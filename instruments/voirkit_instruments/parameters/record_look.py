@@ -40,10 +40,8 @@ class Inspection:
     """What is read of one step; it is made before the step.
 
     Args:
-        plan: What is watched.
-        parameters: The parameters themselves, in the order of the plan. Kept until the step is over.
+        parameters: In the order of the plan; kept until the step is over.
         scale: What the step itself divides its gradients by (AMP with fused optimizers); None: nothing.
-        figures, later, records: What it works with.
     """
 
     def __init__(self, plan: Plan, parameters: list[Any], scale: Any, figures: Figures, later: Later, records: Records) -> None:
@@ -263,12 +261,9 @@ class Gradients:
     """Reads them: whether there are any, samples of some, norms of some.
 
     Args:
-        plan: What is watched.
-        parameters: The parameters, in its order.
         sampled: Places of those that are sampled; those that have one for the first time are too.
         due: Places of those whose norm is taken.
         scale: A tensor that they are still to be divided by, or None.
-        figures: What it works with.
 
     Attributes:
         none: Of each parameter, whether it has none.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from voirkit.live.steps import LiveSteps
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.probes.selector.suggestions import Candidates
     from voirkit.runner.overseer import Overseer
@@ -103,10 +102,10 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
 
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
-    readings = {
-        name: {"events": count, "probes": [_as_document(p) for p in probes_of(name, ov.probes)], "recorded": name in arrivals.recorded}
-        for name, count in arrivals.counts.items()
-    }
+    readings = {}
+    for name, count in arrivals.counts.items():
+        probes = [{"selector": ", ".join(p.selectors), "where": p.made_at, "events": p.events} for p in probes_of(name, ov.probes)]
+        readings[name] = {"events": count, "probes": probes, "recorded": name in arrivals.recorded}
     means = arrivals.loss.means()
     finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
     return {
@@ -132,10 +131,6 @@ def _without_probes(ov: Overseer) -> dict[str, Any]:
     except Exception as exc:  # the disk, or a trace that something else has written to: no reason to fail the check
         ov.warn(f"--verify: what is known without probes cannot be read ({type(exc).__name__}: {exc}).")
         return dict.fromkeys(NAMES)
-
-
-def _as_document(probe: Any) -> dict[str, Any]:
-    return {"selector": ", ".join(probe.selectors), "where": probe.made_at, "events": probe.events}
 
 
 def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
@@ -165,20 +160,11 @@ def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
     if picture.steps["items"]:
         found["step+batch"] = picture.done
     found["loss"] = losses or None
-    found["model"] = _model(steps)
-    found["use_cuda"] = _uses_cuda(steps)
-    return found
-
-
-def _model(steps: LiveSteps) -> str | None:
-    """The class of the module that was called first while it trained."""
-    return next((str(known["module"]) for known in steps.arguments() if known.get("training")), None)
-
-
-def _uses_cuda(steps: LiveSteps) -> bool:
-    """Whether something took time on a GPU, or was copied to one."""
+    # The module that was called first while it trained; whether something took time on a GPU, or was copied to one.
+    found["model"] = next((str(known["module"]) for known in steps.arguments() if known.get("training")), None)
     timed = any(name.kind == "device" for name in steps.names())
-    return timed or any(str(known.get("to", "")).startswith("cuda") for known in steps.arguments())
+    found["use_cuda"] = timed or any(str(known.get("to", "")).startswith("cuda") for known in steps.arguments())
+    return found
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:

@@ -58,7 +58,6 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
     """Run with a change, or without.
 
     Args:
-        ov: The overseer.
         name: The change's, or ``PLAIN``.
         argument: The text behind ``=``.
         steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
@@ -252,19 +251,12 @@ _LONGEST_ERROR = 20_000
 
 @dataclass
 class RunResult:
-    """How a run ended, and what it did.
+    """How a run ended, and what it did."""
 
-    Attributes:
-        code: Its exit code, as the shell sees it.
-        out: The file that holds what it printed on stdout.
-        err: The end of what it printed on stderr.
-        summary: Its summary; empty if there is none.
-    """
-
-    code: int
-    out: str
-    err: str
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    code: int  # as the shell sees it
+    out: str  # the file that holds what it printed on stdout
+    err: str  # the end of what it printed on stderr
+    summary: Mapping[str, Any] = field(default_factory=dict)  # empty if there is none
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -423,18 +415,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 class Experiment:
-    """The runs of one change, and what they show.
-
-    Args:
-        runner: Runs the script.
-        name: The change's.
-        argument: Its argument.
-        folder: For copies of what the script saves.
-        run_dir: The run directory.
-
-    Attributes:
-        outcome: ``what_if`` of the summary.
-    """
+    """The runs of one change, and what they show: ``outcome`` is ``what_if`` of the summary; ``folder`` is for copies of what they save."""
 
     def __init__(self, runner: ScriptRunner, name: str, argument: str | None, folder: str, run_dir: str) -> None:
         self._runner, self._run_dir = runner, run_dir

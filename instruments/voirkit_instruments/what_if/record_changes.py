@@ -45,7 +45,7 @@ class Change(Protocol):
     exact: bool
 
     def __init__(self, argument: str | None) -> None:
-        """Take the text behind ``=``; None if there is none.
+        """Take the text behind ``=``; None if there is none, as always if the change takes none.
 
         Raises:
             ValueError: It is wrong; the message says what would be right.
@@ -132,8 +132,6 @@ def parse_change(text: str) -> tuple[str, str | None]:
         hint = did_you_mean(name, CHANGES)
         raise CommandLineError(f"{name!r} is no change that voirkit knows.", next="\n".join([*([hint] if hint else []), *lines()]))
     shown = f"--what-if {name}{entry.argument}"
-    if equals and not entry.argument:
-        raise CommandLineError(f"{name} takes no argument.", next=f"Write: {shown}")
     try:
         make_change(name, argument if equals else None)
     except ValueError as exc:
@@ -149,6 +147,8 @@ def make_change(name: str, argument: str | None) -> Change:
     """
     from importlib import import_module
 
+    if argument is not None and not CHANGES[name].argument:
+        raise ValueError(f"{name} takes no argument.")
     module, _, kind = CHANGES[name].path.partition(":")
     change: Change = getattr(import_module(f"{__package__}.{module}"), kind)(argument)
     return change

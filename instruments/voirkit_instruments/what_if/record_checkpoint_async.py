@@ -52,17 +52,11 @@ _LISTS = ("os.listdir", "os.scandir")
 
 
 class CheckpointAsync:
-    """The change, for one process.
-
-    Args:
-        argument: There is none.
-    """
+    """The change, for one process."""
 
     exact = True
 
     def __init__(self, argument: str | None) -> None:
-        if argument is not None:
-            raise ValueError("checkpoint-async takes no argument.")
         self._saves = BackgroundSaves()
         self._spare: dict[int, list[Any]] = {}
         self._patches: Patches | None = None

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 
 from voirkit.intercept import when_there
 from voirkit_instruments.what_if.record_changes import ceiling_of_phases
@@ -47,17 +47,11 @@ _NO_FILES = ("/proc/", "/dev/", "/sys/")
 
 
 class ReadAhead:
-    """The change, in the main process and in the workers that are forked from it.
-
-    Args:
-        argument: There is none.
-    """
+    """The change, in the main process and in the workers that are forked from it."""
 
     exact = True
 
     def __init__(self, argument: str | None) -> None:
-        if argument is not None:
-            raise ValueError("read-ahead takes no argument.")
         self._files: SampleFiles | None = None
         self._announced: set[tuple[int, Index]] = set()  # before their turn
         self._facts: dict[str, Any] = {"touched": 0}
@@ -70,19 +64,13 @@ class ReadAhead:
     def install(self, patches: Patches) -> None:
         self._files = files = SampleFiles()
 
-        def patch_fetch(module: ModuleType) -> None:
-            self._patch_fetch(patches, module, files)
-
-        def patch_worker(module: ModuleType) -> None:
-            self._patch_worker(patches, module, files)
-
-        when_there("torch.utils.data._utils.fetch", patch_fetch, self._switch_off)
-        when_there("torch.utils.data._utils.worker", patch_worker, self._switch_off)
+        when_there("torch.utils.data._utils.fetch", partial(self._patch_fetch, patches, files), self._switch_off)
+        when_there("torch.utils.data._utils.worker", partial(self._patch_worker, patches, files), self._switch_off)
 
     def _switch_off(self, module: str, why: str) -> None:
         self._off = f"{module} is not like any known one ({why})."
 
-    def _patch_fetch(self, patches: Patches, module: ModuleType, files: SampleFiles) -> None:
+    def _patch_fetch(self, patches: Patches, files: SampleFiles, module: ModuleType) -> None:
         fetcher = module._MapDatasetFetcher
         original = vars(fetcher)["fetch"]
 
@@ -101,7 +89,7 @@ class ReadAhead:
         patches.put(fetcher, "fetch", fetch)
         self._off = ""
 
-    def _patch_worker(self, patches: Patches, module: ModuleType, files: SampleFiles) -> None:
+    def _patch_worker(self, patches: Patches, files: SampleFiles, module: ModuleType) -> None:
         original = module._worker_loop
 
         @wraps(original)  # a spawned worker finds torch's own by this name
