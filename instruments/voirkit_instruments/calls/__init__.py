@@ -39,7 +39,7 @@ INSTRUMENT = Instrument(
     parts={"calls": dict},
     summarise="voirkit_instruments.calls.analyse:summarise",
     summarised_from=("call",),
-    sections="voirkit_instruments.calls.show:sections",
+    sections="voirkit_instruments.calls.analyse:sections",
     difference="voirkit_instruments.calls.difference:difference",
 )  # fmt: skip
 

@@ -15,8 +15,8 @@ import numpy as np
 from voirkit.analysis.nesting import Array
 from voirkit.errors import RunDirectoryError
 from voirkit.runs.parquet import quoted
+from voirkit_instruments.calls.analyse import short
 from voirkit_instruments.calls.analyse_records import KIND, TASKS, Calls, Recorded, When, joined, ranks_of, unknown, when
-from voirkit_instruments.calls.show import short
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

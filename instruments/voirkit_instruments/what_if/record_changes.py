@@ -39,7 +39,7 @@ class Change(Protocol):
     """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that it changes.
 
     Attributes:
-        exact: Whether the results must be bit-equal; else within rounding (``analyse_results``).
+        exact: Whether the results must be bit-equal; else within rounding (``analyse.Results``).
     """
 
     exact: bool
