@@ -30,24 +30,23 @@ _ON_OBJECTS = (".__call__", ".step", ".zero_grad")  # methods of what lives as l
 
 
 class Codes:
-    """Numbers for functions, sets of arguments and results; the same for both runs."""
+    """Numbers for functions, and for sets of arguments and results; the same for both runs."""
 
     def __init__(self) -> None:
         self.functions: list[tuple[str, str]] = []
         self.sets: list[Mapping[str, Any]] = []
-        self._functions: dict[tuple[str, str], int] = {}
-        self._sets: dict[str, int] = {}
+        self._numbers: dict[object, int] = {}
 
     def function(self, name: tuple[str, str]) -> int:
-        found = self._functions.setdefault(name, len(self.functions))
-        if found == len(self.functions):
-            self.functions.append(name)
-        return found
+        return self._number(self.functions, name, name)
 
     def set(self, values: Mapping[str, Any]) -> int:
-        found = self._sets.setdefault(json.dumps(values, sort_keys=True), len(self.sets))
-        if found == len(self.sets):
-            self.sets.append(values)
+        return self._number(self.sets, values, json.dumps(values, sort_keys=True))
+
+    def _number(self, known: list[Any], one: object, key: object) -> int:
+        found = self._numbers.setdefault(key, len(known))
+        if found == len(known):
+            known.append(one)
         return found
 
 

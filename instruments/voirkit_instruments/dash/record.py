@@ -148,8 +148,6 @@ class Row(NamedTuple):
 class Cell:
     """The last value of one key of one task."""
 
-    __slots__ = ("count", "described_for", "units", "value")
-
     def __init__(self) -> None:
         self.value: object = None
         self.units = ""
@@ -159,8 +157,6 @@ class Cell:
 
 class Described:
     """A value of which only type and shape are kept, so that the value itself can be freed."""
-
-    __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -172,8 +168,6 @@ class DeviceNumber:
     The thread that gives the value queues its copy to pinned memory, on its own stream; whoever draws only looks at that memory. So nothing
     ever waits, values of side streams are in order, and no other thread calls CUDA (which would break a graph capture).
     """
-
-    __slots__ = ("fresh", "host", "latest", "refused", "shown")
 
     def __init__(self) -> None:
         self.latest: Any = None

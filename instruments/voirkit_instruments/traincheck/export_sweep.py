@@ -99,8 +99,6 @@ _UNKNOWN = object()
 class _Parameter:
     """What is known of one now. ``data`` and ``grad`` are numbers that differ where the tensors do, 0 of zeros; None: no gradient."""
 
-    __slots__ = ("attributes", "changes", "data", "digest", "flags", "grad", "optimizer", "sign", "told", "zeroed")
-
     def __init__(self, sign: int, norm: float | None) -> None:
         self.sign = sign
         self.attributes = ""
