@@ -171,22 +171,33 @@ def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: A
             signal.signal(signal.SIGCHLD, handler)
 
 
-def wait_until_ready(
-    process: DetachedProcess, is_ready: Callable[[], bool], refuse: Callable[[str], Exception], every_s: float = 0.01
-) -> None:
-    """Wait until a program is at work.
+def attach_program(
+    command: Sequence[str], output: str, environment: Mapping[str, str], is_ready: Callable[[DetachedProcess], bool],
+    refuse: Callable[[str], CannotAttach], every_s: float = 0.01,
+) -> DetachedProcess:  # fmt: skip
+    """Start a program that watches this process, and wait until it does.
 
     Args:
-        process: The program.
-        is_ready: Whether it is.
+        command: As for ``start_detached``.
+        output: As for ``start_detached``.
+        environment: As for ``start_detached``.
+        is_ready: Whether it does.
         refuse: Makes an error of what it has printed, if it ended or does not begin.
         every_s: How often that is looked at.
+
+    Raises:
+        CannotAttach: It cannot be started, or what ``refuse`` makes.
     """
+    try:
+        process = start_detached(command, output, environment)
+    except OSError as exc:
+        raise CannotAttach(f"{exc}.") from None
     until = time.monotonic() + _READY_S
-    while not is_ready():
+    while not is_ready(process):
         if process.has_ended(every_s) or time.monotonic() > until:
             process.interrupt()
             raise refuse(process.read_output())
+    return process
 
 
 def first_line(output: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from voirkit_instruments.stacks.analyse_frames import (
 )
 from voirkit_instruments.stacks.analyse_join import clock_bounds, find_clock
 from voirkit_instruments.stacks.analyse_samples import read_chrome_trace, read_raw, read_sampler
+from voirkit_instruments.stacks.record import ThreadSampler
 
 MAIN = Frame("<module>", "/home/me/main.py")
 SCRIPT = Frame("run", "/lib/voirkit/runner/script.py")
@@ -237,3 +240,27 @@ def test_speedscope_s_profiles_are_whole() -> None:
     first = document["profiles"][0]
     assert [frames[at]["name"] for at in first["samples"][0]] == ["forward", "f", "g;h"]
     assert first["weights"] == [0.3, 0.1]
+
+
+def test_a_sample_with_an_object_that_is_no_frame_is_counted_as_lost_and_the_next_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    sampler = ThreadSampler(str(tmp_path / "a.sampled"), 1000, 1 << 20, warned.append)
+    took, real = threading.Event(), sys._current_frames
+    answers = iter([lambda: {1: {}}])
+
+    def frames() -> Any:
+        answer = next(answers, None)
+        if answer is not None:
+            return answer()
+        took.set()
+        return real()
+
+    monkeypatch.setattr(sys, "_current_frames", frames)
+    sampler.start()
+    assert took.wait(30)
+    sampler.stop()
+    assert (sampler.cut, sampler.late >= 1, warned) == (None, True, [])
+    with open(tmp_path / "a.sampled", encoding="utf-8") as lines:
+        assert read_sampler(lines, Stacks())

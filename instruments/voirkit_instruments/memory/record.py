@@ -95,7 +95,6 @@ class MemorySnapshot:
             self._ov.warn(f"--memory-snapshot: no CUDA device was used in training, so there is no history of its allocations; {tells}.")
 
     def _report_out_of_memory(self, exc: Any, phases: dict[str, Any]) -> None:
-        """Memory has run out: in which phase, and what held it."""
         phase, where = place_of(exc.__traceback__)
         held = self._history.held_by if self._history is not None else None
         said = f"out of memory in {phase}" + (f", at {where}" if where else "")

@@ -92,7 +92,6 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
 
 
 def _plots(run: Run) -> Iterator[Block]:
-    """Small plots side by side, on one axis of time."""
     order = list(_NAMES)
     sampled = sorted(samples(run), key=lambda one: (order.index(one.name) if one.name in order else len(order), one.name))[:_MOST_PLOTS]
     if not sampled:

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 
 from voirkit.errors import CommandLineError
@@ -37,30 +36,6 @@ LEVELS = {"cpu": "cores", "rss": "bytes", "shared": "bytes", "processes": "proce
 GPU_LEVELS = {"load": "share", "memory": "bytes", "power": "W", "temperature": "°C", "throttled": "share"}
 _MIB = 1 << 20
 LAST_S = 5.0  # how long the end of a run waits for the last sample: a driver may hang
-
-_samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for sampler in list(_samplers):
-        sampler.at_work.acquire(timeout=LAST_S)
-
-
-def _after_fork() -> None:
-    for sampler in list(_samplers):
-        try:
-            sampler.at_work.release()
-        except RuntimeError:
-            pass  # it could not be had
-
-
-def _in_child() -> None:
-    for sampler in list(_samplers):
-        sampler.at_work = threading.RLock()
-    _samplers.clear()
-
-
-at_fork("instruments", before=_before_fork, in_parent=_after_fork, in_child=_in_child)
 
 
 def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -148,21 +123,34 @@ class Sampler:
         self._machine, self._interval_s, self._recorder = machine, interval_s, recorder
         self._give, self._warn = give, warn
         self._names: dict[str, int] = {}
-        self._over = threading.Event()
+        self._over, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="voirkit-monitor", daemon=True)
         self.at_work = threading.RLock()
         self.samples, self.cost_s, self.failed = 0, 0.0, False
 
     def start(self) -> None:
         """Begin."""
-        _samplers.add(self)
+        at_fork("instruments", before=self._before_fork, in_parent=self._after_fork, in_child=self._in_child)
         self._thread.start()
+
+    def _before_fork(self) -> None:
+        if not self._is_over:
+            self.at_work.acquire(timeout=LAST_S)
+
+    def _after_fork(self) -> None:
+        try:
+            self.at_work.release()
+        except RuntimeError:
+            pass  # it could not be had
+
+    def _in_child(self) -> None:
+        self.at_work, self._is_over = threading.RLock(), True
 
     def stop(self) -> None:
         """Take the last sample, and end."""
         self._over.set()
         self._thread.join(LAST_S)
-        _samplers.discard(self)
+        self._is_over = True
         if self._thread.is_alive():
             self._warn(f"monitor: the last sample did not come within {LAST_S:.0f} s; the run ends without it.")
         else:

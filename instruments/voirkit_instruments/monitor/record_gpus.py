@@ -210,8 +210,6 @@ class CudaSMI:
 
 
 class _BuiltIn:
-    """A back end of voirkit's own."""
-
     def __init__(self, smi: Callable[[], SMI], module: str = "") -> None:
         self.DeviceSMI, self._module = smi, module
 

@@ -60,7 +60,6 @@ def counts_of(run: Run) -> list[dict[str, Any]]:
 
 
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    """Count what was taken, and keep the counts."""
     record = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
     if record is None or "tool" not in record or not has_settled(record, "taker_pid"):
         return None
@@ -114,7 +113,6 @@ def _source_line(frame: Frame) -> str:
 
 
 def _add_file(counts: StackCounts, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks) -> None:
-    """Add what one file holds."""
     if by_clock:
         seen = {int(tid): at for tid, at in note["seen"].items()}
         threads = read_chrome_trace(path, stacks)
@@ -135,7 +133,6 @@ def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
 
 
 def _workers(run: Run, record: Mapping[str, Any]) -> dict[int, int]:
-    """By process, which loader worker it is."""
     rows = run.connection().execute(
         "SELECT value, args FROM spans WHERE category = 'flame' AND name = 'worker' "
         f"AND rank = {int(record['rank'])} AND host = {quoted(record['host'])}"
@@ -233,7 +230,6 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:
-    """Those that were seen most often."""
     return {name: n / total for name, n in counts.most_common(_MOST)}
 
 

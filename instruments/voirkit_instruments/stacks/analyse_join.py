@@ -248,7 +248,6 @@ class StackCounts:
         return tid == (self._recorded.leading[PHASE].get(pid) or pid)
 
     def _shown_phase(self, stack: int) -> str:
-        """The phase that a stack shows by itself."""
         if stack not in self._phase_of_stack:
             self._phase_of_stack[stack] = phase_by_frames(self._stacks.frames_of(stack))
         return self._phase_of_stack[stack]

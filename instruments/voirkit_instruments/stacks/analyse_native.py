@@ -52,7 +52,6 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
 
 
 def _counts(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    """The counts of what a profiler recorded; made and kept if nobody has yet."""
     path = os.path.join(folder, f"{stem}.counts.json")
     counts = read_json(path, SCHEMA)
     if counts is not None:
@@ -215,7 +214,6 @@ def figures(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(parts: Sequence[Mapping[str, Any]], event: str, is_timed: bool) -> dict[str, Any]:
-    """One operation or phase, added over ranks."""
     entries = [entry for part in parts for entry in part["code"]]
     total = _amount(entries, event)
     by_function: dict[str, list[Mapping[str, Any]]] = {}

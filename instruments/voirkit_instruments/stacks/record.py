@@ -15,24 +15,25 @@ from typing import Any
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition, once, started
-from voirkit.intercept import Patches, ThreadState
+from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import CannotAttach, DetachedProcess, refusal
 from voirkit_instruments.stacks import FLAME_FOLDER, FLAME_HZ
+from voirkit_instruments.steps.torch_functions import FunctionPatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import ModuleType
 
+    from voirkit.intercept import Patches
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 _ENDS_S = 20.0
-_ITERATOR = "_MultiProcessingDataLoaderIter"
+_STARTS_WORKERS = "_MultiProcessingDataLoaderIter.__init__"
 
 
 class StackSampler:
@@ -83,7 +84,6 @@ class StackSampler:
         self._write()
 
     def _attach(self, will_strace: bool) -> None:
-        """Have py-spy take them."""
         if not sys.platform.startswith("linux"):
             raise CannotAttach("py-spy is attached on Linux alone.")
         if will_strace:
@@ -97,7 +97,6 @@ class StackSampler:
         self._record.update(tool="py-spy", version=spy.version, by_clock=not self._gil, taker_pid=spy.process.pid)
 
     def _start_thread(self, why_not: CannotAttach) -> None:
-        """Have a thread take them."""
         self._thread = ThreadSampler(f"{self._stem}.sampled", self._rate_hz, self._most_bytes, self._warn)
         self._thread.start()
         self._record.update(tool="sampler", version=None, by_clock=True, taker_pid=None, gil=False, native=False)
@@ -126,7 +125,6 @@ class StackSampler:
         self._add_cost(_py_spy_cpu_s(f"{self._stem}.chunks"))
 
     def _add_cost(self, took_s: float | None) -> None:
-        """What it cost is part of the overhead."""
         self._record["took_s"] = took_s
         recorder.timed(0, int((took_s or 0.0) * 1e9), "processes")
         if self._py_spy is not None:  # py-spy stops the program for each stack, which costs that as much (0.8 times, measured)
@@ -149,30 +147,18 @@ def _py_spy_cpu_s(path: str) -> float | None:
         return None
 
 
-class WorkerWatch:
-    """Marks in the trace which process is which worker of a loader, as each starts. Checked with torch 2.1 to 2.13.
+def watch_workers(warn: Callable[[str], None]) -> Patches:
+    """Mark in the trace which process is which worker of a loader, as each starts. Checked with torch 2.1 to 2.13.
 
     Args:
         warn: Called if that is not possible.
+
+    Returns:
+        The patch, to be removed.
     """
-
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._patches, self._warn = Patches(), warn
-        self._patches.when("torch.utils.data.dataloader", self._install, self._warn_of)
-
-    def _install(self, module: ModuleType) -> None:
-        name = f"{module.__name__}.{_ITERATOR}.__init__"
-        here = ThreadState()
-        around = Around(here, 0, _enter, _leave, ("self",))
-        if not self._patches.around(name, getattr(getattr(module, _ITERATOR, None), "__init__", None), around):
-            self._warn_of(name, self._patches.table[name])
-
-    def _warn_of(self, name: str, why: str) -> None:
-        self._warn(f"--flame: {name} is not watched: it {why.rstrip('.')}. Loader workers are called children.")
-
-    def remove(self) -> None:
-        """Remove the patch."""
-        self._patches.remove()
+    patches = FunctionPatches(lambda said: warn(f"--flame: {said} Loader workers are called children."))
+    patches.around_path("torch.utils.data.dataloader", _STARTS_WORKERS, Around(ThreadState(), 0, _enter, _leave, ("self",)))
+    return patches
 
 
 def _enter(iterator: Any) -> int:
@@ -198,27 +184,23 @@ def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[
         rate_hz: Times a second.
         gil: Only of threads that hold the GIL.
     """
-    workers = WorkerWatch(ov.warn)
+    workers = watch_workers(ov.warn)
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
         return  # a warning has named the reason
     native = started(ov, "--native")
     sampler = StackSampler(ov.run_dir, rate_hz, gil, native, ov.options.trace_limit, ov.warn)
-    sampler.start(_will_strace(ov))
+    will_strace = False
+    if started(ov, "--syscalls"):
+        from voirkit_instruments.syscalls.record import will_strace as strace_traces
+
+        will_strace = strace_traces(ov)
+    sampler.start(will_strace)
     try:
         yield ov.phases.run_script
     finally:
         workers.remove()
         sampler.stop()
-
-
-def _will_strace(ov: Overseer) -> bool:
-    """Whether strace is about to trace this process, for ``--syscalls``."""
-    if not started(ov, "--syscalls"):
-        return False
-    from voirkit_instruments.syscalls.record import will_strace
-
-    return will_strace(ov)
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
@@ -278,7 +260,10 @@ class ThreadSampler:
             while not self._over.wait(max(due - time.perf_counter(), 0)):
                 began = time.thread_time()
                 waited = max(int((time.perf_counter() - due) / self._period_s), 0)
-                self._sample(waited)
+                try:
+                    self._sample(waited)
+                except AttributeError:  # CPython 3.11 has given an object for a frame that was none (a dict), on a busy machine, once
+                    self.late += 1
                 now = time.perf_counter()
                 if now - written > _WRITE_S:
                     self._write()

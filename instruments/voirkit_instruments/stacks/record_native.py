@@ -18,7 +18,7 @@ from voirkit.instrument import instrument_definition, once
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
-from voirkit_instruments.detached import Attached, CannotAttach, DetachedProcess, refusal, run_to_end, start_detached, wait_until_ready
+from voirkit_instruments.detached import Attached, CannotAttach, attach_program, first_line, refusal, run_to_end
 from voirkit_instruments.stacks import NATIVE_FOLDER, NATIVE_HZ, record_py_spy
 
 TYPE_CHECKING = False
@@ -64,11 +64,13 @@ def attach_perf(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
             *(word for event in events for word in ("--event", event)), "--mmap-pages", _PAGES, "--max-size", most,
             "--delay", "-1", "--control", f"fifo:{control},{answer}", "--output", f"{stem}.data", "--pid", str(pid),
         ]  # fmt: skip
+        reader, writer = os.open(answer, os.O_RDONLY | os.O_NONBLOCK), os.open(control, os.O_RDWR | os.O_NONBLOCK)
         try:
-            process = start_detached(command, f"{stem}.log", environment)
-        except OSError as exc:
-            raise CannotAttach(f"{exc}.") from None
-        _enable(process, control, answer)
+            os.write(writer, b"enable\n")  # it begins when it reads this, and answers when it has begun
+            process = attach_program(command, f"{stem}.log", environment, lambda _: _has_answered(reader), _refuse, every_s=0.005)
+        finally:
+            os.close(reader)
+            os.close(writer)
     return Attached("perf", process, version, perf, rate_hz)
 
 
@@ -85,46 +87,32 @@ def _probe(perf: str, environment: dict[str, str]) -> tuple[str, tuple[str, ...]
     return version, (TIME, *(event for event in _COUNTERS if event in counted))
 
 
-def _enable(process: DetachedProcess, control: str, answer: str) -> None:
-    """Tell perf to begin, and wait until it has."""
-    reader, writer = os.open(answer, os.O_RDONLY | os.O_NONBLOCK), os.open(control, os.O_RDWR | os.O_NONBLOCK)
-    try:
-        os.write(writer, b"enable\n")
-        wait_until_ready(process, lambda: _answered(reader), lambda output: CannotAttach(_why_not_perf(output)), every_s=0.005)
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
-def _answered(reader: int) -> bool:
+def _has_answered(reader: int) -> bool:
     try:
         return os.read(reader, 64).startswith(b"ack")
     except BlockingIOError:
         return False
 
 
-def _why_not_perf(output: str) -> str:
-    """Why perf ended, from what it printed, and what to do."""
+def _refuse(output: str) -> CannotAttach:
     level = _paranoid()
+    first = first_line("\n".join(line for line in output.splitlines() if not line.startswith("Events ")))
     if "max-size" in output or "control" in output or "Usage:" in output:
-        return f"this perf is too old; 5.10 or newer is needed.\n{_first_line(output)}"
-    if "mmap_pages" in output or "mlock" in output:
-        return "this user may not lock the memory that perf needs.\nsysctl kernel.perf_event_mlock_kb=65536 (as root), or run as root."
-    if os.geteuid() and level is not None and level > 2:
-        return (
+        why = f"this perf is too old; 5.10 or newer is needed.\n{first}"
+    elif "mmap_pages" in output or "mlock" in output:
+        why = "this user may not lock the memory that perf needs.\nsysctl kernel.perf_event_mlock_kb=65536 (as root), or run as root."
+    elif os.geteuid() and level is not None and level > 2:
+        why = (
             f"only root may sample here (kernel.perf_event_paranoid is {level}).\n"
             "sysctl kernel.perf_event_paranoid=1 (as root; 2 leaves the kernel's functions out), or run as root."
         )
-    return (
-        f"perf could not begin: {_first_line(output)}\n"
-        "In a container it needs the capability PERFMON and a seccomp profile that lets perf_event_open pass\n"
-        "(docker run --cap-add PERFMON, or --security-opt seccomp=unconfined)."
-    )
-
-
-def _first_line(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("Events ")]
-    return lines[0][:200] if lines else "it printed nothing."
+    else:
+        why = (
+            f"perf could not begin: {first}\n"
+            "In a container it needs the capability PERFMON and a seccomp profile that lets perf_event_open pass\n"
+            "(docker run --cap-add PERFMON, or --security-opt seccomp=unconfined)."
+        )
+    return CannotAttach(why)
 
 
 def _paranoid() -> int | None:
@@ -185,7 +173,6 @@ class NativeSampler:
         self._write()
 
     def _attach(self, stem: str) -> Attached:
-        """The best profiler that works here."""
         try:
             return attach_perf(self._pid, stem, self._rate_hz, self._most_bytes)
         except CannotAttach as exc:

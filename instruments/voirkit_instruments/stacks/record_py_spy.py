@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from functools import partial
 
 from voirkit_instruments.detached import (
     ANYBODY,
     Attached,
     CannotAttach,
     DetachedProcess,
+    attach_program,
     first_line,
     let_trace,
     run_to_end,
-    start_detached,
     tracer_pid,
-    wait_until_ready,
 )
 from voirkit_instruments.stacks import record_py_spy_tree
 
@@ -63,11 +61,7 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
     tree = [sys.executable, "-I", "-S", record_py_spy_tree.__file__, spy, str(pid), stem, str(CHUNK_S), str(most_bytes), *options]
     let_trace(ANYBODY)  # it is no ancestor of this process; yama asks for that, as long as it runs
     try:
-        process = start_detached(tree, f"{stem}.log", {**os.environ, "RUST_BACKTRACE": "0"})
-        wait_until_ready(process, lambda: process.read_output().startswith("ready"), _refuse)
-    except OSError as exc:
-        let_trace(0)
-        raise CannotAttach(f"{exc}.") from None
+        process = attach_program(tree, f"{stem}.log", {**os.environ, "RUST_BACKTRACE": "0"}, _is_ready, _refuse)
     except CannotAttach as exc:
         let_trace(0)
         raise CannotAttach(f"py-spy: {exc}") from None
@@ -90,13 +84,16 @@ def attach_native(pid: int, stem: str, rate_hz: int, why_not_perf: CannotAttach)
     command = [spy, "record", "--native", "--subprocesses", "--full-filenames", "--rate", str(rate_hz), "--format", "raw",
                "--output", f"{stem}.data", "--pid", str(pid)]  # fmt: skip
     try:
-        process = start_detached(command, f"{stem}.log", os.environ)
-        wait_until_ready(process, partial(_is_sampling, process), _refuse)
+        process = attach_program(command, f"{stem}.log", os.environ, _is_sampling, _refuse)
         attached = Attached("py-spy", process, _version(spy), spy, rate_hz)
     except (OSError, CannotAttach) as exc:
         raise CannotAttach(f"{why_not_perf}\nNor can py-spy: {exc}") from None
     native_pids.append(pid)
     return attached
+
+
+def _is_ready(process: DetachedProcess) -> bool:
+    return process.read_output().startswith("ready")
 
 
 def _is_sampling(process: DetachedProcess) -> bool:

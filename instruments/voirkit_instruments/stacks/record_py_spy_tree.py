@@ -134,7 +134,6 @@ class Tree:
         self._number += 1
 
     def _wait(self, within_s: float) -> None:
-        """Until something is said, or that time is over."""
         outs = {chunk.out: chunk for chunk in self._running.values()}
         for out in select.select(list(outs), [], [], within_s)[0]:
             chunk = outs[out]

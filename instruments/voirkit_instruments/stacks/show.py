@@ -64,7 +64,6 @@ def _shares(shares: Mapping[str, float]) -> list[str]:
 
 
 def _flame_remarks(part: Part) -> Iterator[str]:
-    """What is to be known of the stacks: who took them, what they cost, how true their phases are."""
     who = f"{part['samples']:,} stacks by {part['tool']}, {part['rate_hz']} times a second"
     who += " of threads that hold the GIL" if part["gil"] else ""
     lost = f", {part['lost']:,} lost" if part["lost"] else ""

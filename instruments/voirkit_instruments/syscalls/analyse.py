@@ -45,7 +45,6 @@ def is_by_strace(run: Run) -> bool:
 
 
 def _records(run: Run) -> Iterator[tuple[str, str]]:
-    """(folder, stem) of the files of each traced process."""
     folder = os.path.join(run.path, FOLDER)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if name.endswith(".json") and not name.endswith((".counts.json", ".ring.json")):
@@ -66,7 +65,6 @@ def _counts(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
 
 
 def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    """Count what a tracer wrote, and keep the counts."""
     record = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
     if record is None or not has_settled(record, "tracer_pid"):
         return None
@@ -328,7 +326,6 @@ def _total(rows: Rows, times: list[float] | None, timed: bool) -> dict[str, Any]
 
 
 def _by_calls(phases: Mapping[str, Rows]) -> dict[str, Rows]:
-    """Phases with the most calls first."""
     return dict(sorted(phases.items(), key=lambda item: (-sum(row[0] for row in item[1].values()), item[0])))
 
 
@@ -341,24 +338,24 @@ def merge_documents(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of several logs as those of one, such as those of a run's ranks."""
     if len(documents) == 1:
         return documents[0]
-    merged: dict[str, Any] = _merge([{key: value for key, value in one.items() if key != "over_time"} for one in documents])
+    merged: dict[str, Any] = merge([{key: value for key, value in one.items() if key != "over_time"} for one in documents])
     return {**merged, "over_time": merge_over_time([one.get("over_time") for one in documents])}
 
 
-def _merge(values: Sequence[Any]) -> Any:
-    """Sums numbers, unites what has names; of files those of all logs."""
+def merge(values: Sequence[Any]) -> Any:
+    """Documents or parts of them as one: sums numbers, unites what has names; of files those of all."""
     values = [value for value in values if value is not None]
     first = values[0] if values else None
     if isinstance(first, dict):
         keys = dict.fromkeys(key for value in values for key in value)
-        return {key: _merge([value[key] for value in values if key in value]) for key in keys}
+        return {key: merge([value[key] for value in values if key in value]) for key in keys}
     if isinstance(first, list):
         items = [item for value in values for item in value]
         if not all(isinstance(item, dict) and "path" in item for item in items):
             return [item for at, item in enumerate(items) if item not in items[:at]]
         rows: dict[str, dict[str, Any]] = {}
         for row in items:
-            rows[row["path"]] = _merge([rows[row["path"]], row]) if row["path"] in rows else row
+            rows[row["path"]] = merge([rows[row["path"]], row]) if row["path"] in rows else row
         return sorted(rows.values(), key=lambda row: -(row["read"] + row["written"]))[: 2 * _TOP]
     return first if isinstance(first, bool) or not isinstance(first, int | float) else sum(values)
 

@@ -288,7 +288,6 @@ class OverTime:
             self._double()
 
     def _double(self) -> None:
-        """Make one bin of each two."""
         for table in (self._calls, self._seconds, self._phases):
             for name, row in table.items():
                 doubled: Bins = {}
@@ -352,7 +351,6 @@ def _most_frequent(calls: Mapping[str, Bins], seconds: Mapping[str, Bins]) -> li
 
 
 def _rows(table: Mapping[str, Bins], names: Sequence[str], numbers: range) -> dict[str, list[float]]:
-    """The rows of some names, and the sum of the rest."""
     rows = {name: [table[name].get(number, 0) for number in numbers] for name in names if name in table}
     rest = [row for name, row in table.items() if name not in rows]
     if rest:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from voirkit.commands import printing
 from voirkit.errors import CommandLineError
 from voirkit.options import ExtendedArgumentParser
+from voirkit_instruments.flag_values import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,12 +81,6 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
         console.print(line, markup=False)
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise ValueError(f"{text!r} is no number of rows; give a whole number of at least 1.")
-    return int(text)
-
-
 def _parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit syscalls",
@@ -94,7 +89,13 @@ def _parser() -> ExtendedArgumentParser:
         "how many, errors, time, bytes; of two of them how they differ, + for what the second has more.",
     )
     parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it more complete), or a run directory")
-    parser.add_argument("--top", type=_number, default=_MOST, metavar="N", help=f"rows of each phase, or of differences (default: {_MOST})")
+    parser.add_argument(
+        "--top",
+        type=whole_number("no number of rows", " of at least 1", 1),
+        default=_MOST,
+        metavar="N",
+        help=f"rows of each phase, or of differences (default: {_MOST})",
+    )
     parser.add_argument("--over-time", action="store_true", help="show when they were made as well, of one log")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

@@ -216,7 +216,6 @@ def _clocks() -> tuple[int, int]:
 
 
 def _threads() -> dict[str, str]:
-    """The threads of this process and their names."""
     found = {}
     for tid in _listed("/proc/self/task"):
         try:
@@ -228,7 +227,6 @@ def _threads() -> dict[str, str]:
 
 
 def _files() -> dict[str, str]:
-    """The files that this process has open."""
     found = {}
     for number in _listed("/proc/self/fd"):
         try:
@@ -273,7 +271,6 @@ def will_strace(ov: Overseer) -> bool:
 
 
 def _kernel_traces() -> bool:
-    """Whether the kernel can trace here; strace comes next."""
     try:
         record_tracers.tracefs()
     except CannotAttach:

@@ -48,7 +48,6 @@ def why_not() -> str | None:
 
 
 def _phase_offset(phase: str) -> int:
-    """Where a phase's numbers begin."""
     return _HEAD + PHASES.index(phase) * len(COLUMNS)
 
 
@@ -149,7 +148,6 @@ class Counters:
             self._io = -1
 
     def _read(self) -> list[int]:
-        """The counters as they are."""
         text = os.pread(self._io, _LONGEST_IO, 0)
         words = text.split()
         used = resource.getrusage(resource.RUSAGE_THREAD)

@@ -16,9 +16,10 @@ import re
 from functools import partial
 
 from voirkit.fork import at_fork
-from voirkit.intercept import Patches, ThreadState, when_there
+from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
+from voirkit_instruments.steps.torch_functions import FunctionPatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ _PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication", FETCH)
 
 TRACER = "tracer"
 reported: set[str] = set()  # whether the loader instrument reports fetches, and whether a tracer listens
-before_fetch: list[Edge] = [do_nothing]  # called when a batch is about to be fetched
 
 
 def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
@@ -137,7 +137,8 @@ def around(phase: str, calls: Calls) -> Calls:
 
 
 def _enter_fetch(enter: Callable[..., Any], *args: Any) -> Any:
-    before_fetch[0]()
+    if _watch is not None:
+        _watch.report()
     return enter(*args)
 
 
@@ -191,14 +192,18 @@ class FetchWatch:
     def __init__(self, warn: Callable[[str], None]) -> None:
         global _watch
         _watch = self
-        self.patches, self._warn = Patches(), warn
+        self._warn = warn
+        self.patches = FunctionPatches(lambda said: warn(f"--syscalls: {said}"))
         self._has_reported = False  # which worker this process is
         self.report_worker: Callable[[int], None] = mark_worker
+        at_fork("instruments", in_child=self._after_fork)
         inherit.watch(BEGIN, offer_to_children)
-        when_there("torch.utils.data._utils.fetch", self._install, self._warn_of)
+        self.patches.upon("torch.utils.data._utils.fetch", self._install)
+
+    def _after_fork(self) -> None:
+        self._has_reported = False
 
     def _install(self, module: ModuleType) -> None:
-        before_fetch[0] = self._report
         if FETCH in reported:  # --loader stands around it, where there is room for one
             return
         here = ThreadState()
@@ -212,12 +217,10 @@ class FetchWatch:
 
         fetch = Around(here, 0, *around(FETCH, (enter, leave)))
         for path in _FETCHERS:
-            kind, _, name = path.partition(".")
-            function = getattr(getattr(module, kind, None), name, None)
-            if not self.patches.around(f"{module.__name__}.{path}", function, fetch):
-                self._warn_of(f"{module.__name__}.{path}", self.patches.table[f"{module.__name__}.{path}"])
+            self.patches.around_now(module, path, fetch)
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Report, before its first batch, which worker this process is."""
         if self._has_reported:
             return
         self._has_reported = True
@@ -230,21 +233,10 @@ class FetchWatch:
         except Exception as exc:
             self._warn(f"--syscalls: which worker process {os.getpid()} is, is not known ({type(exc).__name__}: {exc}).")
 
-    def _warn_of(self, name: str, why: str) -> None:
-        self._warn(f"--syscalls: {name} is not watched: it {why.rstrip('.')}.")
-
     def remove(self) -> None:
         """Remove the patches."""
         inherit.unwatch(BEGIN)
         self.patches.remove()
-
-
-def _after_fork() -> None:
-    if _watch is not None:
-        _watch._has_reported = False
-
-
-at_fork("instruments", in_child=_after_fork)
 
 
 def mark_worker(number: int) -> None:

@@ -1,6 +1,6 @@
 """A program that runs beside a training run as root: has the kernel trace the run's system calls, and copies what it traces into files.
 
-    python -I -S record_reader.py TRACEFS PID STEM MOST_BYTES [NUMBER ...]
+    python -I -S record_reader.py TRACEFS PID STEM MOST_BYTES
 
 It makes a tracing instance of its own, so that no other tracing on the machine is touched, and removes it when it is told to end (SIGINT,
 SIGTERM) or when the process has ended, however that was. It says ``ready`` when it traces. For each processor there is a file
@@ -76,21 +76,18 @@ class Instance:
         """The path of a file of it."""
         return os.path.join(self.path, *names)
 
-    def start(self, pid: int, numbers: tuple[str, ...]) -> None:
-        """Trace a process, all calls or those of some numbers."""
+    def start(self, pid: int) -> None:
+        """Trace a process."""
         write(self.file("tracing_on"), "0")
         write(self.file("buffer_size_kb"), str(min(KB_EACH, KB_ALL // (os.cpu_count() or 1))))
         write(self.file("trace_clock"), "mono")  # the clock of the run's own records
         write(self.file("options", "overwrite"), "0")
         write(self.file("options", "event-fork"), "1")
         file = os.open(self.file("set_event_pid"), os.O_WRONLY)  # not truncated: each write adds one
-        for number in dict.fromkeys([str(pid), *threads(pid), *threads(pid)]):
+        tasks = f"/proc/{pid}/task"
+        for number in dict.fromkeys([str(pid), *os.listdir(tasks), *os.listdir(tasks)]):  # twice: one may have begun another meanwhile
             os.write(file, f"{number}\n".encode())
         os.close(file)
-        if numbers:
-            chosen = "||".join(f"id=={number}" for number in numbers)
-            for event in EVENTS[:2]:
-                write(self.file("events", event, "filter"), chosen)
         for event in EVENTS:
             write(self.file("events", event, "enable"), "1")
         write(self.file("tracing_on"), "1")
@@ -131,14 +128,6 @@ class Instance:
                 time.sleep(0.01)
 
 
-def threads(pid: int) -> list[str]:
-    """The threads of a process."""
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-
-
 class Copy:
     """What one processor's buffer holds, into a file."""
 
@@ -158,10 +147,6 @@ class Copy:
                 return copied
             size = PAGE_HEAD + (int.from_bytes(page[8:12], sys.byteorder) & 0xFFFFF)
             copied += self.target.write(page[: min(size, len(page))])
-
-    def flush(self) -> None:
-        """What has been copied is in the file."""
-        self.target.flush()
 
     def close(self) -> None:
         """No more is copied."""
@@ -187,7 +172,7 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
             copied += new
             full = copied > most
             for copy in copies:
-                copy.flush()
+                copy.target.flush()
     finally:
         write(instance.file("tracing_on"), "0")
         for copy in copies:
@@ -204,7 +189,7 @@ def write_layout(stem: str, layout: dict[str, Any]) -> None:
     os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
 
 
-def main(tracefs: str, pid: str, stem: str, most: str, *numbers: str) -> None:
+def main(tracefs: str, pid: str, stem: str, most: str) -> None:
     """Trace a process until it ends, or this is told to."""
     told, telling = os.pipe()
     os.set_blocking(telling, False)
@@ -220,7 +205,7 @@ def main(tracefs: str, pid: str, stem: str, most: str, *numbers: str) -> None:
     instance = Instance(os.path.join(tracefs, "instances", name))
     os.mkdir(instance.path)
     try:
-        instance.start(int(pid), numbers)
+        instance.start(int(pid))
         trace(instance, stem, int(most), ended)
     finally:
         instance.remove()

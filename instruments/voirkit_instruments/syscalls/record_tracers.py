@@ -21,12 +21,11 @@ from voirkit_instruments.detached import (
     CannotAttach,
     DetachedProcess,
     TracedAlready,
+    attach_program,
     first_line,
     has_proc,
     let_trace,
-    start_detached,
     tracer_pid,
-    wait_until_ready,
 )
 
 _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record_reader.py")
@@ -73,11 +72,7 @@ def attach_kernel(pid: int, stem: str, most_bytes: int) -> Attached:
         CannotAttach: With what to do.
     """
     command = [sys.executable, "-I", "-S", _READER, tracefs(), str(pid), stem, str(most_bytes)]
-    try:
-        process = start_detached(command, f"{stem}.log", os.environ)
-    except OSError as exc:
-        raise CannotAttach(f"{exc}.") from None
-    wait_until_ready(process, lambda: "ready" in process.read_output(), _refuse_kernel, every_s=0.002)
+    process = attach_program(command, f"{stem}.log", os.environ, lambda process: "ready" in process.read_output(), _refuse_kernel, 0.002)
     return Attached("kernel", process, log=f"{stem}.ring.json", trusted=_KERNEL_TRUSTED)
 
 
@@ -129,12 +124,10 @@ def attach_strace(pid: int, stem: str, mode: str, most_bytes: int) -> Attached:
     chosen = ["-e", "trace=" + ",".join(_ON_FILES)] if mode == "files" else []
     command = [program, "-f", "-ttt", "-T", "-s", "32" if mode == "full" else "0", *chosen, "-o", f"{stem}.strace", "-p", str(pid)]
     limited = ["/bin/sh", "-c", f'ulimit -f {max(most_bytes // _BLOCK, 1)}; exec "$@"', "sh", *command]
+    environment, said = {**os.environ, "LC_ALL": "C"}, f"Process {pid} attached"
     let_trace(ANYBODY)
     try:
-        process = start_detached(limited, f"{stem}.log", {**os.environ, "LC_ALL": "C"})
-        wait_until_ready(process, lambda: f"Process {pid} attached" in process.read_output(), _refuse_strace, every_s=0.002)
-    except OSError as exc:
-        raise CannotAttach(f"{exc}.") from None
+        process = attach_program(limited, f"{stem}.log", environment, lambda process: said in process.read_output(), _refuse_strace, 0.002)
     finally:
         let_trace(0)
     trusted = _STRACE_TRUSTED if has_proc() else {**_STRACE_TRUSTED, **_WITHOUT_PROC}

@@ -29,7 +29,7 @@ from voirkit.report.sections import (
     Timeline,
     written,
 )
-from voirkit_instruments.syscalls.analyse import Difference, total, working_and_waiting_s
+from voirkit_instruments.syscalls.analyse import Difference, merge, total, working_and_waiting_s
 
 _ROWS = 16  # of the table of a terminal
 _BARS = 18  # kinds of thread and phases in a picture
@@ -87,22 +87,9 @@ def _rows(part: Document) -> list[Row]:
     threads = dict(part.get("threads") or {})
     workers = [kind for kind in threads if kind.startswith("worker ")]
     if len(workers) > _MANY_WORKERS:
-        threads[f"{len(workers)} workers"] = _sum_workers([threads.pop(kind) for kind in workers])
+        threads[f"{len(workers)} workers"] = merge([threads.pop(kind) for kind in workers])
     rows = [(kind, phase, calls) for kind, phases in threads.items() for phase, calls in phases.items()]
     return sorted((row for row in rows if _sum(row[2], "calls")), key=lambda row: -_sum(row[2], "calls"))
-
-
-def _sum_workers(workers: Sequence[Mapping[str, Calls]]) -> dict[str, dict[str, dict[str, Any]]]:
-    sums: dict[str, dict[str, dict[str, Any]]] = {}
-    for phases in workers:
-        for phase, calls in phases.items():
-            for name, call in calls.items():
-                row = sums.setdefault(phase, {}).setdefault(name, {"calls": 0, "errors": 0, "bytes": 0, "seconds": None, "waited": 0.0})
-                for key in ("calls", "errors", "bytes", "waited"):
-                    row[key] += call.get(key) or 0
-                if call["seconds"] is not None:
-                    row["seconds"] = (row["seconds"] or 0.0) + call["seconds"]
-    return sums
 
 
 def _sum(calls: Calls, key: str) -> float:
@@ -115,7 +102,6 @@ def _seconds(waits: Sequence[str], waiting: bool) -> Value:
 
 
 def _entries(part: Document, kind: str, phase: str) -> int:
-    """How often a phase was entered by a kind of thread."""
     entered = part.get("entered") or {}
     kinds = [one for one in entered if one.startswith("worker ")] if kind.endswith(" workers") else [kind]
     return sum(entered.get(one, {}).get(phase, 0) for one in kinds)

@@ -43,14 +43,12 @@ MARK = "voirkit.mark"
 _COUNTS, _TRACE = ".counts.json", ".trace.json"
 
 
-def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
-    """What the summary says of it; None if nothing was asked for.
-
-    Args:
-        run: The run, opened.
-        ranks: Its steps.
-    """
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``torch_profile`` of a summary; see ``voirkit.instrument.Instrument``."""
+    run = runs[0]
     folder = os.path.join(run.path, FOLDER)
+    if not os.path.isdir(folder):
+        return None
     found, taken = [], []
     phases: Records | None = None
     for name in sorted(os.listdir(folder)):
@@ -76,7 +74,7 @@ def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
     first, figures_ = taken[0], shorten(merge_figures(found))
     for phase, row in figures_["phases"].items():
         row["time_s"] = sum(one["times"].get(phase, 0.0) for one in found)
-    return {
+    part = {
         "window": first["window"], "memory": first["memory"], "torch": first["torch"],
         "steps": found[0]["steps"] if found else [], "ranks": [one["rank"] for one in found],
         **figures_,
@@ -86,10 +84,10 @@ def torch_profile_of(run: Run, ranks: Sequence[Rank]) -> dict[str, Any] | None:
         "slower": next((one["slower"] for one in found if one["slower"]), None),
         "left_out": sum(one["left_out"] for one in found), "why": next(filter(None, map(_why, taken)), None),
     }  # fmt: skip
+    return {"torch_profile": part}
 
 
 def _has_ended(run: Run, record: Mapping[str, Any]) -> bool:
-    """Whether the process records no more."""
     clocks = run.manifest.get("clocks") or {}
     return record["state"] == "ended" or not (
         is_here(record["host"]) and is_alive(record["pid"], clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0))
@@ -97,7 +95,6 @@ def _has_ended(run: Run, record: Mapping[str, Any]) -> bool:
 
 
 def _why(record: Mapping[str, Any]) -> str | None:
-    """Why not all was recorded that was asked for."""
     killed = "the run was killed in the window, or left python at once: torch keeps in memory what it records, and it is lost"
     return killed if record["state"] == "recording" else record["why"]
 
@@ -210,7 +207,6 @@ def _slower(rank: Rank | None, record: Mapping[str, Any]) -> float | None:
 
 
 def _compressed(path: str) -> str:
-    """Compress a file in one step; its new name."""
     if path.endswith(".gz"):
         return os.path.basename(path)
     try:
@@ -221,14 +217,6 @@ def _compressed(path: str) -> str:
     except OSError:
         return os.path.basename(path)
     return os.path.basename(path) + ".gz"
-
-
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``torch_profile`` of a summary; see ``voirkit.instrument.Instrument``."""
-    if not os.path.isdir(os.path.join(runs[0].path, FOLDER)):
-        return None
-    part = torch_profile_of(runs[0], ranks)
-    return {"torch_profile": part} if part else None
 
 
 def operators(profile: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:

@@ -31,8 +31,6 @@ _FORM = "give SKIP:WAIT:ACTIVE, such as 5:0:3: steps to leave out, to wait, and 
 class Window:
     """The steps of one profile: ``skip`` are left out; then, ``repeat`` times, ``wait`` are left out and ``active`` recorded."""
 
-    __slots__ = ("active", "repeat", "skip", "wait")
-
     def __init__(self, skip: int, wait: int, active: int, repeat: int = 1) -> None:
         self.skip, self.wait, self.active, self.repeat = skip, wait, active, repeat
 
@@ -61,7 +59,7 @@ class Window:
 
     def document(self) -> dict[str, int]:
         """As the summary has it."""
-        return {name: getattr(self, name) for name in ("skip", "wait", "active", "repeat")}
+        return dict(vars(self))
 
 
 DEFAULT = Window(5, 0, 3)

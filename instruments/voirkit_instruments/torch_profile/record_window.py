@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 
 from voirkit.fork import at_fork
 from voirkit.runs.directory import write_json
@@ -35,20 +34,6 @@ _MARKS_EACH = 3  # at the begin and the end: the first is slow, of the others th
 _PROFILER_MODULES = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
 _BEGINNINGS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 _ENDINGS = ("_disable_profiler", "_disable_profiler_legacy")
-_recorded: weakref.WeakSet[Recorded] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for recorded in list(_recorded):
-        recorded.before_fork()
-
-
-def _after_fork() -> None:
-    for recorded in list(_recorded):
-        recorded.after_fork()
-
-
-at_fork("instruments", before=_before_fork, in_child=_after_fork)
 
 
 class Recorded:
@@ -82,7 +67,7 @@ class Recorded:
         self._is_over = False
         self._forking = False
         self._guard = ProfilerGuard(torch, self._give_way)
-        _recorded.add(self)
+        at_fork("instruments", before=self.before_fork, in_child=self.after_fork)
 
     def edge(self, n: int) -> None:
         """A step begins, or may, in the thread that trains; ``n`` were before it."""
@@ -124,7 +109,6 @@ class Recorded:
         self._is_over, self._thread, self._cancelled = True, None, None
 
     def _give_way(self) -> None:
-        """The program begins a profiler of its own."""
         if self._is_over:
             return
         here = self._thread is None or self._thread == threading.get_ident()
@@ -211,7 +195,6 @@ class Recorded:
         self._stop(f"{what} ({type(exc).__name__}: {exc})".split("\n")[0])
 
     def _stop(self, why: str) -> None:
-        """Record nothing more."""
         self._record["why"] = why
         self._warn(f"--torch-profile: {why}.\n  The run goes on without it.")
         self._finish_early()
@@ -223,7 +206,6 @@ class Recorded:
 
     def finish(self, n: int) -> None:
         """The program has ended, after so many steps."""
-        _recorded.discard(self)
         if self._record["pid"] != os.getpid():
             return
         if self._cancelled is not None:

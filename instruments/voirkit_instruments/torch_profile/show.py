@@ -83,7 +83,6 @@ def _operators_of(phase: str, operators: Mapping[str, Row], each: float) -> Deta
 
 
 def _remarks(part: Part) -> Iterator[str]:
-    """What was recorded, and what can be trusted of it."""
     steps = part["steps"]
     if steps:
         which = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
