@@ -55,11 +55,7 @@ def units_of(name: str) -> str:
 
 
 class Machine:
-    """What the processes of this run, the machine and its GPUs do.
-
-    Args:
-        gpus: The GPUs to sample.
-    """
+    """What the processes of this run, the machine and its GPUs do."""
 
     def __init__(self, gpus: Gpus | None) -> None:
         from voirkit_instruments.monitor.record_processes import Tree, cpu_monitor, io_monitor, network_monitor
@@ -108,8 +104,6 @@ class Sampler:
 
     Args:
         machine: Has ``sample`` and ``close`` of ``Machine``.
-        interval_s: Seconds from one sample to the next.
-        recorder: ``voirkit.trace.recorder``.
         give: Takes what is to be given, as keywords; None if nobody is to hear it.
         warn: Told, once, of a sample that failed.
 
@@ -246,11 +240,7 @@ LEAST_S = 1.0  # between two updates: who asks more often gets the same figures
 
 
 class Collector:
-    """What a scrape is answered with.
-
-    Args:
-        run: The run.
-    """
+    """What a scrape is answered with."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -353,7 +343,6 @@ def monitor_all(ov: Overseer, poll_interval: float = 10, arch: str | None = None
     """Monitor processor, memory, storage, network and GPUs, for ``ov.require(monitor_all())`` in a voirfile.
 
     Args:
-        ov: The overseer.
         poll_interval: Seconds from one sample to the next.
         arch: For voirfiles written for voir; NVIDIA's are the only GPUs that are looked at.
     """

@@ -36,7 +36,6 @@ class Usage(NamedTuple):
     Attributes:
         rss: Bytes in memory, summed over the processes: what they share is counted in each.
         shared: Of those, the bytes that are files or shared memory.
-        processes: How many there are.
         cpu_seconds: Processor time since the first look.
         read_bytes: From storage, since the first look.
         write_bytes: To storage, since the first look.
@@ -203,7 +202,6 @@ class Repeat:
     """A thread that calls a function, first after one interval.
 
     Args:
-        interval_s: Seconds from one call to the next.
         call: What it calls; what that raises ends the calls, and is given to ``failed``.
         failed: Told of it.
     """
@@ -256,7 +254,6 @@ def monitor(
     """Give what functions return, each under its own key, with ``task="main"`` and ``time`` (seconds since the epoch).
 
     Args:
-        ov: The overseer.
         poll_interval: Seconds from one reading to the next.
         worker_init: Called before the first.
         monitors: For each key the function.

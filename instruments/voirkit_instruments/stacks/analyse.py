@@ -182,9 +182,6 @@ def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> 
 def figures(counts: Sequence[Counts]) -> dict[str, Any]:
     """The key ``flame`` of a summary.
 
-    Args:
-        counts: Of each rank.
-
     Shares of phases are those of the threads that train among each other, and those of the loader workers' own.
     """
     phases: dict[str, Counter[str]] = {}

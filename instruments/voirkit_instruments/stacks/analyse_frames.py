@@ -81,15 +81,8 @@ class Spans:
 class RecordedSpans:
     """The operations and phases of one rank's processes on one host.
 
-    Args:
-        run: The run, opened.
-        rank: Its number.
-        host: Its host's name.
-
     Attributes:
-        names: By number.
         leading: By group and process: the thread with most of them, the one that trains, or loads.
-        processes: Those that recorded anything.
     """
 
     def __init__(self, run: Run, rank: int, host: str) -> None:
@@ -136,8 +129,6 @@ class RecordedSpans:
         Args:
             group: ``OPERATION`` or ``PHASE``.
             spans: Of that group, around that time.
-            pid: The process.
-            tid: The thread.
             at_ns: Instants. Shape (n,).
 
         Returns:

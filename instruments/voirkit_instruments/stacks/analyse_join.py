@@ -82,7 +82,6 @@ def find_clock(runs: Runs | None, spans: Spans | None, names: Sequence[Name], st
         runs: Of the thread that trains.
         spans: The phases of that thread.
         names: Of operations and phases, by number.
-        stacks: The stacks by number.
         began_ns: Its clock did not begin before.
         ready_ns: Nor after this.
     """
@@ -124,15 +123,11 @@ class StackCounts:
     """Counts of stacks; they can be added to those of other ranks.
 
     Args:
-        recorded: What was going on.
-        stacks: The stacks by number.
         period_ns: From one sample to the next.
-        pid: The training process.
         workers: Of loader processes: which worker.
         within_ns: Samples of the training process outside of this are voirkit's own.
 
     Attributes:
-        counts: The counts.
         processes: By process what it is called, with the number of its samples.
         own: Samples that saw voirkit's own work.
         late: Samples that did not come in time.
@@ -156,8 +151,6 @@ class StackCounts:
         """Count what one file of py-spy's holds.
 
         Args:
-            pid: The process.
-            threads: What its threads did.
             began_ns: When py-spy was started; its clock begins from here to ``ready_ns``.
             ready_ns: When it printed that it samples.
             until_ns: Until then the process executed what py-spy looked at; None if it always did.
@@ -218,9 +211,6 @@ class StackCounts:
         """Count samples of a thread.
 
         Args:
-            pid: The process.
-            tid: The thread.
-            name: Its name.
             at_ns: When they were taken, on the run's clock. Shape (n,).
             stacks: What they saw. Shape (n,).
             spans: The phases around that time.

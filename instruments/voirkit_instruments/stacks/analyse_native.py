@@ -75,7 +75,6 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
     """Join what perf, or py-spy, recorded of a process and those that it started with what the run recorded of them.
 
     Args:
-        run: The run, opened.
         record: Of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``, ``program``.
         data: The profiler's file.
 
@@ -101,11 +100,6 @@ class SampleCounts:
     """Counts by row (an operation, a phase, elsewhere, other processes), code, thread (its own or another of its process) and event.
 
     What comes out can be added to that of other ranks and read without perf.
-
-    Args:
-        recorded: What was going on.
-        reader: Who reads the samples.
-        began_ns: When sampling began.
     """
 
     def __init__(self, recorded: RecordedSpans, reader: PerfReader, began_ns: int) -> None:

@@ -43,8 +43,6 @@ class Sample(NamedTuple):
     """One sample.
 
     Attributes:
-        pid: The process.
-        tid: The thread.
         time_ns: On the clock that perf was told to use.
         event: What was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not say.
         period: How much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if the line does not say.
@@ -128,9 +126,6 @@ class Batch(NamedTuple):
     """Samples; arrays of shape (n,), in the order in which they were taken.
 
     Attributes:
-        time_ns: When.
-        pid: Process.
-        tid: Thread.
         code: Index into ``PerfReader.codes``.
         event: Index into ``PerfReader.events``.
         period: How much of the event each stands for.
@@ -149,9 +144,7 @@ class PerfReader:
     """What is learned while lines are read.
 
     Attributes:
-        codes: By number.
         events: Names by number.
-        samples: How many there were.
         lost: How many perf says that it lost.
         unread: Lines that are none of a sample, and not of a loss.
         user_only: Whether the kernel was left out.
@@ -191,10 +184,6 @@ class PerfReader:
 
 def perf_script(data: str, perf: str = "perf") -> Iterator[str]:
     """The lines that perf prints of what it has recorded.
-
-    Args:
-        data: The file.
-        perf: The program.
 
     Raises:
         OSError: perf cannot be run, or cannot read the file; the text is what it printed.
@@ -243,10 +232,6 @@ def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
 
     An event says that a frame began or ended between two samples; what lies between the events of a thread is its stack. A thread that has
     ended keeps its last stack to the end of the file: when it existed last has been noted beside it.
-
-    Args:
-        path: Of the file.
-        stacks: Gets their stacks.
 
     Raises:
         OSError: It cannot be read.

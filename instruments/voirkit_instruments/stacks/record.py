@@ -41,9 +41,6 @@ class StackSampler:
 
     Args:
         run_dir: The run directory; its folder ``flame`` gets the files.
-        rate_hz: Times a second.
-        gil: Only of threads that hold the GIL.
-        native: C's frames too.
         most_bytes: What the files may take.
         warn: Called with what is not possible, and what to do.
     """
@@ -177,13 +174,7 @@ def _leave(began: int, was: int, iterator: Any) -> None:
 @instrument_definition
 @once("--flame")
 def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[Phase | PhaseWithPriority]:
-    """Take stacks, from the beginning of the script's work to its end.
-
-    Args:
-        ov: The overseer.
-        rate_hz: Times a second.
-        gil: Only of threads that hold the GIL.
-    """
+    """Take stacks, from the beginning of the script's work to its end."""
     workers = watch_workers(ov.warn)
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
@@ -218,8 +209,6 @@ class ThreadSampler:
     """Takes stacks and writes them, one line for each time, frame, stack and thread name.
 
     Args:
-        path: Of the file.
-        rate_hz: Times a second.
         most_bytes: What the file may take.
         warn: Called, once, with what went wrong.
     """

@@ -41,7 +41,6 @@ def attach_perf(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
     """Have perf sample a process, its threads, and whatever it starts from now on; when this returns it does.
 
     Args:
-        pid: The process.
         stem: The path of the files that it writes, without their endings.
         rate_hz: Samples a second of processor time.
         most_bytes: What the file may take; perf stops there.
@@ -226,7 +225,6 @@ def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase | PhaseWith
     """Sample what the processor does, from the beginning of the script's work to its end.
 
     Args:
-        ov: The overseer.
         rate_hz: Samples a second of processor time.
     """
     yield ov.phases.load_script

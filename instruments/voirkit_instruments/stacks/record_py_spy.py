@@ -39,9 +39,7 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
     """Have py-spy take the stacks of a process and of those below it; when this returns it does.
 
     Args:
-        pid: This process.
         stem: The path of the files that it writes, without their endings.
-        rate_hz: Times a second.
         most_bytes: What the files may take.
         gil: Only threads that hold the GIL; what it writes then has no times.
         native: The frames of C too.
@@ -72,7 +70,6 @@ def attach_native(pid: int, stem: str, rate_hz: int, why_not_perf: CannotAttach)
     """Have py-spy sample the C functions of a process and its children, where perf cannot; when this returns it does.
 
     Args:
-        pid: The process.
         stem: The path of the files that it writes, without their endings.
         rate_hz: Samples a second; at most 100 are taken.
         why_not_perf: Why perf does not.

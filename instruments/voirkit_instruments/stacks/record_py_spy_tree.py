@@ -29,8 +29,6 @@ class Chunk:
 
     Args:
         command: Its words, without the file and the process.
-        file: What it writes.
-        pid: The process.
 
     Attributes:
         ready_ns: When it said that it looks; 0 before.
@@ -87,8 +85,6 @@ class Tree:
     """The chunks of a process and of those below it.
 
     Args:
-        program: py-spy.
-        pid: The process.
         stem: The path of the files, without their endings.
         chunk_s: Seconds of one.
         most_bytes: What the files may take in all.

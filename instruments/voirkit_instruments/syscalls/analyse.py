@@ -246,7 +246,6 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
     """``syscalls`` of a summary (docs/syscalls.md).
 
     Args:
-        attribution: The sums.
         timed: Whether the log has durations; without, ``seconds`` are None.
 
     Returns:
@@ -306,8 +305,6 @@ def working_and_waiting_s(name: str, call: Mapping[str, Any], waits: Collection[
     """The seconds of a row in which its calls worked, and those in which they waited; zeros if they are unknown.
 
     Args:
-        name: Of the call.
-        call: Its figures.
         waits: The calls of which all time is waiting.
     """
     seconds = call["seconds"] or 0.0

@@ -41,10 +41,7 @@ class Process:
     """What its threads share.
 
     Attributes:
-        pid: Its number.
         kind: ``main``, ``worker 3`` or ``child``.
-        files: The paths of its descriptors.
-        main: Its first thread.
         rows: By kind of thread and phase, its calls.
         seconds: How long its first thread has been in each phase, except the one that it is in.
         has_markers: Whether it has named a phase, or what it is.
@@ -71,8 +68,6 @@ class Thread:
     """A thread.
 
     Attributes:
-        tid: Its number.
-        process: The process that it is of.
         name: That the program has given it, if it has.
         stack: The phases that it is in, outermost first, and when each began.
         has_markers: Whether it has ever named a phase itself.
@@ -141,7 +136,6 @@ class ProcessTree:
     Args:
         pid: The process that the run is; None: the first one of the log.
         threads: Its threads when the log began, with their names.
-        files: The paths of its descriptors then.
 
     Attributes:
         processes: All of them, in the order in which they appear.
@@ -176,8 +170,6 @@ class ProcessTree:
         """A thread has created another one.
 
         Args:
-            creator: Who.
-            tid: The new one.
             is_thread: Whether it is a thread of the same process.
         """
         thread = self.threads.get(tid)
@@ -221,9 +213,7 @@ class TraceContext:
     """What is known of a run that was traced; nothing of a log made elsewhere.
 
     Attributes:
-        pid: The process.
         threads: Its threads when tracing began, and the names of those that have any.
-        files: The paths of its descriptors then.
         own_threads: Threads of voirkit, found at the end.
         own_folder: The run directory: calls about files in it are voirkit's.
         operation: Returns, of a thread and a time of the log, the operation of a loader that it was in, or None.
@@ -250,19 +240,11 @@ def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:
 class Attribution:
     """The sums of a log.
 
-    Args:
-        context: What is known of the run.
-
     Attributes:
-        tree: The processes, with their rows.
         times: By kind of thread and phase: how often it was entered, and how long it lasted in all.
         operations: Rows by operation of the loaders.
-        files: Files and folders.
-        over_time: When.
         own: Calls of voirkit itself and their seconds.
-        markers: How many markers there were.
         uring: Calls that hide others.
-        calls: How many calls of the program there were.
     """
 
     def __init__(self, context: TraceContext | None = None) -> None:

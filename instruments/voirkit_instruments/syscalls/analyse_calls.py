@@ -18,9 +18,7 @@ class Call(NamedTuple):
     """A system call that has returned, or never will.
 
     Attributes:
-        tid: The thread.
         began: When it was entered.
-        name: Of the call.
         args: Its arguments as strace prints them, without the brackets; of the kernel's own events only those that are needed.
         result: What it returned; None if it did not (``?``).
         error: Name of the error, or "".
@@ -69,7 +67,6 @@ class ThreadName(NamedTuple):
     """A thread has a name, or has been created; only the kernel's own events have this apart from calls.
 
     Attributes:
-        tid: The thread.
         name: Its name, or "".
         parent: The thread that has created it, or None.
         is_thread: Whether it is a thread of its parent's process.
@@ -127,9 +124,6 @@ def follow_descriptors(files: dict[int, str], name: str, args: str, result: int 
 
     Args:
         files: The paths of the process's descriptors; changed.
-        name: Of the call.
-        args: Its arguments.
-        result: What it returned.
     """
     if name in OPENS:
         path = first_path(args)
@@ -185,7 +179,6 @@ class FileTotals:
         """Add a call that succeeded, about a path.
 
         Args:
-            path: The path.
             name: Of the call: one of ``OPENS`` or ``TRANSFERS``.
             result: Bytes, of a transfer.
         """
@@ -231,7 +224,6 @@ class OverTime:
         """Add a call. It counts where it began; its seconds belong to the bins that it lasted in.
 
         Args:
-            name: Of the call.
             began: When, on the log's clock; not ``nan``.
             seconds: How long; ``nan`` if the log does not have it.
         """

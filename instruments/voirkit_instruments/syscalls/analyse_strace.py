@@ -67,13 +67,10 @@ class StraceLog:
     """What is known of a log besides its events, while it is read and after.
 
     Attributes:
-        lines: How many have been read.
         unread: How many were not understood. The tracer's own words (``strace: Process 7 attached``) are none of them.
         examples: The first of those, with their numbers, as far as they can be shown.
-        torn: Whether the last line is cut.
         dated: Whether lines have times.
         timed: Whether calls have durations (``-T``).
-        signals: How many signals have come.
         last: The last time that was read; ``nan`` without any.
     """
 

@@ -89,13 +89,8 @@ def _parser() -> ExtendedArgumentParser:
         "how many, errors, time, bytes; of two of them how they differ, + for what the second has more.",
     )
     parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it more complete), or a run directory")
-    parser.add_argument(
-        "--top",
-        type=whole_number("no number of rows", " of at least 1", 1),
-        default=_MOST,
-        metavar="N",
-        help=f"rows of each phase, or of differences (default: {_MOST})",
-    )
+    rows = whole_number("no number of rows", " of at least 1", 1)
+    parser.add_argument("--top", type=rows, default=_MOST, metavar="N", help=f"rows of each phase, or of differences (default: {_MOST})")
     parser.add_argument("--over-time", action="store_true", help="show when they were made as well, of one log")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
@@ -146,10 +147,6 @@ class Tracer:
         self._unwatch = record_phases.watch_recorder()
         record_phases.report_to_tracer()
 
-    def enter_program(self) -> None:
-        """The program's own work begins here and now."""
-        record_phases.enter(OTHER)
-
     def leave_program(self) -> None:
         """It has ended, here or in a child that has come to its end: what follows is voirkit's."""
         record_phases.leave(OTHER)
@@ -174,7 +171,7 @@ class Tracer:
             self._record.update(ended=True, **self._counters.stop())
         if self._tracing is not None:
             process = self._tracing.process
-            self._record.update(ended=True, own=_own_threads())
+            self._record.update(ended=True, own=[one.native_id for one in threading.enumerate() if one.name.startswith("voirkit-")])
             self._record["clocks"].append(_clocks())
             if process.has_ended(0):
                 why = record_tracers.why_ended(process, self._tracing.log, self._most_bytes)
@@ -245,10 +242,6 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def _own_threads() -> list[int]:
-    return [thread.native_id for thread in threading.enumerate() if thread.name.startswith("voirkit-") and thread.native_id is not None]
-
-
 def _call_s() -> float:
     """How long the quickest of system calls takes here and now; the median of some."""
     call, now, times = os.getppid, time.perf_counter, []
@@ -286,7 +279,6 @@ def syscalls(
     """Record the program's system calls, from the beginning of the script's work to its end.
 
     Args:
-        ov: The overseer.
         mode: ``counts``, ``full``, ``files`` or ``counters``.
         tool: ``kernel``, ``strace`` or ``counters``, to use no other; the best one if left out.
         is_with_loader: Whether the times of loaders are recorded too.
@@ -309,7 +301,7 @@ def syscalls(
     try:
         tracer.start(ov.run_dir, ov.options.trace_limit)
         if ov.program is not None:
-            ov.program.begins, ov.program.ends = tracer.enter_program, tracer.leave_program
+            ov.program.begins, ov.program.ends = partial(record_phases.enter, OTHER), tracer.leave_program
         yield ov.phases.run_script(priority=100, throw=False)
     finally:
         tracer.stop()

@@ -63,11 +63,7 @@ def remove_left(tracefs: str, mine: str | None = None) -> None:
 
 
 class Instance:
-    """The kernel's tracing of one process and all that it starts.
-
-    Args:
-        path: Its folder.
-    """
+    """The kernel's tracing of one process and all that it starts."""
 
     def __init__(self, path: str) -> None:
         self.path = path

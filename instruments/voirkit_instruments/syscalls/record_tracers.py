@@ -64,7 +64,6 @@ def attach_kernel(pid: int, stem: str, most_bytes: int) -> Attached:
     """Have the kernel trace all calls of a process, its threads and what it starts; when this returns it does.
 
     Args:
-        pid: This process.
         stem: The path of the files, without their endings.
         most_bytes: What the files may take; tracing ends there.
 
@@ -110,7 +109,6 @@ def attach_strace(pid: int, stem: str, mode: str, most_bytes: int) -> Attached:
     """Have strace write down the calls of a process, its threads and what it starts; when this returns it does.
 
     Args:
-        pid: This process.
         stem: The path of the files, without their endings.
         mode: ``files``: calls on files alone; ``full``: with what is read and written; ``counts``: without.
         most_bytes: What the log may take; strace ends there.

@@ -305,8 +305,6 @@ def whole_log(document: Document, path: str, most: int) -> Section:
     """Everything of a log: a table for each kind of thread and phase, the most frequent calls, then files and what is to be known.
 
     Args:
-        document: Of the log.
-        path: Its path.
         most: Calls of each phase that are shown.
     """
     heads = ("thread", Column("phase", left=True), Column("syscall", left=True, cut=True), "calls", "errors", "time", "a call", "bytes",
@@ -402,8 +400,6 @@ def two_logs(rows: Sequence[Difference], documents: Mapping[str, Document], most
 
     Args:
         rows: Of ``analyse.difference``.
-        documents: The two, by path.
-        most: Rows that are shown.
     """
     numbers = ("A", "B", "B - A", "errors", "time", "bytes")
     heads = (Column("phase", left=True), Column("syscall", left=True, cut=True), *numbers, Column("", left=True))

@@ -51,7 +51,6 @@ class Events:
             work on a device), ``KERNEL`` (that work) and ``MEMORY``.
         name: Index into ``names``.
         start_ns: Nanoseconds of the wall clock.
-        duration_ns: Nanoseconds.
         tid: The thread; of a kernel its stream.
         device: Of kernels and memory, else -1.
         linked: What a kernel and the call that started it have in common; else -1.
@@ -193,9 +192,7 @@ class AttributedEvents:
     """A recording's events, of which each has its place; arrays of shape (n,).
 
     Args:
-        events: The events.
         start_ns: When each began, on the run's clock.
-        phases: The phases of the training thread.
         evaluation: (start, end) of what is no training.
 
     Attributes:
@@ -256,7 +253,6 @@ class PhasesOfThread:
     """The phases of the training thread, as they were recorded.
 
     Args:
-        records: Of a run.
         chosen: Indices of those of the thread, ascending by start, outer before inner.
     """
 
@@ -291,8 +287,6 @@ def figures(events: Events, attributed: AttributedEvents, chosen: Array) -> dict
     """The sums of the chosen events.
 
     Args:
-        events: Of a recording.
-        attributed: Their places.
         chosen: Whether each counts; shape (n,).
     """
     on_host = np.isin(events.category, (OPERATOR, ANNOTATION, RUNTIME)) & chosen

@@ -147,8 +147,6 @@ class TorchProfile:
     """The profile of one run, once torch is there.
 
     Args:
-        ov: The overseer.
-        window: Which steps.
         memory: Whether what operators allocate is recorded.
     """
 
@@ -206,7 +204,6 @@ def torch_profile(ov: Overseer, window: Window = DEFAULT, memory: bool = False) 
     """Run torch's profiler on a window of steps.
 
     Args:
-        window: Which steps.
         memory: Whether to record what operators allocate; torch then tells on stderr, once, of memory that was there before.
     """
     profile = TorchProfile(ov, window, memory)

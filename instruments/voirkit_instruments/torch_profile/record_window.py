@@ -40,9 +40,6 @@ class Recorded:
     """What is recorded of one process.
 
     Args:
-        torch: The module.
-        run_dir: The run directory.
-        window: Which steps.
         memory: Whether to record what operators allocate.
         most_bytes: What torch's files may take in all.
         warn: Called with what is not possible.
@@ -262,7 +259,6 @@ class Kineto:
     on a device it has not run.
 
     Args:
-        torch: The module.
         memory: Whether to record what operators allocate.
 
     Attributes:
@@ -347,7 +343,6 @@ class ProfilerGuard:
     Functions of torch's modules stand for others while a run is profiled; they are called by torch.profiler alone.
 
     Args:
-        torch: The module.
         give_way: Called before the program begins a profiler, in the thread that does.
 
     Attributes:
