@@ -138,7 +138,7 @@ def _refuse_strace(output: str) -> CannotAttach:
         return TracedAlready(f"process {tracer} traces this one already (strace, or a debugger), and there can be one only.")
     if "ermitted" in output or "ermission" in output:
         return CannotAttach(
-            f"it may not attach_strace to the process{_yama_scope()}.\n"
+            f"it may not attach to the process{_yama_scope()}.\n"
             "Run as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
         )
     return CannotAttach(f"strace could not begin: {first_line(output)}")
