@@ -22,7 +22,7 @@ from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
 from voirkit_instruments.detached import CannotAttach, DetachedProcess, refusal
 from voirkit_instruments.stacks import FLAME_FOLDER, FLAME_HZ
-from voirkit_instruments.steps.torch_functions import FunctionPatches
+from voirkit_instruments.steps.events import FunctionPatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from voirkit.commands import printing
 from voirkit.errors import CommandLineError
+from voirkit.instrument import whole_number
 from voirkit.options import ExtendedArgumentParser
-from voirkit_instruments.flag_values import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
-from voirkit_instruments.steps.torch_functions import FunctionPatches
+from voirkit_instruments.steps.events import FunctionPatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
