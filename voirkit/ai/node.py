@@ -328,9 +328,9 @@ class Node(Span):
         """The node ``<name of this one>.<name>`` below this one: the same object each time."""
         name = key(name)
         found = self._derived.get(name)
-        return found or self._derived.setdefault(name, self._below(name))
+        return found or self._derived.setdefault(name, self._make_below(name))
 
-    def _below(self, name: str) -> Node:
+    def _make_below(self, name: str) -> Node:
         return Node(self.cat, f"{self.name}.{name}", self, f".{name}")
 
     @property
@@ -362,7 +362,7 @@ class Use(Node):
     def _now(self) -> float:
         return ALWAYS
 
-    def _below(self, name: str) -> Node:
+    def _make_below(self, name: str) -> Node:
         """The node below the one in the tree, with the same arguments and switch of its own."""
         assert self._parent is not None
         return _use(self._parent.derive(name), self._own, self._switch)

@@ -269,12 +269,12 @@ class dftracer:
         recording.end_standalone()
         from voirkit.runner import completion
 
-        if completion.has_segments(self._folder):
+        if completion.has_records(self._folder):
             why = completion.export(self._folder, target)
             if why:
                 tell(f"{target} was not written ({why}).\n  Write it with: voirkit export {self._folder} --format pfw -o {target}")
                 return
-        if not completion.has_segments(self._folder, other_than=self._pid):  # of child processes that go on
+        if not completion.has_segments_of_others(self._folder):  # of child processes that go on
             completion.discard(self._folder)
 
     def get_time(self) -> int:

@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from http.client import HTTPException
+from itertools import islice
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from voirkit.errors import VoirkitError, tell
-from voirkit.export.spans import FLOW, INT64, Nesting, unicode_text
+from voirkit.export.spans import FLOW, Nesting, typed, unicode_text
 from voirkit.report.labels import Labels
 from voirkit.report.output import text
 
@@ -69,8 +70,6 @@ class Span:
 
 class Thread:
     """What is open in one thread, or beside it (a device)."""
-
-    __slots__ = ("attributes", "last", "nesting", "repeated")
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.attributes = attributes
@@ -220,15 +219,11 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
 
 def _batches(spans: Iterable[Span]) -> Iterator[dict[Key, list[Span]]]:
     """The spans, some at once, by their process."""
-    batch: dict[Key, list[Span]] = {}
-    n = 0
-    for span in spans:
-        batch.setdefault(span.process, []).append(span)
-        n += 1
-        if n == _SPANS_AT_ONCE:
-            yield batch
-            batch, n = {}, 0
-    if batch:
+    remaining = iter(spans)
+    while part := list(islice(remaining, _SPANS_AT_ONCE)):
+        batch: dict[Key, list[Span]] = {}
+        for span in part:
+            batch.setdefault(span.process, []).append(span)
         yield batch
 
 
@@ -267,19 +262,7 @@ def _span(trace_id: bytes, span: Span) -> dict[str, Any]:
 
 
 def _attributes(mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": unicode_text(key), "value": _value(value)} for key, value in mapping.items()]
-
-
-def _value(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if isinstance(value, bool):
-        return {"bool_value": value}
-    if isinstance(value, int) and value in INT64:
-        return {"int_value": value}
-    if isinstance(value, float):
-        return {"double_value": value}
-    return {"string_value": unicode_text(str(value))}
+    return [{"key": unicode_text(key), "value": {} if value is None else dict([typed(value)])} for key, value in mapping.items()]
 
 
 def _as_json(value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from voirkit.errors import VoirkitError
-from voirkit.export.spans import FLOW, INT64, Nesting, unicode_text
+from voirkit.export.spans import FLOW, Nesting, typed, unicode_text
 from voirkit.report import labels
 from voirkit.report.labels import Labels
 from voirkit.report.output import complete
@@ -158,14 +158,7 @@ class _Writer:
 
     def _annotate(self, annotation: Any, key: str, value: Any) -> None:
         annotation.name_iid = self._number("debug_annotation_names", key)
-        if isinstance(value, bool):
-            annotation.bool_value = value
-        elif isinstance(value, int) and value in INT64:
-            annotation.int_value = value
-        elif isinstance(value, float):
-            annotation.double_value = value
-        else:
-            annotation.string_value = unicode_text(str(value))
+        setattr(annotation, *typed(value))
 
     def _number(self, table: str, text: str) -> int:
         """The number of a name; the name itself is written before its first use."""

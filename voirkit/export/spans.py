@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 # The argument that connects spans, also of several threads and processes: arrows lead from one to the next of the same value.
 FLOW = "flow"
 
-INT64 = range(-(2**63), 2**63)
+_INT64 = range(-(2**63), 2**63)
 
 
 class Nesting(Generic[T]):
@@ -93,3 +93,14 @@ def unicode_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
+
+
+def typed(value: object) -> tuple[str, object]:
+    """The field that a value of an argument is in, of OTLP's and of Perfetto's messages alike, and the value as that can hold it."""
+    if isinstance(value, bool):
+        return "bool_value", value
+    if isinstance(value, int) and value in _INT64:
+        return "int_value", value
+    if isinstance(value, float):
+        return "double_value", value
+    return "string_value", unicode_text(str(value))

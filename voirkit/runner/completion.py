@@ -23,22 +23,22 @@ _SHORT = (
 )
 
 
-def has_segments(path: str, other_than: int | None = None) -> bool:
-    """Whether a run directory holds segments; those of one process may be left out."""
+def _trace_files(path: str) -> list[str]:
     try:
-        names = [name.rpartition("-")[0] for name in os.listdir(os.path.join(path, "trace")) if name.endswith(".seg")]
+        return os.listdir(os.path.join(path, "trace"))
     except OSError:
-        return False
-    return any(name.rpartition("-")[2].partition(".")[0] != str(other_than) for name in names)
+        return []
+
+
+def has_segments_of_others(path: str) -> bool:
+    """Whether a run directory holds segments of other processes than this one."""
+    stems = {name.rpartition("-")[0] for name in _trace_files(path) if name.endswith(".seg")}
+    return any(stem.rpartition("-")[2].partition(".")[0] != str(os.getpid()) for stem in stems)
 
 
 def has_records(path: str) -> bool:
     """Whether a run directory holds records, in segments or, if somebody has read it meanwhile, compacted."""
-    try:
-        names = os.listdir(os.path.join(path, "trace"))
-    except OSError:
-        return False
-    return any(name.endswith(".seg") or name.startswith("kind=") for name in names)
+    return any(name.endswith(".seg") or name.startswith("kind=") for name in _trace_files(path))
 
 
 def finish(
