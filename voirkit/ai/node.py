@@ -365,13 +365,14 @@ class Use(Node):
     def _make_below(self, name: str) -> Node:
         """The node below the one in the tree, with the same arguments and switch of its own."""
         assert self._parent is not None
-        return _use(self._parent.derive(name), self._own, self._switch)
+        return use_of(self._parent.derive(name), self._own, self._switch)
 
     def __reduce__(self) -> Any:
-        return _use, (self._parent, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._switch)
+        return use_of, (self._parent, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._switch)
 
 
-def _use(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use:
+def use_of(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use:
+    """A use of a node, with these arguments and this switch."""
     use = Use(node)
     use._own.update(own)
     use._own_is_new, use._switch = True, switch

@@ -11,13 +11,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from voirkit.analysis.part_failures import PartFailures
+from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
 from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, tell
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments
+from voirkit.report.html.document import page
 from voirkit.report.html.file import NAME, may_write, printable, with_file, write
 from voirkit.report.output import STDOUT
+from voirkit.runs.directory import LATEST, check_manifest, finite
+from voirkit.runs.opened import Run, open_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
 
     from voirkit.analysis.comparison import Figure
     from voirkit.report.comparison import Pairs
-    from voirkit.runs.opened import Run
     from voirkit.runs.processes import Process
 
 EXIT_DIFFERENT = 1  # as of diff
@@ -37,10 +41,6 @@ def report(argv: Sequence[str]) -> int:
     asked = [name for name in ("html", "json", "markdown", "check") if getattr(options, name) not in (None, False)]
     if len(asked) > 1:
         raise CommandLineError(f"--{asked[0]} and --{asked[1]} are two answers; ask for one of them.")
-    from voirkit.analysis.summary import check_stream, summary_of
-    from voirkit.runs.directory import LATEST, check_manifest
-    from voirkit.runs.opened import open_run
-
     with ExitStack() as opened:
         runs = [opened.enter_context(open_run(path)) for path in options.RUN or [LATEST]]
         if options.check:
@@ -55,8 +55,7 @@ def report(argv: Sequence[str]) -> int:
             with printing():
                 _pages(summaries, options.html)
         for group in groups:
-            for warning in dict.fromkeys(warning for run in group for warning in (*check_manifest(run.path), *run.warnings)):
-                tell(warning)
+            _warn(group)
         if options.html is not None:
             return 0
     with printing():
@@ -64,10 +63,13 @@ def report(argv: Sequence[str]) -> int:
     return 0
 
 
+def _warn(runs: Sequence[Run]) -> None:
+    for warning in dict.fromkeys(warning for run in runs for warning in (*check_manifest(run.path), *run.warnings)):
+        tell(warning)
+
+
 def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
     """Write a page for each run, and print their names."""
-    from voirkit.report.html.document import page
-
     if file and len(summaries) > 1:
         hint = "Leave FILE out, and each run gets its report.html; two beside each other: voirkit compare RUN RUN --html FILE."
         raise CommandLineError(f"{len(summaries)} runs do not go into one file.", where=f"--html={file}", next=hint)
@@ -118,13 +120,9 @@ def _processes(run: Run) -> Sequence[Process]:
 
 def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None:
     if options.json:
-        from voirkit.runs.directory import finite
-
         documents = [finite(summary) for _, summary in summaries]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
-    from voirkit.runs.directory import LATEST
-
     typed = options.RUN or [LATEST]
     named = [(summary, next((path for path in typed if os.path.realpath(path) == run.path), run.path)) for run, summary in summaries]
     if options.markdown:
@@ -176,16 +174,12 @@ def compare(argv: Sequence[str]) -> int:
         beside = "--json" if options.json else f"--{asked.name}" if asked else ""
         what = "FILE is missing" if not options.html else f"it is asked for beside {beside}"
         raise CommandLineError(f"a page is written to a file of its own, and {what}.", next="voirkit compare RUN RUN --html FILE.html")
-    from voirkit.runs.directory import check_manifest
-    from voirkit.runs.opened import open_run
-
     with ExitStack() as opened:
         first, second = (opened.enter_context(open_run(path)) for path in options.RUN)
         try:
             return _difference(asked, first, second, options) if asked else _summaries(first, second, options)
         finally:
-            for warning in dict.fromkeys(warning for run in (first, second) for warning in (*check_manifest(run.path), *run.warnings)):
-                tell(warning)
+            _warn((first, second))
 
 
 def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -> int:
@@ -203,8 +197,6 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
 
 def _summaries(first: Run, second: Run, options: Any) -> int:
     from voirkit.analysis.comparison import environments, figures, said
-    from voirkit.analysis.part_failures import PartFailures
-    from voirkit.analysis.summary import summary_of
 
     summaries = [summary_of(run) for run in (first, second)]
     if options.html is not None:
@@ -225,8 +217,6 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
     environment: Pairs = failures.attempt("environment", lambda: environments(first.manifest, second.manifest), {})
     first.warnings += failures.lines()
     if options.json:
-        from voirkit.runs.directory import finite
-
         document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment}
         with printing():
             print(json.dumps(finite({"runs": [first.path, second.path], **document}), indent=1))

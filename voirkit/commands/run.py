@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LEADS_TO_SCRIPT = ("contextlib.py", "runpy.py")
 _LONGEST_S = 60.0  # a shell that waited for long and became python by exec
 
 
@@ -229,20 +230,12 @@ def _write(text: str) -> None:
 
 def _from_the_script(tb: TracebackType | None, overseer: Overseer) -> TracebackType | None:
     """A traceback from the script's first frame on; if it has none, from behind the last of voirkit's frames at its beginning."""
-    program, found = overseer.program, tb
-    while found is not None and not (program is not None and program.is_own_frame(found.tb_frame)):
-        found = found.tb_next
-    if found is not None:
-        return found
-    while tb is not None and _is_own(tb):
+    own = overseer.program.own_part(tb) if overseer.program is not None else None
+    if own is not None:
+        return own
+    while tb is not None and (_file_of(tb).startswith((_HERE, "<frozen ")) or os.path.basename(_file_of(tb)) in _LEADS_TO_SCRIPT):
         tb = tb.tb_next
     return tb
-
-
-def _is_own(tb: TracebackType) -> bool:
-    """Whether a traceback begins with a frame of voirkit's, or of what leads to the script."""
-    name = _file_of(tb)
-    return name.startswith((_HERE, "<frozen ")) or os.path.basename(name) in ("contextlib.py", "runpy.py")
 
 
 def _file_of(tb: TracebackType) -> str:

@@ -12,7 +12,7 @@ import sys
 import time
 
 from voirkit.ai.decorate import timed
-from voirkit.ai.node import ALWAYS, Node, Use, allow, last_open, pop_open, push_open, set_arguments
+from voirkit.ai.node import ALWAYS, UNSET, Node, allow, last_open, pop_open, push_open, set_arguments, use_of
 from voirkit.ai.values import PLAIN, key, mapping, plain, real, whole
 from voirkit.dftracer.constants import EntityRelation, EntityStore, declare, described
 from voirkit.errors import tell
@@ -184,10 +184,7 @@ def _chooser(f: Any, own: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], N
                 found[name] = real(value) if name == "image_size" else whole(value)
         if not found:
             return own
-        use = Use(own)
-        use._own = {name: (ALWAYS, value) for name, value in found.items()}
-        use._own_is_new = True
-        return use
+        return use_of(own, {name: (ALWAYS, value) for name, value in found.items()}, UNSET)
 
     return choose
 

@@ -298,10 +298,9 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         """
         words = Words(sys.argv[1:] if argv is None else argv, self._option_string_actions)
         given, end = words.read()
+        given.sort(key=lambda one: asks_for_help([one]))  # --help may need what the others say
         own = [word for one in given for word in as_argparse_reads_it(*one)]
         if asks_for_help(given):
-            given.sort(key=lambda one: asks_for_help([one]))  # it may need what the others say
-            own = [word for one in given for word in as_argparse_reads_it(*one)]
             super().parse_known_args(own)
         script, module, arguments = words.target(end)
         if not script and module is None:

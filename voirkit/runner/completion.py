@@ -92,6 +92,7 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
     # Nothing is multiplied there: numpy's library would start a thread for each processor.
     environment.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     command = [sys.executable, "-c", program.format(module), _PACKAGE, *words]
+    is_ours = False
     try:
         import signal
         import subprocess
@@ -102,16 +103,13 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
         is_ours = callable(handler) and threading.current_thread() is threading.main_thread()
         if is_ours:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except Exception as exc:  # the program has taken away what this needs
-        return f"{type(exc).__name__}: {exc}", ""
-    try:
         # A session of its own: Ctrl-C in the terminal is for the program.
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True,
             start_new_session=True, env=environment, encoding="utf-8", errors="replace", check=False,
         )  # fmt: skip
         code, out, err = done.returncode, done.stdout, done.stderr
-    except Exception as exc:  # an audit hook of the program's, a function of its own in place of subprocess.run
+    except Exception as exc:  # the program has taken away what this needs, has an audit hook, or its own in place of subprocess.run
         return f"{type(exc).__name__}: {exc}", ""
     except KeyboardInterrupt:  # the user will not wait; the program has ended as it has
         return "interrupted", ""

@@ -246,10 +246,7 @@ class Overseer(GivenOverseer):
 
     def is_the_programs(self, exc: BaseException) -> bool:
         """Whether an exception came out of the program itself."""
-        tb = exc.__traceback__
-        while tb is not None and not (self.program is not None and self.program.is_own_frame(tb.tb_frame)):
-            tb = tb.tb_next
-        return tb is not None
+        return self.program is not None and self.program.own_part(exc.__traceback__) is not None
 
     def run_phase(self, phase: Phase) -> Any:
         """Around the body of a phase; it is logged when it starts."""

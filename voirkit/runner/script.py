@@ -26,6 +26,7 @@ from voirkit.imports import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Any
 
 # Decorators of imported libraries that call what they decorate at once (sacred, checked with 0.8).
@@ -183,8 +184,13 @@ class Program:
         """Let go of the module, so that python deletes what is in it when it would have."""
         self._module = None
 
-    def is_own_frame(self, frame: Any) -> bool:
-        """Whether a frame is the script's module level, or the function that was asked for."""
+    def own_part(self, tb: TracebackType | None) -> TracebackType | None:
+        """A traceback from the first frame on that is the script's module level, or the function that was asked for."""
+        while tb is not None and not self._is_own(tb.tb_frame):
+            tb = tb.tb_next
+        return tb
+
+    def _is_own(self, frame: Any) -> bool:
         if self.function is not None:
             return frame.f_code is getattr(getattr(self, "_call", None), "__code__", None)
         return id(frame.f_globals) == self._names_id and frame.f_code.co_name == "<module>"
