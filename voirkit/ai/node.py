@@ -38,17 +38,11 @@ _is_allowed = True
 
 
 class _Arguments:
-    """The arguments of one or more nodes.
-
-    Attributes:
-        entries: For each name, when it was set, and to what.
-        id: Of the arguments in the trace; -1 until they are needed there.
-    """
-
-    __slots__ = ("entries", "id")
+    """The arguments of one or more nodes: for each name, when it was set, and to what."""
 
     def __init__(self, entries: dict[str, Entry]) -> None:
-        self.entries, self.id = entries, -1
+        self.entries = entries
+        self.id = -1  # in the trace, when they are needed there
 
     def intern(self) -> int:
         self.id = recorder.arguments({name: value for name, (_, value) in self.entries.items() if value is not GONE})
@@ -294,14 +288,7 @@ class Node(Span):
         return self
 
     def forget(self, *names: str) -> Node:
-        """Remove arguments from this node's records, and from those of all nodes below it.
-
-        Args:
-            names: Of the arguments, such as ``"epoch"``.
-
-        Returns:
-            The node.
-        """
+        """Remove arguments, such as ``"epoch"``, from this node's records and from those of all nodes below it; returns the node."""
         at = self._now()
         for name in names:
             self._own[key(name)] = (at, GONE)

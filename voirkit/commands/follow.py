@@ -58,15 +58,10 @@ class StartedPython:
 
 
 class _Reader(Overseer):
-    """Reads a command line with the options of all instruments, and runs nothing.
-
-    Attributes:
-        parsed: The options.
-        own: Voirkit's own words on it.
-    """
+    """Reads a command line with the options of all instruments, and runs nothing."""
 
     parsed: Namespace
-    own: list[str]
+    own: list[str]  # voirkit's words on it
 
     def _run(self, argv: Sequence[str]) -> None:
         with self.run_phase(self.phases.init):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
+from voirkit.ai import AI, IO, Checkpoint, Communication, Compute, Data, DataLoader, Device, Node, Other, Pipeline
 from voirkit.ai.values import TagValue, plain
 
 TYPE_CHECKING = False
@@ -25,23 +26,22 @@ class _StrEnum(str, Enum):
         return str(self.value)
 
 
-def _str_enum(name: str, words: str) -> Any:
+def _str_enum(name: str, kind: type[Node]) -> Any:
+    """The words of a part of the tree."""
     make: Any = _StrEnum  # the functional form, for whose names a type checker has no use
-    return make(name, {word.upper(): word for word in words.split()}, module=__name__)
+    return make(name, {word.upper(): word for word in kind.__annotations__ if word != "io"}, module=__name__)
 
 
-ProfileCategory = _str_enum("ProfileCategory", "compute data dataloader comm device checkpoint pipeline other")
-ComputeEvent = _str_enum("ComputeEvent", "forward backward step")
-DataEvent = _str_enum("DataEvent", "preprocess item")
-DataLoaderEvent = _str_enum("DataLoaderEvent", "fetch")
-CommunicationEvent = _str_enum(
-    "CommunicationEvent", "send receive barrier bcast reduce all_reduce gather all_gather scatter reduce_scatter all_to_all"
-)
-DeviceEvent = _str_enum("DeviceEvent", "transfer")
-PipelineEvent = _str_enum("PipelineEvent", "epoch train evaluate test")
-CheckpointEvent = _str_enum("CheckpointEvent", "capture restart")
-OtherEvent = _str_enum("OtherEvent", "log")
-IOEvent = _str_enum("IOEvent", "open read write close")
+ProfileCategory = _str_enum("ProfileCategory", AI)
+ComputeEvent = _str_enum("ComputeEvent", Compute)
+DataEvent = _str_enum("DataEvent", Data)
+DataLoaderEvent = _str_enum("DataLoaderEvent", DataLoader)
+CommunicationEvent = _str_enum("CommunicationEvent", Communication)
+DeviceEvent = _str_enum("DeviceEvent", Device)
+PipelineEvent = _str_enum("PipelineEvent", Pipeline)
+CheckpointEvent = _str_enum("CheckpointEvent", Checkpoint)
+OtherEvent = _str_enum("OtherEvent", Other)
+IOEvent = _str_enum("IOEvent", IO)
 
 
 class _Mark(Enum):
@@ -51,9 +51,9 @@ class _Mark(Enum):
         return int(self.value)
 
 
-_mark: Any = _Mark
-TagType = _mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)  # what an argument is for
-TagDType = _mark("TagDType", {"INT": 0, "FLOAT": 1, "STRING": 2}, module=__name__)
+_make_mark: Any = _Mark
+TagType = _make_mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)  # what an argument is for
+TagDType = _make_mark("TagDType", {"INT": 0, "FLOAT": 1, "STRING": 2}, module=__name__)
 EntityStore = IntEnum(
     "EntityStore",
     [("MEMORY", 0), ("GPU_MEMORY", 1), ("LOCAL_DISK", 2), ("PARALLEL_FS", 3), ("BURST_BUFFER", 4), ("OBJECT_STORE", 5), ("DATABASE", 6),

@@ -51,13 +51,7 @@ PickledOffer = tuple[str, str, str, bool, bytes]
 
 
 class _Offer:
-    """What is handed to processes that are started.
-
-    Args:
-        function: ``offer`` of ``watch``.
-        before_main: As for ``watch``.
-        subprocesses: As for ``watch``.
-    """
+    """What is handed to processes that are started, as it was given to ``watch``."""
 
     def __init__(self, function: Callable[[], object | None], before_main: bool, subprocesses: bool) -> None:
         self.function, self.before_main, self.subprocesses = function, before_main, subprocesses

@@ -220,9 +220,7 @@ def read(words: Sequence[str]) -> Python:
 def how(python: Python, standard: frozenset[str] = frozenset()) -> str:
     """What becomes of it: ``run`` (under voirkit), ``launcher`` (what it starts is looked at), or ``plain``.
 
-    Args:
-        python: Its command line.
-        standard: The modules of the standard library.
+    Modules of the standard library train nothing.
     """
     if python.kind not in ("script", "module"):
         return "plain"

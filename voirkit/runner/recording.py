@@ -94,10 +94,7 @@ def end() -> Any:
 def go_on(compacts: bool) -> None:
     """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one.
 
-    It goes into files of its own; what the run came to does not count it.
-
-    Args:
-        compacts: Whether those are compacted when python ends, as the run's own have been.
+    It goes into files of its own, compacted when python ends if asked for; what the run came to does not count it.
     """
     global _late, _compacts_late
     _compacts_late = compacts
