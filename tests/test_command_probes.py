@@ -252,10 +252,9 @@ def test_on_a_terminal_a_table_is_drawn(script: Place) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(place: Place) -> None:
     place.write(main="".join(f"def f{i}(x): return x\n" for i in range(3000)))
-    done = subprocess.run(
-        f"{sys.executable} -m voirkit probes main.py | head -n 1", shell=True, cwd=place.folder, env=CLEAN, capture_output=True, check=False
-    )
-    assert done.stderr == b""
+    command = f"set -o pipefail; {sys.executable} -m voirkit probes main.py | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=place.folder, env=CLEAN, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # what is wrong

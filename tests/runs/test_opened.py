@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import LOOP_EVENTS, files, record, rows
+from recorded import LOOP_EVENTS, files, record, record_with_manifest, rows
 
 import voirkit
+from voirkit.analysis.summary import summary_of
 from voirkit.errors import RunDirectoryError
 from voirkit.runs import compaction
 from voirkit.runs.opened import open_run
+from voirkit.runs.summary import empty
 from voirkit.trace import layout
 
 HOST = os.uname().nodename
@@ -118,6 +120,16 @@ def test_what_was_dropped_is_known_of_each_process(tmp_path: Path) -> None:
     for _ in range(2):
         with open_run(record(tmp_path / "run", body) if not (tmp_path / "run").exists() else tmp_path / "run") as run:
             assert run.processes()[0].dropped["a.b"] + len(rows(run)) == 20_000
+
+
+def test_a_summary_counts_what_every_process_dropped_beside_what_the_run_itself_says(tmp_path: Path) -> None:
+    run = record_with_manifest(
+        tmp_path / "run", "recorder.begin(sys.argv[1], limit=300_000)\nfor i in range(20_000): span('a', 'b', NOW, NOW)"
+    )
+    (run / "summary.json").write_text(json.dumps({**empty("0"), "ended": "normal", "dropped": {"log lines": 3}}))
+    with open_run(run) as opened:
+        dropped = summary_of(opened)["dropped"]
+        assert dropped == {"log lines": 3, **opened.processes()[0].dropped}
 
 
 def test_the_trace_is_a_relation_for_queries(tmp_path: Path) -> None:

@@ -182,54 +182,48 @@ class _Writer:
         return stack
 
     def _thread(self, process: Key, tid: int) -> int:
-        """The track of a thread, described before its first use."""
-        number, new = self._track("thread", process, tid)
-        if new:
-            parent, shown = self._process(process)
-            thread = self._descriptor(number, parent).thread
-            thread.pid, thread.tid = shown, shown if tid == process[2] else tid
-            thread.thread_name = unicode_text(self._labels.thread(process, tid))
+        parent, shown = self._process(process)
+        number, described = self._track(parent, "thread", process, tid)
+        if described is not None:
+            described.thread.pid, described.thread.tid = shown, shown if tid == process[2] else tid
+            described.thread.thread_name = unicode_text(self._labels.thread(process, tid))
         return number
 
     def _process(self, process: Key) -> tuple[int, int]:
         """(the track of a process, its number in the trace): hosts may have processes of the same number, and Perfetto knows no hosts."""
-        number, new = self._track("process", process)
-        if new:
+        number, described = self._track(None, "process", process)
+        if described is not None:
             shown = process[2]
             while shown in self._pids.values():
                 shown += 10_000_000  # above the 2**22 of Linux
             self._pids[process] = shown
-            described = self._descriptor(number).process
-            described.pid, described.process_name = shown, unicode_text(self._labels.process(process))
+            described.process.pid, described.process.process_name = shown, unicode_text(self._labels.process(process))
         return number, self._pids[process]
 
     def _counter_track(self, process: Key, name: str) -> int:
-        number, new = self._track("counter", process, name)
-        if new:
-            descriptor = self._descriptor(number, self._process(process)[0])
-            descriptor.name = unicode_text(name)
-            descriptor.counter.SetInParent()
+        number, described = self._track(self._process(process)[0], "counter", process, name)
+        if described is not None:
+            described.name = unicode_text(name)
+            described.counter.SetInParent()
         return number
 
     def _child(self, parent: int, name: str) -> int:
-        number, new = self._track("child", parent, name)
-        if new:
-            self._descriptor(number, parent).name = unicode_text(name)
+        number, described = self._track(parent, "child", parent, name)
+        if described is not None:
+            described.name = unicode_text(name)
         return number
 
-    def _track(self, *what: object) -> tuple[int, bool]:
-        """(the number of a track, whether it is new): the same in every export, so that traces can be joined."""
+    def _track(self, parent: int | None, *what: object) -> tuple[int, Any]:
+        """(the number of a track, its descriptor if it is new): the number is the same in every export, so that traces can be joined."""
         number = _number_of(*what)
-        new = number not in self._tracks
+        if number in self._tracks:
+            return number, None
         self._tracks.add(number)
-        return number, new
-
-    def _descriptor(self, track: int, parent: int | None = None) -> Any:
-        descriptor = self._packets.add(trusted_packet_sequence_id=_SEQUENCE).track_descriptor
-        descriptor.uuid = track
+        described = self._packets.add(trusted_packet_sequence_id=_SEQUENCE).track_descriptor
+        described.uuid = number
         if parent is not None:
-            descriptor.parent_uuid = parent
-        return descriptor
+            described.parent_uuid = parent
+        return number, described
 
     def _flush(self, least: int = 0) -> None:
         if len(self._packets) < least:
