@@ -105,6 +105,16 @@ def test_what_else_may_take_most_of_a_step(category, name, kind):
     assert said(run(body))["kind"] == kind
 
 
+def test_the_loss_is_computing():
+    def body(script, k):
+        script.train_on()
+        script.do("compute", "loss", 5000)
+
+    found = said(run(body))
+    assert found["kind"] == "compute-bound"
+    assert "the loss 9" in found["because"]
+
+
 def test_nothing_takes_most():
     def body(script, k):
         script.train_on()

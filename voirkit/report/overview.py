@@ -245,14 +245,15 @@ _Facts = Iterator[tuple[str, str]]
 def _counts(summary: Summary) -> _Facts:
     steps, evaluation, loss = (summary.get(key) or {} for key in ("steps", "evaluation", "loss"))
     if steps.get("n"):
-        yield f"{{}} steps{', {:,} items'.format(steps['items']) if steps.get('items') else ''}", f"{steps['n']:,}"
+        items = f", {steps['items']:,} items" if steps.get("items") else ""
+        yield f"{{}} step{'s' if steps['n'] != 1 else ''}{items}", f"{steps['n']:,}"
     if evaluation:
-        yield f"{{}} {evaluation_name(evaluation)} batches", f"{evaluation['n']:,}"
+        yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}", f"{evaluation['n']:,}"
     if loss:
         yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}"
     workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
     if workers is not None:
-        yield "{} loader workers", f"{workers}"
+        yield f"{{}} loader worker{'s' if workers != 1 else ''}", f"{workers}"
 
 
 def _memory(summary: Summary) -> _Facts:

@@ -25,6 +25,7 @@ from voirkit.runs.thresholds import (
 )
 
 _ADVICE = 3  # pieces of it
+LEAST_SHOWN = 0.01  # share of a step from which a part of a phase is named
 _EVALUATION = ("evaluation-bound", "inference-bound")
 
 Figures = Mapping[str, Any]
@@ -253,7 +254,10 @@ def _transfer(time: Account, share: float, figures: Figures, facts: Facts) -> tu
 def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
     phases = {phase: time.rows[phase] for phase in COMPUTE}
     phase = max(phases, key=phases.__getitem__)
-    split = ", ".join(f"{_NAMED[name]} {percent(part)}" for name, part in phases.items())
+    shown = {_NAMED[name]: part for name, part in phases.items()}
+    if (loss := time.other.get("loss", 0.0)) >= LEAST_SHOWN:
+        shown["the loss"] = loss
+    split = ", ".join(f"{name} {percent(part)}" for name, part in shown.items())
     found = first_evidence(figures, "operator", *COMPUTE)
     slowest = f"; {found.what} takes {percent(found.share)} of the time of operators" if found else ""
     more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found.what} if found else {})}
@@ -270,7 +274,7 @@ def _checkpoint(time: Account, share: float, figures: Figures, facts: Facts) -> 
 
 
 def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    parts = {name: part for name, part in time.other.items() if part >= 0.01 and name not in ("voirkit", "checkpoint")}
+    parts = {name: part for name, part in time.other.items() if part >= LEAST_SHOWN and name not in ("voirkit", "checkpoint", "loss")}
     known = f" ({', '.join(f'{name} {percent(part)}' for name, part in parts.items())})" if parts else ""
     because = f"{percent(share)} of a step is untracked host code, not data wait, transfer or compute{known}"
     line = first_evidence(figures, "line", "other")

@@ -141,13 +141,15 @@ def account(summary: Mapping[str, Any]) -> Account:
     usual_s = steps_s - outliers.get("total_s", 0.0)
     spent = {name: row["total_s"] for name, row in (wall.get("parts") or {}).items()}
     saving = other.get("checkpoint", 0.0)
-    host = rows["other"] - saving - sum(other.get(name, 0.0) for name in _NOT_HOST)
+    loss = other.get("loss", 0.0)
+    host = rows["other"] - saving - loss - sum(other.get(name, 0.0) for name in _NOT_HOST)
     inside = [
         ("input-bound", "waiting for input", rows["wait"]),
         ("transfer-bound", "transfer", rows["transfer"]),
         ("compute-bound", "forward", rows["forward"]),
         ("compute-bound", "backward", rows["backward"]),
         ("compute-bound", "the optimizer's step", rows["optimizer"]),
+        ("compute-bound", "the loss", loss),
         ("communication-bound", "communication between ranks", rows.get("communication", 0.0)),
         ("checkpoint-bound", "checkpoints", saving),
         ("host-bound", "untracked host code", max(host, 0.0)),
