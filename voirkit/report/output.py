@@ -87,10 +87,10 @@ def copy(run: Run, query: str, path: str, options: str) -> None:
     """
     import duckdb
 
-    from voirkit.runs.parquet import file, of_the_system
+    from voirkit.runs.parquet import file, system_error
 
     with complete(path) as temporary:
         try:
             run.connection().execute(f"COPY ({query}) TO {file(temporary)} ({options}, USE_TMP_FILE false)").fetchall()
         except duckdb.Error as exc:
-            raise of_the_system(exc, temporary) or run.damaged(exc) from None
+            raise system_error(exc, temporary) or run.damaged(exc) from None

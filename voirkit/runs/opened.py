@@ -277,9 +277,9 @@ class Run:
 
     def damaged(self, exc: Exception) -> VoirkitError:
         """The error for a trace that DuckDB cannot read, or has no room for."""
-        from voirkit.runs.parquet import no_room, of_the_system
+        from voirkit.runs.parquet import no_room, system_error
 
-        full = of_the_system(exc, self._folder)
+        full = system_error(exc, self._folder)
         if full is not None:
             return no_room(full, os.path.dirname(self._folder))
         return RunDirectoryError("its trace cannot be read; it is damaged.", where=self.path, next=str(exc).partition("\n")[0])

@@ -136,7 +136,7 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
             try:
                 connection.execute(f"COPY ({chosen}) TO {file(path)} ({OPTIONS})").fetchall()
             except duckdb.Error as exc:
-                raise of_the_system(exc, path) or exc from None
+                raise system_error(exc, path) or exc from None
         events += len(piece.columns["tid"])
     return events
 
@@ -182,7 +182,7 @@ def _descriptor(folder: str, device: int, inode: int) -> int:
     return os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
 
 
-def of_the_system(exc: Exception, path: str) -> OSError | None:
+def system_error(exc: Exception, path: str) -> OSError | None:
     """The error of the operating system in DuckDB's, if it is about that file; checked with duckdb 1.3.2 to 2.0."""
     text = str(exc)
     if os.path.basename(path) not in text:

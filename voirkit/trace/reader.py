@@ -238,7 +238,8 @@ def _extent(path: str) -> int:
 def _is_cut_short(path: str, ends: dict[str, int]) -> bool:
     """Whether a segment lacks something of what its process had written when it ended; asked when its lines have been read."""
     try:
-        return os.path.getsize(path) < ends.get(str(_number(path)), 0)
+        with open(path, "rb") as file:  # over a network stat may be a minute old, but for a file that is opened
+            return os.fstat(file.fileno()).st_size < ends.get(str(_number(path)), 0)
     except OSError:
         return False
 
