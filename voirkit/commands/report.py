@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from voirkit.analysis.comparison import Figure
     from voirkit.report.comparison import Pairs
-    from voirkit.runs.processes import Process
+    from voirkit.runs.trace_files import Process
 
 EXIT_DIFFERENT = 1  # as of diff
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import duckdb
 
     from voirkit.runs.opened import Extent, Run
-    from voirkit.runs.processes import Process
     from voirkit.runs.selection import Selection
+    from voirkit.runs.trace_files import Process
 
 _LINES_AT_ONCE = 10_000
 VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces

@@ -22,8 +22,7 @@ import duckdb
 from voirkit.runs import parquet
 from voirkit.runs.other_processes import is_alive, is_here, locked
 from voirkit.runs.parquet import connect
-from voirkit.runs.processes import description
-from voirkit.runs.trace_files import is_little, journal_path, layout, read_journal
+from voirkit.runs.trace_files import description, is_little, journal_path, layout, read_journal
 from voirkit.trace.layout import folder_of
 from voirkit.trace.reader import Files, Pieces, has_grown, of_stem
 

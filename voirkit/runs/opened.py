@@ -16,9 +16,8 @@ from voirkit.errors import RunDirectoryError, VoirkitError
 from voirkit.runs import directory
 from voirkit.runs.directory import LATEST, find
 from voirkit.runs.other_processes import goes_on
-from voirkit.runs.processes import Process
 from voirkit.runs.selection import EVERYTHING, Selection
-from voirkit.runs.trace_files import SegmentRecords, is_little, layout
+from voirkit.runs.trace_files import Process, SegmentRecords, is_little, layout
 
 if TYPE_CHECKING:  # loaded when the tables are asked for: the end of a run does without
     import duckdb

@@ -16,8 +16,18 @@ import duckdb
 import numpy as np
 
 from voirkit.errors import VoirkitError
-from voirkit.runs.processes import Process, damage, described_processes, description, read_descriptions, without_names
-from voirkit.runs.trace_files import FIGURE, clean, layout, strict
+from voirkit.runs.trace_files import (
+    FIGURE,
+    Process,
+    clean,
+    damage,
+    described_processes,
+    description,
+    layout,
+    read_descriptions,
+    strict,
+    without_names,
+)
 from voirkit.trace.reader import Files, Piece, Pieces, Source, of_stem
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from voirkit.analysis.nesting import Array
     from voirkit.analysis.steps import Steps
     from voirkit.runs.opened import Run
-    from voirkit.runs.processes import Process
+    from voirkit.runs.trace_files import Process
 
 
 NAME, SUFFIX, IS_TEXT = "traincheck", "", True
