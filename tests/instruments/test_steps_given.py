@@ -15,7 +15,7 @@ def wrapped(watch: Watched, task: str, name: str = "step") -> None:
     """What ``give.wrap(name, task=task)`` gives, whatever is done in it."""
     for step in ("begin", "end"):
         event: dict[str, Any] = {"$wrap": {"name": name, "step": step, "id": 7}, "task": task}
-        watch.steps._take_in(event)  # what it subscribes with
+        watch.steps.on_given(event)
 
 
 @pytest.mark.parametrize(("task", "n"), [("eval", 1), ("validation", 1), ("train", 0)])
@@ -23,5 +23,5 @@ def test_a_step_of_evaluation_is_recorded(task: str, n: int) -> None:
     with watched() as watch:
         wrapped(watch, task)
         wrapped(watch, task, name="epoch")
-        watch.steps._take_in({"loss": 1.0, "task": task})
+        watch.steps.on_given({"loss": 1.0, "task": task})
     assert watch.kept.kinds() == ["given.evaluation"] * n

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import sysconfig
 from collections import OrderedDict
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 
 from voirkit_instruments.loader.record_batches import FETCH, now
+from voirkit_instruments.steps.batch_sizes import is_of_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _DEEPEST = 6
 _FEW = 64  # elements of a list that are looked at; a list of datasets is looked at whole
-_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
 
 SAMPLE, BATCH, TURNS = "__getitem__", "__getitems__", "__iter__"
 
@@ -46,7 +45,7 @@ def datasets(dataset: Any) -> Iterator[Any]:
         if id(one) in visited:
             continue
         visited.add(id(one))
-        if not _is_torch("Subset", one) and type(one) not in kinds:
+        if not is_torch("Subset", one) and type(one) not in kinds:
             kinds.add(type(one))
             yield one
         if deep > 0:
@@ -78,40 +77,16 @@ def is_dataset(value: Any) -> bool:
     kind = type(value)
     if is_instance_of(value, "torch.utils.data.dataset", "Dataset"):
         return True
-    return _is_indexed(kind) and not callable(value) and (hasattr(kind, BATCH) or not _is_of_a_library(kind))
+    return _is_indexed(kind) and not callable(value) and (hasattr(kind, BATCH) or is_of_program(kind))
 
 
 def _is_indexed(kind: type) -> bool:
     return not is_foreign(kind) and hasattr(kind, SAMPLE) and hasattr(kind, "__len__") and not hasattr(kind, "keys")
 
 
-def _is_of_a_library(kind: type) -> bool:
-    where = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ != "__main__" and (where is None or where.startswith(_LIBRARIES))
-
-
-def own_method(dataset: Any, name: str) -> tuple[type, FunctionType] | None:
-    """The class and the function that a dataset's class has under a name, if it is written in Python."""
-    for owner in type(dataset).__mro__:
-        found = vars(owner).get(name)
-        if found is not None:
-            return (owner, found) if type(found) is FunctionType else None
-    return None
-
-
-def unreadable_method(dataset: Any) -> str | None:
-    """The full name of what reads a sample where it is not written in Python, of a class that is not python's own:
-    ``functools.lru_cache``, C."""
-    for owner in type(dataset).__mro__:
-        if SAMPLE in vars(owner):
-            found = type(vars(owner)[SAMPLE]) is not FunctionType and owner.__module__ != "builtins"
-            return f"{owner.__module__}.{owner.__qualname__}.{SAMPLE}" if found else None
-    return None
-
-
 def source_name(dataset: Any) -> str:
     """What reads the samples of a dataset, such as ``Pictures.__getitem__``: of ``Subset`` what is inside."""
-    while _is_torch("Subset", dataset):
+    while is_torch("Subset", dataset):
         dataset = vars(dataset).get("dataset")
     iterable = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
     kind = type(dataset)
@@ -119,18 +94,10 @@ def source_name(dataset: Any) -> str:
     return f"{kind.__name__}.{TURNS if is_iterated else SAMPLE}"
 
 
-def _is_torch(name: str, dataset: Any) -> bool:
+def is_torch(name: str, dataset: Any) -> bool:
+    """Whether a dataset is torch's own of that name: ``Subset``; ``StackDataset``, which puts a sample together of samples of several
+    others; ``ChainDataset``, which iterates over several."""
     return type(dataset) is getattr(sys.modules.get("torch.utils.data"), name, None)
-
-
-def is_stacked(dataset: Any) -> bool:
-    """Whether a sample of a dataset is put together of samples of several others by torch."""
-    return _is_torch("StackDataset", dataset)
-
-
-def is_chained(dataset: Any) -> bool:
-    """Whether torch iterates over several datasets one after the other."""
-    return _is_torch("ChainDataset", dataset)
 
 
 def chained_source(iterator: Any) -> type | None:
@@ -140,7 +107,7 @@ def chained_source(iterator: Any) -> type | None:
     """
     frame = getattr(iterator, "gi_frame", None)
     dataset = None if frame is None else frame.f_locals.get("d")
-    if is_chained(dataset):
+    if is_torch("ChainDataset", dataset):
         return chained_source(iterator.gi_yieldfrom)
     return None if dataset is None else type(dataset)
 

@@ -24,14 +24,12 @@ from voirkit_instruments.loader.record_operations import (
     datasets,
     innermost,
     is_foreign,
-    own_method,
     parameter,
     source_name,
-    unreadable_method,
 )
 from voirkit_instruments.loader.record_workers import Samples, Workers
 from voirkit_instruments.loader_numbers import IdentityMap
-from voirkit_instruments.steps.events import COMPILING, FunctionPatches
+from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,14 +188,15 @@ class LoaderTorch:
 
     def _record_reading(self, dataset: Any) -> None:
         for name, around, passed in ((SAMPLE, self._item, 2), (BATCH, self._many, 1)):
-            found = own_method(dataset, name)
-            if found is None:
-                if name == SAMPLE and (missed := unreadable_method(dataset)) is not None:
-                    self.patches.table.setdefault(missed, "is not written in Python")
+            owner = next((above for above in type(dataset).__mro__ if vars(above).get(name) is not None), None)
+            if owner is None:
                 continue
-            owner, function = found
+            function, where = vars(owner)[name], f"{owner.__module__}.{owner.__qualname__}.{name}"
+            if type(function) is not FunctionType:  # ``functools.lru_cache``, C
+                if name == SAMPLE and owner.__module__ != "builtins":
+                    self.patches.table.setdefault(where, "is not written in Python")
+                continue
             parameters = [parameter(innermost(function), which) for which in range(passed)]
-            where = f"{owner.__module__}.{owner.__qualname__}.{name}"
             if any(one is None or one[1] for one in parameters):
                 self.patches.table.setdefault(where, "has no parameter for an index")
             else:
@@ -228,19 +227,9 @@ class LoaderTorch:
 
     def _patch_fetch(self, module: ModuleType) -> None:
         workers, samples = self._workers, self._samples
-
-        def preparing(dataset: Any, collate: Any, collates: Any) -> int:
-            return workers.preparing(dataset, collate, bool(collates))
-
-        def iterating(began: int, was: int, fetcher: Any) -> None:
-            try:
-                samples.iterating(fetcher)
-            except Exception as exc:
-                self.recording.failed("an iterable dataset", exc)
-
-        self._record_around(
-            module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, ("dataset", "collate_fn", "auto_collation"), ()
-        )
+        preparing, iterating = as_function(workers.preparing), as_function(samples.iterating)
+        parts = ("dataset", "collate_fn", "auto_collation")
+        self._record_around(module, "_BaseDatasetFetcher.__init__", preparing, _nothing, OUTSIDE, parts, ())
         self._record_around(module, "_IterableDatasetFetcher.__init__", _entered, iterating, OUTSIDE, ("self",), ("self",))
         by_index, by_turn = (self._events.wrapped("fetch", calls) for calls in (workers.around_fetch(), samples.around_fetch()))
         self._record_around(module, "_MapDatasetFetcher.fetch", *by_index, OUTSIDE, value=True)
@@ -264,14 +253,7 @@ class LoaderTorch:
         self._record_around(module, "pin_memory", *self._batches.around_pin(), PIN)
 
     def _patch_loader(self, module: ModuleType) -> None:
-        batches = self._batches
-
-        def making(iterator: Any, loader: Any) -> int:
-            return batches.making(iterator, loader)
-
-        def again(iterator: Any, loader: Any, first_iter: bool) -> int:
-            return batches.beginning_again(iterator, loader, first_iter)
-
+        making, again = as_function(self._batches.making), as_function(self._batches.beginning_again)
         self._record_around(module, "_BaseDataLoaderIter.__init__", making, _nothing, OUTSIDE, ("self", "loader"), ())
         self._record_around(module, "_BaseDataLoaderIter._reset", again, _nothing, OUTSIDE, ("self", "loader", "first_iter"), ())
         self._patch_iterators(module, "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")

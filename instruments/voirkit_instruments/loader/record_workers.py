@@ -16,8 +16,9 @@ from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
-from voirkit_instruments.loader.record_operations import chained_source, is_chained, is_stacked
+from voirkit_instruments.loader.record_operations import chained_source, is_torch
 from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.steps.events import as_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,13 +134,7 @@ class Workers:
     # batches
 
     def preparing(self, dataset: Any, collate: Any, collates: bool) -> int:
-        """Before a fetcher is made.
-
-        Args:
-            dataset: What it reads from.
-            collate: What puts samples together.
-            collates: Whether it does; else a sample is a batch.
-        """
+        """Before a fetcher is made; ``collates``: whether samples are put together, else one is a batch."""
         here = self._here
         try:
             source = self._prepare(dataset, collate, not collates)
@@ -158,16 +153,13 @@ class Workers:
             here.inside, here.item, here.collates = FETCH, UNKNOWN, False
             return self.processor_ns(), now(), thread_time_ns()
 
-        def leave(began: Any, was: int, got: Any) -> None:
-            self.leave_fetch(began, was, got)
-
-        return enter, leave
+        return enter, as_function(self._leave_fetch)
 
     def processor_ns(self) -> int:
         """What has been worked so far: by all threads of a worker, else by this one."""
         return thread_time_ns() if self._here.worker == MAIN else process_time_ns()
 
-    def leave_fetch(self, began: Any, was: int, got: Any) -> None:
+    def _leave_fetch(self, began: Any, was: int, got: Any) -> None:
         """After a batch has been prepared.
 
         Args:
@@ -292,7 +284,7 @@ class Samples:
             if dataset is before:
                 return 0
             here.batches_of = dataset
-            if is_stacked(dataset):  # the samples of the others are parts of its own
+            if is_torch("StackDataset", dataset):  # the samples of the others are parts of its own
                 here.inside, here.dataset = ITEM, dataset
             return now(), here.sources.batches[type(dataset)], before
 
@@ -326,20 +318,23 @@ class Samples:
 
     # iterable datasets
 
-    def iterating(self, fetcher: Any) -> None:
+    def iterating(self, began: int, was: int, fetcher: Any) -> None:
         """An iterable dataset's fetcher has been made: a sample is there when its iterator returns.
 
         Its iterator, which nobody else has, is put into a ``map``: that is no frame in a traceback. One that keeps a state (torchdata) is
         left as it is.
         """
-        iterator = fetcher.dataset_iter
-        if hasattr(type(iterator), "state_dict") or type(iterator) is map:
-            return
-        count = _SampleCount()
-        if is_chained(getattr(fetcher, "dataset", None)):
-            count.chain = iterator
-        self._iterables[fetcher] = count
-        fetcher.dataset_iter = map(self._stamp(count), iterator)
+        try:
+            iterator = fetcher.dataset_iter
+            if hasattr(type(iterator), "state_dict") or type(iterator) is map:
+                return
+            count = _SampleCount()
+            if is_torch("ChainDataset", getattr(fetcher, "dataset", None)):
+                count.chain = iterator
+            self._iterables[fetcher] = count
+            fetcher.dataset_iter = map(self._stamp(count), iterator)
+        except Exception as exc:
+            self._recording.failed("an iterable dataset", exc)
 
     def _stamp(self, count: _SampleCount) -> Any:
         here, span, item = self._here, self._span, self._item

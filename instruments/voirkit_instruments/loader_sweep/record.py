@@ -163,18 +163,9 @@ def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = F
     run_dir = os.path.join(folder, "run")
     shutil.rmtree(run_dir, ignore_errors=True)
     text = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
-    words = [
-        "--compact",
-        "--loader-setting",
-        text,
-        "--stop-after",
-        f"{LONGEST_S}s",
-        *(["--loader"] if looked_into or not setting else []),
-        *script,
-    ]
-    ended = subprocess.run(
-        **started_with(run_dir, words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
-    )
+    looking = ["--loader"] if looked_into or not setting else []
+    program = started_with(run_dir, ["--compact", "--loader-setting", text, "--stop-after", f"{LONGEST_S}s", *looking, *script])
+    ended = subprocess.run(**program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     if ended.returncode:
         return Measurement(why_not=(ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1].rstrip("."))
     result = read_run(run_dir)

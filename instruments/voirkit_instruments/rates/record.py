@@ -30,11 +30,11 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from threading import Lock, get_ident
 from types import FunctionType
 
 from voirkit.intercept import Patches, without_this_frame
+from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.steps.batch_sizes import ItemCounter
 
 TYPE_CHECKING = False
@@ -335,8 +335,7 @@ class LoaderWatch:
         self._arrived = arrived
         self._warn = warn
         self._patches = Patches()
-        self._loaders: dict[int, tuple[Callable[[], object], str | None]] = {}
-        self._iterators: dict[int, tuple[Callable[[], object], str | None]] = {}
+        self._loaders, self._iterators = IdentityMap(), IdentityMap()  # the task of each, in a tuple
         self._asking: set[int] = set()  # iterators inside their method, which may call the one it overrides
         self._unobserved: set[str] = set()
         self._batches = 0
@@ -351,11 +350,11 @@ class LoaderWatch:
         """Time the iterators that this object makes from now on, and the one that it is or keeps."""
         kind = type(loader)
         self._seen.add(kind.__qualname__)
-        reference = _reference(loader)
-        if reference is None:
+        try:
+            self._loaders[loader] = (task,)
+        except TypeError:
             self._report_unobservable(loader, "it is a built-in object")
             return
-        self._loaders[id(loader)] = (reference, task)
         if hasattr(kind, "__next__"):
             self._watch_iterator(loader, task)
             return
@@ -377,8 +376,7 @@ class LoaderWatch:
         if self._seen and not self._batches and not self._unobserved:
             kinds = ", ".join(sorted(self._seen))
             self._warn(f"no batch of the given loader ({kinds}) was seen: was it iterated after it was given?")
-        self._loaders.clear()
-        self._iterators.clear()
+        self._loaders, self._iterators = IdentityMap(), IdentityMap()
 
     def _report_unobservable(self, loader: object, because: str) -> None:
         name = type(loader).__qualname__
@@ -387,14 +385,13 @@ class LoaderWatch:
             self._warn(f"the loading time of a {name} cannot be observed without changing the program: {because}.")
 
     def _watch_iterator(self, iterator: object, task: str | None) -> None:
-        reference = _reference(iterator)
         owner, name = _method_of_next(type(iterator))
-        if reference is None or owner is None or not self._patches.wrap(owner, name, self._next):
+        try:
+            self._iterators[iterator] = (task,)
+        except TypeError:
+            owner = None
+        if owner is None or not self._patches.wrap(owner, name, self._next):
             self._report_unobservable(iterator, "it is an iterator that is not written in Python")
-            return
-        for identity in [identity for identity, (alive, _) in self._iterators.items() if alive() is None]:
-            del self._iterators[identity]  # those of earlier epochs
-        self._iterators[id(iterator)] = (reference, task)
 
     def _iter(self, wrapped: Callable[..., Any], loader: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -402,18 +399,18 @@ class LoaderWatch:
         except BaseException as exc:
             without_this_frame(exc)
             raise
-        known = self._loaders.get(id(loader))
-        if known is not None and known[0]() is loader:
+        known = self._loaders.get(loader)
+        if known is not None:
             try:
-                self._watch_iterator(iterator, known[1])
+                self._watch_iterator(iterator, known[0])
             except Exception as exc:  # whatever an odd class does when it is looked at
                 self._report_unobservable(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
     def _next(self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         identity = id(iterator)
-        known = self._iterators.get(identity)
-        timed = known is not None and known[0]() is iterator and identity not in self._asking
+        known = self._iterators.get(iterator)
+        timed = known is not None and identity not in self._asking
         if timed:
             self._asking.add(identity)
         begin = time.perf_counter_ns()
@@ -426,21 +423,13 @@ class LoaderWatch:
             end = time.perf_counter_ns()
             if timed:
                 self._asking.discard(identity)
-        if known is not None and timed:
+        if timed:
             self._batches += 1
             try:
-                self._arrived(known[1], begin, end, batch)
+                self._arrived(known[0], begin, end, batch)
             except Exception as exc:  # never the program's
                 self._warn(f"a batch could not be counted: {type(exc).__name__}: {exc}")
         return batch
-
-
-def _reference(thing: object) -> Callable[[], object] | None:
-    """A reference that does not keep the object alive, or None if its type allows none."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:
-        return None
 
 
 def _method_of_next(kind: type) -> tuple[type | None, str]:

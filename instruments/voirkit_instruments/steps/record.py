@@ -107,15 +107,8 @@ class Steps:
         except Exception as exc:  # a torch that is not like any known one
             self.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
-    def listen(self, given: Any) -> None:
-        """The program gives something: what it gives with the task of evaluating is evaluation.
-
-        Args:
-            given: The stream of all that is given.
-        """
-        given.subscribe(self._take_in)
-
-    def _take_in(self, event: dict[str, Any]) -> None:
+    def on_given(self, event: dict[str, Any]) -> None:
+        """The program gives something: what it gives with the task of evaluating is evaluation."""
         if "$wrap" not in event or self._torch is None or self._over:
             return
         if self._evaluation is None:
@@ -155,7 +148,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     when_imported("torch", steps.start)
     if recorder is None:
         _watch(steps)
-        ov.when_given(steps.listen)
+        ov.when_given(lambda given: given.subscribe(steps.on_given))
     completed = False
     try:
         yield ov.phases.run_script

@@ -26,6 +26,7 @@ import weakref
 from voirkit.fork import at_fork
 from voirkit.probes.around import ABSENT
 from voirkit.streams import is_from_handler
+from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.steps.record_plain import SUPPRESSED
 from voirkit_instruments.values import ScalarReader
@@ -60,7 +61,7 @@ _every: weakref.WeakSet[TrainingValues] = weakref.WeakSet()
 
 def _off_in_child() -> None:
     for values in list(_every):
-        values.switch_off()
+        values.is_off = True
 
 
 at_fork("instruments", in_child=_off_in_child)
@@ -75,6 +76,7 @@ class TrainingValues:
     Attributes:
         on_fetch: Called with begin, end and batch of each request for a training batch, when its step is over.
         on_compute: The same for what a step does with its batch.
+        is_off: Whether nothing is given any more: it has failed, or this is a forked child.
     """
 
     def __init__(self, ov: Overseer) -> None:
@@ -85,10 +87,10 @@ class TrainingValues:
         self._steps = 0
         self._scaled: tuple[Any, Any] | None = None  # a reference to what GradScaler made, and the loss that it was
         self._given: set[str] = set()  # names that are given once
-        self._seen: dict[int, Any] = {}  # loaders and optimizers: references, by identity (their == may be anything)
+        self._seen = IdentityMap()  # loaders and optimizers
         self.on_fetch: list[Fetched] = []
         self.on_compute: list[Fetched] = []
-        self._is_off = False  # it has failed, or this is a forked child
+        self.is_off = False
         _every.add(self)
 
     def start(self, torch: ModuleType, losses: Losses, listened: bool) -> None:
@@ -119,14 +121,14 @@ class TrainingValues:
         """A function that fails for the run, once, and never for the program. What ends a run on purpose is no failure."""
 
         def guarded(*passed: Any) -> None:
-            if self._is_off:
+            if self.is_off:
                 return
             try:
                 function(*passed)
             except Exception as exc:
                 if is_from_handler(exc):
                     raise
-                self._is_off = True
+                self.is_off = True
                 self._ov.warn(f"The script's loss and steps are not given any more ({type(exc).__name__}: {exc}).")
 
         return guarded
@@ -135,10 +137,6 @@ class TrainingValues:
     def n_losses(self) -> int:
         """How many losses were seen."""
         return 0 if self._losses is None else self._losses.n
-
-    def switch_off(self) -> None:
-        """Give nothing any more."""
-        self._is_off = True
 
     def _after_scale(self, outputs: Any, scaled: Any) -> None:
         """``GradScaler.scale`` has scaled a loss."""
@@ -230,10 +228,9 @@ class TrainingValues:
     # what is given once
 
     def _is_new(self, thing: Any) -> bool:
-        reference = self._seen.get(id(thing))
-        if reference is not None and reference() is thing:
+        if self._seen.get(thing):
             return False
-        self._seen[id(thing)] = weakref.ref(thing)
+        self._seen[thing] = True
         return True
 
     def _called(self, module: Any) -> None:
