@@ -154,12 +154,8 @@ def watch_workers(warn: Callable[[str], None]) -> Patches:
         The patch, to be removed.
     """
     patches = FunctionPatches(lambda said: warn(f"--flame: {said} Loader workers are called children."))
-    patches.around_path("torch.utils.data.dataloader", _STARTS_WORKERS, Around(ThreadState(), 0, _enter, _leave, ("self",)))
+    patches.around_path("torch.utils.data.dataloader", _STARTS_WORKERS, Around(ThreadState(), 0, lambda _: 1, _leave, ("self",)))
     return patches
-
-
-def _enter(iterator: Any) -> int:
-    return 1
 
 
 def _leave(began: int, was: int, iterator: Any) -> None:

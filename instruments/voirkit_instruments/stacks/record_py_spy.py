@@ -10,7 +10,6 @@ from voirkit_instruments.detached import (
     ANYBODY,
     Attached,
     CannotAttach,
-    DetachedProcess,
     attach_program,
     first_line,
     let_trace,
@@ -59,7 +58,8 @@ def attach(pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False
     tree = [sys.executable, "-I", "-S", record_py_spy_tree.__file__, spy, str(pid), stem, str(CHUNK_S), str(most_bytes), *options]
     let_trace(ANYBODY)  # it is no ancestor of this process; yama asks for that, as long as it runs
     try:
-        process = attach_program(tree, f"{stem}.log", {**os.environ, "RUST_BACKTRACE": "0"}, _is_ready, _refuse)
+        environment = {**os.environ, "RUST_BACKTRACE": "0"}
+        process = attach_program(tree, f"{stem}.log", environment, lambda process: process.read_output().startswith("ready"), _refuse)
     except CannotAttach as exc:
         let_trace(0)
         raise CannotAttach(f"py-spy: {exc}") from None
@@ -81,20 +81,12 @@ def attach_native(pid: int, stem: str, rate_hz: int, why_not_perf: CannotAttach)
     command = [spy, "record", "--native", "--subprocesses", "--full-filenames", "--rate", str(rate_hz), "--format", "raw",
                "--output", f"{stem}.data", "--pid", str(pid)]  # fmt: skip
     try:
-        process = attach_program(command, f"{stem}.log", os.environ, _is_sampling, _refuse)
+        process = attach_program(command, f"{stem}.log", os.environ, lambda process: "Sampling process" in process.read_output(), _refuse)
         attached = Attached("py-spy", process, _version(spy), spy, rate_hz)
     except (OSError, CannotAttach) as exc:
         raise CannotAttach(f"{why_not_perf}\nNor can py-spy: {exc}") from None
     native_pids.append(pid)
     return attached
-
-
-def _is_ready(process: DetachedProcess) -> bool:
-    return process.read_output().startswith("ready")
-
-
-def _is_sampling(process: DetachedProcess) -> bool:
-    return "Sampling process" in process.read_output()
 
 
 def _version(spy: str) -> str:

@@ -114,7 +114,8 @@ class Tree:
                 if pid in self._running:
                     self._running[pid].check_image()
                 elif self._failed.get(pid, 0) < _FAILED:
-                    self._start_chunk(pid)
+                    self._running[pid] = Chunk(self._command, f"{self._stem}.{self._number}.spy", pid)
+                    self._number += 1
             self._wait(_LOOK_S)
         if self._written > self._most_bytes:
             print("what it writes has reached --trace-limit", flush=True)
@@ -124,10 +125,6 @@ class Tree:
         while self._running:
             self._list_processes()
             self._wait(_LOOK_S)
-
-    def _start_chunk(self, pid: int) -> None:
-        self._running[pid] = Chunk(self._command, f"{self._stem}.{self._number}.spy", pid)
-        self._number += 1
 
     def _wait(self, within_s: float) -> None:
         outs = {chunk.out: chunk for chunk in self._running.values()}

@@ -48,8 +48,6 @@ class Process:
         is_headless: Whether its first thread has ended, and others go on.
     """
 
-    __slots__ = ("files", "has_markers", "is_headless", "kind", "main", "pid", "rows", "seconds")
-
     def __init__(self, pid: int, kind: str, files: dict[int, str]) -> None:
         self.pid, self.kind, self.files = pid, kind, files
         self.rows: dict[tuple[str, str], Rows] = {}
@@ -75,8 +73,6 @@ class Thread:
         since: Since when it is in its phase.
         snapshot: At the beginning of a call that has not returned: its phase, and how long its process has been in each phase.
     """
-
-    __slots__ = ("has_markers", "name", "own_depth", "process", "since", "snapshot", "stack", "tid")
 
     def __init__(self, tid: int, process: Process, name: str = "") -> None:
         self.tid, self.process, self.name = tid, process, name

@@ -109,7 +109,7 @@ class KernelLog:
                     began, seconds, args = now, NAN, None
                 error = ""
                 if -_MOST_ERROR <= result < 0:
-                    error, result = _error_name(-result), -1
+                    error, result = errno.errorcode.get(-result) or _KERNEL_ERRORS.get(-result, f"E{-result}"), -1
                 text = ""
                 if args is not None and (name in _DESCRIPTORS or name in ACCESSES):
                     text = _arguments(name, args)
@@ -198,10 +198,6 @@ def _page_records(page: bytes, time: int) -> Iterator[tuple[int, int, bytes]]:
                 return  # torn
             yield time, event[0] | event[1] << 8, event
             place += size
-
-
-def _error_name(number: int) -> str:
-    return errno.errorcode.get(number) or _KERNEL_ERRORS.get(number, f"E{number}")
 
 
 # The numbers of system calls on x86-64 and arm64, as in Linux 6.15's headers.

@@ -115,7 +115,9 @@ class StraceLog:
         self.timed = timed
         if began == began:
             self.last = max(began, self.last) if self.last == self.last else began
-        yield from self._never_returned()
+        for begun in self._pending.values():  # they have never returned
+            yield Call(*begun, None, "", self.last - begun.began, True)
+        self._pending.clear()
 
     def _find_form(self, line: str) -> bool:
         """See, from the first line that has a form, how all of them begin."""
@@ -177,11 +179,6 @@ class StraceLog:
         if successor is not None and int(successor[1]) in self._pending:  # it goes on under the number of the process
             self._pending[tid] = self._pending.pop(int(successor[1]))._replace(tid=tid)
         yield ThreadExit(tid, time, how)
-
-    def _never_returned(self) -> Iterator[Event]:
-        for begun in self._pending.values():
-            yield Call(*begun, None, "", self.last - begun.began, True)
-        self._pending.clear()
 
     def _count_unread(self, line: str) -> None:
         if not line.endswith("\n"):

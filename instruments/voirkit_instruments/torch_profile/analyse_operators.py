@@ -310,7 +310,10 @@ def figures(events: Events, attributed: AttributedEvents, chosen: Array) -> dict
             which = np.flatnonzero(which & (attributed.phase == number))
             names = events.name[which if at is None else at[which]]
             sums[key] = np.bincount(names, weights=amounts[which], minlength=n)
-        rows = {events.names[i]: {key: _plain(key, sums[key][i]) for key in _SUMS} for i in np.flatnonzero(sums["calls"]).tolist()}
+        rows = {
+            events.names[i]: {key: float(sums[key][i]) if key.endswith("_s") else int(sums[key][i]) for key in _SUMS}
+            for i in np.flatnonzero(sums["calls"]).tolist()
+        }
         if rows:
             phases[phase] = rows
     kernels: dict[str, Row] = {}
@@ -323,10 +326,6 @@ def figures(events: Events, attributed: AttributedEvents, chosen: Array) -> dict
         row["device_s"] += lasted / 1e9
         row["phases"][NAMES[phase]] = row["phases"].get(NAMES[phase], 0.0) + lasted / 1e9
     return {"phases": {phase: {"operators": rows} for phase, rows in phases.items()}, "kernels": kernels}
-
-
-def _plain(key: str, value: float) -> float | int:
-    return float(value) if key.endswith("_s") else int(value)
 
 
 def merge_figures(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
