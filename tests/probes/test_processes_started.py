@@ -47,11 +47,14 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """What is seen of a process, a pool and an executor; one program for each way to start them, since starting takes its time."""
     place = Place(tmp_path_factory.mktemp(request.param)).write(tools=TOOLS)
     found: dict[str, Any] = said(place, WORK + """
-        least = 3
+        from voirkit import streams
+        told = []
+        streams.report = told.append
         workers = 2 if sys.argv[1] == "fork" else 1
         with (
             probing("//work(n) > half").values() as seen,
-            probing("work(n~even) > half", "tools.double(n=least) > twice", "json.dumps > indent").values() as scoped,
+            probing("work(n~between(0, 9)) > half", "tools.double(n=3) > twice", "json.dumps > indent").values() as scoped,
+            probing("work(n~even) > half").values() as conditioned,
         ):
             queue = context.SimpleQueue()
             child = context.Process(target=several, args=(queue,))
@@ -65,7 +68,9 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         print(json.dumps({
             "seen": [[e["n"], e["half"], e["$pid"] not in (None, os.getpid())] for e in seen],
             "scoped": [{k: v for k, v in e.items() if k != "$pid"} for e in scoped],
+            "conditioned": [e["n"] for e in conditioned],
             "loaded": loaded,
+            "told": "".join(told),
         }))
     """, request.param)  # fmt: skip
     return {**found, "method": request.param}
@@ -77,8 +82,13 @@ def test_processes_pools_and_executors(started: dict[str, Any]) -> None:
 
 def test_names_in_scope_mean_the_same_functions(started: dict[str, Any]) -> None:
     scoped = started["scoped"]
-    assert sorted(e["n"] for e in scoped if "half" in e) == [0, 2, 10, 12, 102]
+    assert sorted(e["n"] for e in scoped if "half" in e) == [0, 1, 2, 3]
     assert [e for e in scoped if "half" not in e] == [{"n": 3, "twice": 6}, {"indent": None}]
+
+
+def test_a_condition_with_a_name_of_the_program_is_known_in_copies_alone(started: dict[str, Any]) -> None:
+    assert sorted(started["conditioned"]) == ([0, 2, 10, 12, 102] if started["method"] == "fork" else [])
+    assert ("what 'even' in its condition means is unknown there." in started["told"]) is (started["method"] != "fork")
 
 
 def test_a_child_that_is_not_a_copy_loads_no_streams(started: dict[str, Any]) -> None:

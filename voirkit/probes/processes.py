@@ -6,13 +6,12 @@ A probe that cannot be made in a spawned process is reported once, and seen in t
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 from voirkit import streams
@@ -42,7 +41,7 @@ class Relayed:
         is_missed: Whether nobody listened when a process was started, so that it has no taps.
         is_over: Whether the probe has been switched off, so that its subscribers' exceptions are late.
         is_forgiven: Whether nothing is to be raised at the end, since the program has come there by an exception.
-        names: What the names in the selectors' conditions stand for.
+        named: A name in a selector's condition that only this process, and its forks, know the meaning of; empty without any.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class Relayed:
         self.raised: BaseException | None = None
         self.late: BaseException | None = None
         self.is_missed = self.is_over = self.is_forgiven = False
-        self.names: dict[str, Any] = {}
+        self.named = ""
 
 
 _numbers = count(1)
@@ -69,8 +68,11 @@ def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
     """A probe has been switched on: the processes that multiprocessing starts from now on get it too."""
     if not are_there():
         inherit.watch(_MAKE_PROBES, offered, subprocesses=False)  # their functions are not there yet when torch is imported
+    from voirkit.probes.selector import tools
+
     relayed = probe._relayed
-    relayed.names = {name: scope[name] for parsed in probe._parsed for name in map(_first, (*parsed.names, *parsed.tags)) if name in scope}
+    names = [name.partition(".")[0] for parsed in probe._parsed for name in (*parsed.names, *parsed.tags)]
+    relayed.named = next((name for name in names if name in scope and scope[name] is not getattr(tools, name, None)), "")
     relayed.key = next(_numbers)
     _probes[relayed.key] = probe
 
@@ -282,10 +284,6 @@ def _divert(probe: Probe, send: Callable[[Any], None]) -> None:
         engine.divert(relayed.emit)
 
 
-def _first(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _nowhere(event: Any) -> None:
     """Where events go that cannot be sent."""
 
@@ -329,17 +327,21 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
         selectors = [
             (parsed.selector, parsed.where, [_reference(function, watched) for function in parsed.functions]) for parsed in probe._parsed
         ]
-        names = {name: _name_for_children(name, value) for name, value in probe._relayed.names.items()}
         if probe._relayed.overriding:
             raise VoirkitError(
                 "it replaces values, which cannot be done in processes that are spawned: nothing is replaced nor seen there.",
                 next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
             )
+        if probe._relayed.named:
+            raise VoirkitError(
+                f"it cannot be seen in processes that are spawned: what '{probe._relayed.named}' in its condition means is unknown there.",
+                next="Write the value itself, or fork: multiprocessing.set_start_method('fork').",
+            )
     except VoirkitError as exc:
         tell = complain if complain is not None else lambda text: probe._complain(VoirkitError(text))
         tell(str(exc))
         return None
-    return key, selectors, names, probe._kind
+    return key, selectors, probe._kind
 
 
 def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str, tuple[str, ...]]:
@@ -365,27 +367,6 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
     )
 
 
-def _name_for_children(name: str, value: Any) -> tuple[Any, ...]:
-    """How another process finds what a name in a condition stands for."""
-    from voirkit.probes.children import EXACT
-    from voirkit.probes.selector import is_tag
-
-    if type(value) in EXACT:
-        return "value", value
-    if isinstance(value, ModuleType):
-        return "module", value.__name__
-    if is_tag(value):
-        return "tag", str(value.name)
-    module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if isinstance(module, str) and isinstance(path, str):
-        found: Any = sys.modules.get(module)
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        if found is value and value is not None:
-            return "named", module, path
-    raise VoirkitError(f"it cannot be seen in processes that are spawned: '{name}', in its condition, is not found there under a name.")
-
-
 # in the process that was started
 
 
@@ -397,10 +378,10 @@ def make_probes(ways: list[tuple[Any, ...]]) -> None:
     for address, token, slots, items in ways:
         uplink = uplinks.setdefault(address, Uplink(address, token, slots))
         for item in items:
-            key, selectors, names, kind = item
+            key, selectors, kind = item
             relay = Relay(uplink, key, bool(kind["raw"]), item)
             try:
-                relay.engine = _engine_for(selectors, names, kind, relay)
+                relay.engine = _engine_for(selectors, kind, relay)
             except VoirkitError as exc:
                 relay.complain(f"it cannot be seen in a process that was spawned.\n  {exc}")
             except Exception as exc:
@@ -409,7 +390,7 @@ def make_probes(ways: list[tuple[Any, ...]]) -> None:
                 relays.append(relay)
 
 
-def _engine_for(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapping[str, Any], relay: Any) -> Any:
+def _engine_for(selectors: Any, kind: Mapping[str, Any], relay: Any) -> Any:
     from voirkit.probes.engine import Engine
     from voirkit.probes.selector import parse
 
@@ -419,30 +400,13 @@ def _engine_for(selectors: Any, names: Mapping[str, tuple[Any, ...]], kind: Mapp
         absolute = tuple(replace(f, module=m, path=tuple(p)) for f, (m, p) in zip(plain.functions, functions, strict=True))
         focus = absolute[plain.functions.index(plain.focus)]
         parsed.append(replace(plain, functions=absolute, focus=focus))
-    scope = {name: _resolved(*found) for name, found in names.items()}
 
     def complain(exc: BaseException) -> None:
         if streams.is_meant(exc):
             streams.again(exc)
         relay.complain(str(exc) if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {exc}")
 
-    engine = Engine(parsed, scope, complain, complain, may_wait=True, **kind)
+    engine = Engine(parsed, {}, complain, complain, may_wait=True, **kind)
     engine.listen(relay.emit)
     engine.on()
     return engine
-
-
-def _resolved(how: str, *what: Any) -> Any:
-    from importlib import import_module
-
-    from voirkit.probes.selector import tag
-
-    if how == "value":
-        return what[0]
-    if how == "tag":
-        return getattr(tag, what[0])
-    module = sys.modules.get(what[0]) or import_module(what[0])
-    found: Any = module
-    for part in what[1].split(".") if how == "named" else ():
-        found = getattr(found, part)
-    return found
