@@ -161,11 +161,7 @@ def iterate(
 
 
 def _iterate(
-    task: str,
-    iterable: Iterable[T],
-    report_batch: bool,
-    ignore_loading: bool,
-    batch_size: Callable[[T], Any] | float | None,
+    task: str, iterable: Iterable[T], report_batch: bool, ignore_loading: bool, batch_size: Callable[[T], Any] | float | None
 ) -> Iterator[T]:
     # No `yield from`: when this generator is closed that closes the iterable too, which the program may still need.
     # Each item is let go before the next is asked for, so that `del batch` in the program frees it.

@@ -69,11 +69,7 @@ class Stream:
     """
 
     def __init__(
-        self,
-        pipe: Any,
-        info: Mapping[str, Any],
-        deserializer: Callable[[str], Any] | None = None,
-        smuggled: Stream | None = None,
+        self, pipe: Any, info: Mapping[str, Any], deserializer: Callable[[str], Any] | None = None, smuggled: Stream | None = None
     ) -> None:
         self.pipe = pipe
         self.info = info
@@ -239,10 +235,7 @@ class Multiplexer:
                 raise
             finally:
                 os.close(w)  # or the pipe would never end
-            streams = [
-                Stream(process.stdout, {"pipe": "stdout"}),
-                Stream(io.FileIO(r), {"pipe": "data"}, json.loads),
-            ]
+            streams = [Stream(process.stdout, {"pipe": "stdout"}), Stream(io.FileIO(r), {"pipe": "data"}, json.loads)]
         if process.stderr is not None:
             streams.append(Stream(process.stderr, {"pipe": "stderr"}))
         self._pending.append(begin)
@@ -251,13 +244,7 @@ class Multiplexer:
         return process
 
     def add_process(
-        self,
-        *,
-        proc: subprocess.Popen[Any],
-        argv: Sequence[Any],
-        info: Mapping[str, Any],
-        streams: Sequence[Stream],
-        w: int | None = None,
+        self, *, proc: subprocess.Popen[Any], argv: Sequence[Any], info: Mapping[str, Any], streams: Sequence[Stream], w: int | None = None
     ) -> None:
         """Take in a process that somebody else started: its lines and its end come with the others.
 

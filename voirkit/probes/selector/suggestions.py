@@ -654,10 +654,7 @@ def _possible_offers(function: Function, name: str) -> Iterator[Offer]:
     """Everything in the function, with the selectors that one would like to use."""
     inner = {name: variable for name, variable in function.comprehension_variables.items() if not function.knows(name)}
     is_top = is_top_level(function.node)
-    for kind, found in (
-        ("parameter", function.parameters),
-        ("variable", function.variables | function.attributes | inner),
-    ):
+    for kind, found in (("parameter", function.parameters), ("variable", function.variables | function.attributes | inner)):
         for variable in found.values():
             if is_top and _DEFINED.issuperset(variable.forms):
                 continue
