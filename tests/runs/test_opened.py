@@ -250,6 +250,13 @@ def test_a_segment_that_is_none_is_told(run: Path) -> None:
     assert read(run) == (101, [f"{path} is damaged; what is in it is lost."])
 
 
+def test_what_cannot_be_compacted_whole_leaves_no_drafts(run: Path) -> None:
+    os.truncate(f"{stem(run)}-0.seg", 64 + 32 * 51)
+    before = files(run)
+    assert compaction.compact(str(run)).events == 0
+    assert files(run) == before
+
+
 def test_noise_in_a_segment_does_no_harm(run: Path) -> None:
     path = Path(f"{stem(run)}-0.seg")
     data = path.read_bytes()

@@ -121,6 +121,7 @@ def _compact_processes(
         refused |= {files.stem for files in resting if not set(pieces.damaged).isdisjoint(files.segments)}
         refused |= {files.stem for files in resting if any(has_grown(path, pieces.read[path]) for path in files.segments)}
         if refused:
+            shutil.rmtree(draft)
             return 0, refused
         host = of_stem(resting[0].stem)[0]
         move = _places(folder, rank, host, written)

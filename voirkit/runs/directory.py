@@ -249,10 +249,11 @@ def find(path: str) -> str:
         there = os.listdir(path)
     except OSError as exc:
         raise RunDirectoryError(f"it cannot be read: {exc.strerror}.", where=path) from None
-    from voirkit.runs.trace_files import layout  # loads numpy, which recording does without
+    if MANIFEST not in there:
+        from voirkit.runs.trace_files import layout  # loads numpy
 
-    if MANIFEST not in there and not any(layout(path)):
-        raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=path, next=_runs_in(path) or hint)
+        if not any(layout(path)):
+            raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=path, next=_runs_in(path) or hint)
     manifest = read_document(os.path.join(path, MANIFEST))
     if isinstance(manifest, dict) and manifest and "voirkit" not in manifest:
         raise RunDirectoryError(f"this is no run directory: its {MANIFEST} is not voirkit's.", where=path, next=hint)
