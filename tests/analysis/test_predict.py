@@ -50,6 +50,13 @@ def test_the_processors_that_the_training_uses_are_not_the_workers() -> None:
     assert rate_limits(busy, 8)["processors"] < rate_limits(replace(busy, training_cores=1.0), 8)["processors"]
 
 
+def test_what_the_loader_alone_could_give_does_not_depend_on_the_training() -> None:
+    slow = replace(PYTHON, pause_s=5.0, training_cores=2.0, cores=2)
+    given, alone = ([row["loading_rate"] for row in predict_rates(cost, (0, 1, 2))] for cost in (slow, replace(slow, pause_s=0.0)))
+    assert given == alone
+    assert given[1] == pytest.approx(64 / 0.1, rel=0.1)
+
+
 def test_a_rate_that_present_workers_have_not_reached_is_not_promised_of_more() -> None:
     assert rate(replace(PYTHON, reached=0.5), 4) == pytest.approx(rate(PYTHON, 4) / 2)
     assert rate(replace(PYTHON, reached=0.5), 0) == rate(PYTHON, 0)

@@ -136,12 +136,13 @@ def rate(cost: Cost, workers: int) -> float:
 def predict_rates(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
     """For each number of workers ``{"workers", "rate", "loading_rate", "limited_by"}``: items per second with the training, what the loader
     alone could give, and whether the workers, the processors or the training itself are the limit."""
+    alone = replace(cost, pause_s=0.0)
     found = []
     for n in workers:
-        allowed = rate_limits(cost, n)
+        allowed, loading = rate_limits(cost, n), rate_limits(alone, n)
         by = min(allowed, key=lambda what: allowed[what])
-        alone = min((allowed[what] for what in allowed if what != "training"), default=0.0)
-        found.append({"workers": n, "rate": allowed[by] * cost.items, "loading_rate": alone * cost.items, "limited_by": by})
+        loading_rate = min(loading[what] for what in loading if what != "training") * cost.items
+        found.append({"workers": n, "rate": allowed[by] * cost.items, "loading_rate": loading_rate, "limited_by": by})
     return found
 
 

@@ -113,12 +113,17 @@ def _rates(loader: Loader) -> Iterator[Text]:
     numbers = {now, *(n for n in (1, 2, 4, 8, 16, 32) if now < n < (best or 0) and n in rows)}
     if best and best > now and best in rows:
         numbers.add(best)
-    parts = [f"{n}{' (now)' if n == now else ''} {figure(rows[n]['loading_rate'])}" for n in sorted(numbers)]
+    parts = [f"{n}{' (now)' if n == now else ''} {figure(_makes(rows[n]))}" for n in sorted(numbers)]
     if rows[max(numbers)]["limited_by"] == "processors":
         parts[-1] += " (the processors' limit)"
     if loader["cost"]["pause_s"]:
         parts.append(f"the training takes up to {figure(loader['cost']['items'] / loader['cost']['pause_s'])}")
     yield _line(f"{loader.get('units', 'items/s')} that workers can make, at best", parts)
+
+
+def _makes(row: Mapping[str, Any]) -> float:
+    """Items per second that so many workers make: what they can; where the processors do not suffice for them and the training, that."""
+    return float(row["rate"] if row["limited_by"] == "processors" else row["loading_rate"])
 
 
 def _slowest(loader: Loader) -> Iterator[Text]:
@@ -178,8 +183,8 @@ def _predicted(loader: Loader) -> Iterator[Block]:
     rows = loader.get("predicted") or []
     if rows:
         bars = [
-            (f"{row['workers']} workers{' (now)' if row['workers'] == loader['workers'] else ''}", row["loading_rate"],
-             f"{figure(row['loading_rate'])} {loader.get('units', 'items/s')}, limited by the {row['limited_by']}")
+            (f"{row['workers']} workers{' (now)' if row['workers'] == loader['workers'] else ''}", _makes(row),
+             f"{figure(_makes(row))} {loader.get('units', 'items/s')}, limited by the {row['limited_by']}")
             for row in rows[:12]
         ]  # fmt: skip
         yield Details("what other numbers of workers could make, at best", [Bars(bars)])
