@@ -88,16 +88,15 @@ class Source(NamedTuple):
     """What the files of one process say beside its records.
 
     Attributes:
+        process: If its names have no header, only what its files are called is known of it, and no clock.
         threads: Names of threads by native id.
         dropped: Records that were not written, by ``category.name``.
-        is_whole: Whether its names have a header; if not, of the process only what its files are called is known, and no clock.
         unknown: How many records were left out, as what they stand for is not known.
     """
 
     process: Process
     threads: dict[int, str]
     dropped: dict[str, int]
-    is_whole: bool
     unknown: int = 0
 
 
@@ -371,11 +370,8 @@ def _dropped(path: str) -> list[tuple[int, int]]:
 
 def _source(own: Files, tables: Tables) -> Source:
     process = tables.process(own.stem)
-    is_whole = all(
-        isinstance(value, kind)
-        for value, kind in zip(process[:8], (int, int, int, str, str, int, int, list), strict=True)  # types of its fields
-    )
-    if not (tables.header and is_whole):
+    types = (int, int, int, str, str, int, int, list)
+    if not tables.header or not all(map(isinstance, process, types)):
         host, rank, pid = of_stem(own.stem)
         process = Process(pid, 0, rank, host, "", 0, 0, [], own.stem)
     dropped: dict[str, int] = {}
@@ -383,7 +379,7 @@ def _source(own: Files, tables: Tables) -> Source:
         found = tables.names.get(local)
         label = f"{found.category}.{found.name}" if found is not None else "(names beyond what is kept)"
         dropped[label] = dropped.get(label, 0) + count
-    return Source(process, tables.threads, dropped, is_whole)
+    return Source(process, tables.threads, dropped)
 
 
 def of_stem(stem: str) -> tuple[str, int, int]:
