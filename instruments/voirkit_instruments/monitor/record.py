@@ -105,7 +105,6 @@ class Sampler:
     Args:
         machine: Has ``sample`` and ``close`` of ``Machine``.
         give: Takes what is to be given, as keywords; None if nobody is to hear it.
-        warn: Told, once, of a sample that failed.
 
     Attributes:
         at_work: Held while a sample is taken.

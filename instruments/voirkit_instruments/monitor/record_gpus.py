@@ -41,7 +41,6 @@ class Gpus:
     """The GPUs of this machine.
 
     Args:
-        warn: Told of one that cannot be read, once.
         visible: What ``CUDA_VISIBLE_DEVICES`` holds, or None.
     """
 

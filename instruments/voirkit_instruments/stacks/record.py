@@ -42,7 +42,6 @@ class StackSampler:
     Args:
         run_dir: The run directory; its folder ``flame`` gets the files.
         most_bytes: What the files may take.
-        warn: Called with what is not possible, and what to do.
     """
 
     def __init__(self, run_dir: str, rate_hz: int, gil: bool, native: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
@@ -147,9 +146,6 @@ def _py_spy_cpu_s(path: str) -> float | None:
 def watch_workers(warn: Callable[[str], None]) -> Patches:
     """Mark in the trace which process is which worker of a loader, as each starts. Checked with torch 2.1 to 2.13.
 
-    Args:
-        warn: Called if that is not possible.
-
     Returns:
         The patch, to be removed.
     """
@@ -206,7 +202,6 @@ class ThreadSampler:
 
     Args:
         most_bytes: What the file may take.
-        warn: Called, once, with what went wrong.
     """
 
     def __init__(self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:

@@ -135,7 +135,6 @@ class NativeSampler:
         run_dir: The run directory; its folder ``native`` gets the profiler's files.
         rate_hz: Samples a second of processor time.
         most_bytes: What they may take.
-        warn: Called with what is not possible, and what to do.
     """
 
     def __init__(self, run_dir: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:

@@ -88,7 +88,6 @@ class Tree:
         stem: The path of the files, without their endings.
         chunk_s: Seconds of one.
         most_bytes: What the files may take in all.
-        options: For ``py-spy record``.
     """
 
     def __init__(self, program: str, pid: int, stem: str, chunk_s: str, most_bytes: int, options: list[str]) -> None:

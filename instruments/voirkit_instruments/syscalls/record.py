@@ -43,7 +43,6 @@ class Tracer:
     Args:
         mode: ``counts``, ``full``, ``files`` or ``counters``.
         tool: The only one to be taken, or None.
-        warn: Told what is not possible, and what to do.
     """
 
     def __init__(self, mode: str, tool: str | None, warn: Callable[[str], None]) -> None:

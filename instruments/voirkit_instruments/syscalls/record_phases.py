@@ -183,11 +183,7 @@ _watch: FetchWatch | None = None
 
 
 class FetchWatch:
-    """What stands around the fetching of batches in one process and those that it forks.
-
-    Args:
-        warn: Called with what cannot be watched.
-    """
+    """What stands around the fetching of batches in one process and those that it forks."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         global _watch

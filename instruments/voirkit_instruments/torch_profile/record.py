@@ -144,11 +144,7 @@ class StepCounter:
 
 
 class TorchProfile:
-    """The profile of one run, once torch is there.
-
-    Args:
-        memory: Whether what operators allocate is recorded.
-    """
+    """The profile of one run, once torch is there."""
 
     def __init__(self, ov: Overseer, window: Window, memory: bool) -> None:
         self._ov, self._window, self._memory = ov, window, memory

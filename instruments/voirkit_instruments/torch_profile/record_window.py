@@ -40,9 +40,7 @@ class Recorded:
     """What is recorded of one process.
 
     Args:
-        memory: Whether to record what operators allocate.
         most_bytes: What torch's files may take in all.
-        warn: Called with what is not possible.
     """
 
     def __init__(self, torch: ModuleType, run_dir: str, window: Window, memory: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
@@ -257,9 +255,6 @@ class Kineto:
 
     Nothing of ``torch.profiler`` is used that the program could see: no hook, no flag of its modules. Checked with torch 2.15 on a CPU;
     on a device it has not run.
-
-    Args:
-        memory: Whether to record what operators allocate.
 
     Attributes:
         marks: For each mark of this recording, the clock before and after it, nanoseconds.
