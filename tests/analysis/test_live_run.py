@@ -115,9 +115,8 @@ def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None
 
 
 def test_the_last_picture_has_the_whole_wall_time() -> None:
-    from voirkit.live.frame import picture_lines
+    from voirkit.live.frame import TerminalStyle, picture_lines
     from voirkit.live.picture import of_summary
-    from voirkit.report.cells import TerminalStyle
     from voirkit.runs.summary import account
 
     picture = of_summary({"wall": account({"startup": 1.0, "training": 9.0}, 10.0), "steps": None})

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voirkit.analysis.comparison import figures as compared
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.steps import REST, WAIT, Steps, Table, steps_of
 from voirkit.commands.run import words
 from voirkit.live.picture import of_summary
+from voirkit.report.comparison import figures as compared
 from voirkit.runs.conditions import read
 from voirkit.runs.summary import throughput
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from voirkit.report.cells import Bar, TerminalStyle, width
+from voirkit.live.frame import Bar, TerminalStyle, width
 from voirkit_instruments.dash.record import Board, DeviceNumber, Row
 from voirkit_instruments.dash.show import Header, frame, plain_line
 

@@ -12,10 +12,9 @@ from page import Page
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
-from voirkit.report.html.components import LONGEST, Html, bars, differences, stacked, table, text
-from voirkit.report.html.file import with_file
-from voirkit.report.html.plots import columns, heat_map, lines
-from voirkit.report.html.steps import picture
+from voirkit.report.html.components import LONGEST, Html, bars, columns, differences, heat_map, lines, stacked, table, text
+from voirkit.report.html.document import picture
+from voirkit.report.output import with_file
 
 HOSTILE = "</td><script>alert('\"&')</script>"
 

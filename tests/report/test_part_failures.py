@@ -22,8 +22,8 @@ from voirkit.commands.report import compare, report
 from voirkit.errors import RunDirectoryError
 from voirkit.instrument import Instrument
 from voirkit.plugins import installed_instruments
+from voirkit.report import comparison as html_comparison
 from voirkit.report import finish, overview, terminal
-from voirkit.report.html import comparison as html_comparison
 from voirkit.report.html import document as html
 from voirkit.report.sections import Section, Text
 
@@ -144,7 +144,7 @@ def test_a_summary_with_a_part_of_another_form_is_drawn(key: str, damage: Any, r
 
 
 def test_a_part_of_a_page_that_fails_is_one_section(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("voirkit.report.html.steps.steps", fails)
+    monkeypatch.setattr("voirkit.report.html.document.steps", fails)
     shown(capsys, "--html", str(run))
     page = (run / "report.html").read_text()
     assert "This part cannot be drawn (KeyError: &#x27;planted&#x27;)" in page
@@ -172,7 +172,7 @@ def test_a_part_of_a_comparison_page_that_fails_is_one_section(
 def test_a_part_of_a_comparison_that_fails_is_one_line(
     name: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(f"voirkit.analysis.comparison.{name}", fails)
+    monkeypatch.setattr(f"voirkit.report.comparison.{name}", fails)
     assert compare([str(run), str(run)]) == 0
     said = capsys.readouterr()
     assert "first" in said.out

@@ -19,8 +19,7 @@ from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments
 from voirkit.report.html.document import page
-from voirkit.report.html.file import NAME, may_write, printable, with_file, write
-from voirkit.report.output import STDOUT
+from voirkit.report.output import NAME, STDOUT, may_write, printable, with_file, write
 from voirkit.runs.directory import LATEST, check_manifest, finite
 from voirkit.runs.opened import Run, open_run
 
@@ -28,8 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.analysis.comparison import Figure
-    from voirkit.report.comparison import Pairs
+    from voirkit.report.comparison import Figure, Pairs
     from voirkit.runs.trace_files import Process
 
 EXIT_DIFFERENT = 1  # as of diff
@@ -196,12 +194,10 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
 
 
 def _summaries(first: Run, second: Run, options: Any) -> int:
-    from voirkit.analysis.comparison import environments, figures, said
+    from voirkit.report.comparison import comparison_page, comparison_table, environments, figures, figures_of_instruments, said
 
     summaries = [summary_of(run) for run in (first, second)]
     if options.html is not None:
-        from voirkit.report.html.comparison import comparison_page
-
         target = may_write(options.html)
         with printing():
             write(comparison_page((first, second), (options.RUN[0], options.RUN[1]), (summaries[0], summaries[1])), target)
@@ -209,8 +205,6 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
                 print(printable(target))
         return 0
     failures = PartFailures()
-    from voirkit.report.comparison import figures_of_instruments
-
     rows: list[Figure] = failures.attempt("figures", lambda: figures(summaries[0], summaries[1]), [])
     rows += failures.attempt("figures of instruments", lambda: list(figures_of_instruments(summaries[0], summaries[1])), [])
     different: Pairs = failures.attempt("what else differs", lambda: said(summaries[0], summaries[1]), {})
@@ -224,7 +218,7 @@ def _summaries(first: Run, second: Run, options: Any) -> int:
         from rich.console import Console
         from rich.segment import SegmentLines
 
-        from voirkit.report.terminal import comparison_table, rendered
+        from voirkit.report.terminal import rendered
 
         with printing():
             console = Console(file=sys.stdout, highlight=False)

@@ -14,10 +14,10 @@ from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from voirkit.live.frame import TerminalStyle
     from voirkit.live.picture import Picture
     from voirkit.live.run import LiveRun
     from voirkit.live.terminal import BottomRows, Keys
-    from voirkit.report.cells import TerminalStyle
 
 PER_S = 2.0
 
@@ -79,7 +79,7 @@ def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
 
 
 def _terminal_style(color: bool) -> TerminalStyle:
-    from voirkit.report.cells import TerminalStyle, can_show
+    from voirkit.live.frame import TerminalStyle, can_show
 
     return TerminalStyle(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
 

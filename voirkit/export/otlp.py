@@ -30,14 +30,13 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from voirkit.errors import VoirkitError, tell
 from voirkit.export.spans import FLOW, Nesting, typed, unicode_text
-from voirkit.report.labels import Labels
-from voirkit.report.output import text
+from voirkit.report.output import Labels, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.report.labels import Key
+    from voirkit.report.output import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit.analysis.part_failures import left_out, reason
 from voirkit.report.overview import Part, command_of, how_it_went, parts_of_report
@@ -32,9 +32,6 @@ from voirkit.report.sections import (
     sparkline,
     written,
 )
-
-if TYPE_CHECKING:
-    pass
 
 Summary = Mapping[str, Any]
 _POINTS = 48  # of a curve

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voirkit.plugins import installed_instruments
-from voirkit.report.figure import duration, figure, size
 from voirkit.report.sections import (
     AnyCell,
     Bar,
@@ -29,7 +28,10 @@ from voirkit.report.sections import (
     Stacked,
     Table,
     Text,
+    duration,
+    figure,
     sections_of,
+    size,
 )
 from voirkit.runs.summary import PARTS, PHASES, evaluation_name, shown_phases, throughput
 

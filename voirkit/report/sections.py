@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from voirkit.instrument import resolve
-from voirkit.report.figure import duration, figure, size
 
 if TYPE_CHECKING:
     from voirkit.instrument import Instrument
     from voirkit.runs.opened import Run
+
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -46,7 +46,8 @@ class Text(NamedTuple):
 class Figure(NamedTuple):
     """A number with its unit (``s``, ``share``, ``bytes``, ``items/s`` ...): ``Figure("time of a batch", 0.02, "s", "lower")``.
 
-    ``better`` is ``higher``, ``lower``, or nothing where neither is; ``note`` says more of it, and is not compared.
+    ``better`` is ``higher``, ``lower``, or nothing where neither is: ``voirkit compare`` colours the ratio by it. ``note`` says more of it,
+    and is not compared.
     """
 
     name: str
@@ -364,6 +365,13 @@ def sections_of(instrument: Instrument, summary: Mapping[str, Any]) -> Iterator[
         yield from resolve(instrument.sections)(part, summary)
 
 
+def begin_ns(run: Run, otherwise: int) -> int:
+    """When a run began, on the clock of its spans: zero of an axis of seconds."""
+    clocks = run.manifest.get("clocks")
+    found = clocks.get("perf_counter_ns") if isinstance(clocks, dict) else None
+    return found if isinstance(found, int) else otherwise
+
+
 def blocks_within(blocks: Iterable[Block]) -> Iterator[Block]:
     """Blocks and those inside them, without what must be read of the run."""
     for block in blocks:
@@ -428,3 +436,28 @@ def written(value: float | None, unit: str) -> str:
 def signed(value: float, unit: str) -> str:
     """A difference with its sign."""
     return f"{'+' if value > 0 else '-'}{written(abs(value), unit)}" if value else "0"
+
+
+# figures as people read them
+
+
+def size(bytes_: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if bytes_ < 1000:
+            return f"{bytes_:.3g} {unit}"
+        bytes_ /= 1000
+    return f"{bytes_:.3g} TB"
+
+
+def figure(value: float) -> str:
+    """A number as people read it: three digits that count, thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them, from microseconds to days."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (172800, 1 / 3600, "h")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds / 86400:.3g} d"

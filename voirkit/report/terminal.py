@@ -13,9 +13,7 @@ from rich.console import Group as Parts
 from rich.padding import Padding
 from rich.segment import Segment, SegmentLines
 
-from voirkit.analysis.comparison import Figure
 from voirkit.analysis.part_failures import left_out, reason
-from voirkit.report.comparison import Pairs, differences_section, figures_section
 from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
 from voirkit.report.sections import (
     Amounts,
@@ -149,21 +147,6 @@ def _drawn_sections(part: Part, summary: Summary, width: int) -> Drawn:
 def shows(summary: Summary) -> bool:
     """Whether any instrument has a part of the table of this summary."""
     return any(True for leads in (True, False) for part in instrument_parts(leads).values() for _ in _drawn_sections(part, summary, LINES))
-
-
-def comparison_table(names: tuple[str, str], figures: Sequence[Figure], different: Pairs, width: int) -> RenderableType:
-    """Two runs beside each other.
-
-    Args:
-        names: Of the runs, as the user typed them.
-        figures: What is compared.
-        different: Verdicts, environment: only what differs.
-        width: Columns of the terminal.
-    """
-    named = zip(("first", "second"), names, strict=True)
-    heads = [texts.Text.assemble((f"{head:8}", "dim"), name, overflow="fold") for head, name in named]
-    sections = (rendered_section(one, width) for one in (figures_section(figures), differences_section(different)))
-    return Parts(*heads, *(section for section in sections if section is not None))
 
 
 def rendered_section(section: Section, width: int = 100) -> RenderableType | None:

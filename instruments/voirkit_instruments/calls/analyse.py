@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.report.figure import duration
+from voirkit.report import duration
 from voirkit.report.sections import Amounts, Block, Column, Details, InText, OnPage, Section, Stacked, Table, Text
 from voirkit.runs.summary import PHASES
 from voirkit_instruments.calls.analyse_records import TASKS, Call, Recorded, ranks_of, unknown, when

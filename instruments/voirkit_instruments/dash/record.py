@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from voirkit.imports import when_imported
-from voirkit.report.cells import Bar, printable
+from voirkit.live.frame import Bar, printable
 from voirkit.runner.recording import RECORDER
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit_instruments.values import may_be_read
@@ -47,8 +47,8 @@ class OwnSteps:
     def _load(self, _: object) -> None:
         if self._ov.run_dir is None:
             return
+        from voirkit.live.picture import Workers
         from voirkit.live.steps import LiveSteps
-        from voirkit.live.workers import Workers
 
         self._workers = Workers(os.getpid())
         self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)

@@ -14,10 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from voirkit.live.frame import header_line, picture_lines, plain_words
-from voirkit.live.picture import Picture
-from voirkit.live.terminal import BottomRows, Keys
-from voirkit.report.cells import (
+from voirkit.live.frame import (
     BOLD,
     CYAN,
     DIM,
@@ -29,12 +26,17 @@ from voirkit.report.cells import (
     can_show,
     clock,
     fitted,
+    header_line,
     number_text,
     padded,
+    picture_lines,
+    plain_words,
     printable,
     styled,
     width,
 )
+from voirkit.live.picture import Picture
+from voirkit.live.terminal import BottomRows, Keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from voirkit.report.figure import duration, figure
-from voirkit.report.sections import Amounts, Bar, Bars, Block, Cell, Column, Details, OnPage, Section, Series, Table, Text, Timeline
+from voirkit.report.sections import (
+    Amounts,
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Column,
+    Details,
+    OnPage,
+    Section,
+    Series,
+    Table,
+    Text,
+    Timeline,
+    begin_ns,
+    duration,
+    figure,
+)
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -141,8 +157,7 @@ def _line(label: str, parts: list[str]) -> Text:
 
 def _busy(run: Run) -> Iterator[Block]:
     """How busy each worker was with making batches."""
-    from voirkit.report.html.steps import begin_ns
-    from voirkit.report.labels import LOADER, workers
+    from voirkit.report.output import LOADER, workers
 
     where = f"kind = '{LOADER}' AND category = 'data' AND name = 'preprocess'"
     connection = run.connection()

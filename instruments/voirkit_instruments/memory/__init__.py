@@ -35,8 +35,7 @@ _HEADS = {"rss": "process", "python": "python's objects", "device": "on the devi
 
 def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
     """By how much what is held grew in each phase in all, and the most that was held; of each kind of memory that was read."""
-    from voirkit.report.figure import size
-    from voirkit.report.sections import Block, Section, Table, Text
+    from voirkit.report.sections import Block, Section, Table, Text, size
 
     phases = memory.get("phases")
     if not phases:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from voirkit.report.figure import duration
-from voirkit.report.html.steps import begin_ns
-from voirkit.report.sections import Block, Grid, OnPage, Point, Section, Series, written
+from voirkit.report.sections import Block, Grid, OnPage, Point, Section, Series, begin_ns, duration, written
 from voirkit_instruments.monitor import COUNTS
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from voirkit.report.figure import duration
 from voirkit.report.sections import (
     Amounts,
     Block,
@@ -20,6 +19,7 @@ from voirkit.report.sections import (
     StackFrame,
     Table,
     Text,
+    duration,
 )
 
 if TYPE_CHECKING:

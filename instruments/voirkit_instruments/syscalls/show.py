@@ -8,8 +8,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from voirkit.report.cells import printable
-from voirkit.report.figure import duration, figure, size
+from voirkit.live.frame import printable
 from voirkit.report.sections import (
     Amounts,
     AnyCell,
@@ -27,6 +26,9 @@ from voirkit.report.sections import (
     Table,
     Text,
     Timeline,
+    duration,
+    figure,
+    size,
     written,
 )
 from voirkit_instruments.syscalls.analyse import Difference, merge, total, working_and_waiting_s

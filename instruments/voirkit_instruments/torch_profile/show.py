@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voirkit.report.figure import duration, figure, size
-from voirkit.report.sections import Amounts, Bars, Block, Column, Details, InText, OnPage, Section, Table, Text
+from voirkit.report.sections import Amounts, Bars, Block, Column, Details, InText, OnPage, Section, Table, Text, duration, figure, size
 
 _MOST = 4  # operators of a phase in a terminal, and kernels in a line
 _LEAST_SHARE = 0.02  # of all time: an operator below it has no row in a terminal

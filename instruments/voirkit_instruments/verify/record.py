@@ -13,7 +13,7 @@ import os
 import re
 import sys
 
-from voirkit.report.cells import GREEN, PLAIN, RED, YELLOW, TerminalStyle, styled
+from voirkit.live.frame import GREEN, PLAIN, RED, YELLOW, TerminalStyle, styled
 from voirkit.report.sections import written
 from voirkit.runner.recording import RECORDER
 from voirkit_instruments.steps.record import Losses

@@ -34,8 +34,7 @@ from itertools import pairwise
 from math import comb, exp, log
 from typing import Any, NamedTuple
 
-from voirkit.report.figure import duration
-from voirkit.report.sections import Bars, Block, Details, Section, Table, Text
+from voirkit.report.sections import Bars, Block, Details, Section, Table, Text, duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from voirkit.report.html import components as marks
-from voirkit.report.html.components import PALETTE, Html, colour, join
-from voirkit.report.html.plots import TIME, heat_map, lines, seconds
+from voirkit.report.html.components import PALETTE, TIME, Html, colour, heat_map, join, lines, seconds
 from voirkit.report.sections import (
     Amounts,
     AnyCell,
