@@ -148,6 +148,8 @@ class Instrument:
         record: ``(ov, options) -> generator``, an instrument like a voirfile's; ``options`` maps names of options (``loader_ops``) to
             values. It runs if an option is given, or if there are none.
         always: Whether it runs whatever options are given, which then switch parts of it off.
+        in_children: Whether it also records processes that the program starts itself and that train. Of one that does not, each report
+            of a run with such processes says so.
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
@@ -174,11 +176,11 @@ class Instrument:
         summarised_from: Sequence[str] = (), sections: str = "", difference: str = "", rules: str = "",
         evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
-        priority: int = 0, always: bool = False,
+        priority: int = 0, always: bool = False, in_children: bool = True,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self.options, self.record, self.group, self.priority = options, record, group, priority
-        self.always = always or not options
+        self.always, self.in_children = always or not options, in_children
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.summarised_from, self.leads = summarised_from, leads
         self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})

@@ -416,6 +416,12 @@ def test_advice_of_a_trial_that_mostly_imports_is_about_its_training():
     assert len(advice) == 3
 
 
+def test_advice_never_promises_to_save_0_percent():
+    rank = planted(steps=20, wait=50, forward=2, backward=20, optimizer=3, other=25)  # 2 s
+    found, _ = concluded(rank, wall=wall(1000.0, training=2.0, **{"import": 998.0}))
+    assert found["next"].endswith("Estimated saving: less than 1% of the run.")
+
+
 def test_with_torch_profile_the_operator_is_named_and_it_is_not_advised_again():
     operators = {"aten::addmm": {"self_cpu_s": 3.0}, "aten::relu": {"self_cpu_s": 1.0}}
     profile = {"phases": {"forward": {"operators": operators}}}

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from voirkit.report.comparison import Figure as Compared
+from voirkit.report.comparison import figures_section
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.markdown import _section, markdown
 from voirkit.report.sections import (
@@ -193,6 +195,17 @@ def test_a_sparkline_marks_what_is_not_finite_and_is_as_long_as_there_is_room() 
 def test_figures_are_named_by_their_section() -> None:
     sections = [Section("a", "First", [Figures([Figure("time", 1.0, "s")])]), Section("b", "Second", [Text("none")])]
     assert [(name, one.value) for name, one in figures_of(sections)] == [("First: time", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("better", "second", "style"), [("lower", 1.5, "good"), ("higher", 1.5, "bad"), ("", 1.5, ""), ("lower", 2.001, "")]
+)
+def test_a_ratio_has_the_colour_of_what_is_better(better: str, second: float, style: str) -> None:
+    (table, *_) = figures_section([Compared("time", "s", 2.0, second, better=better)]).blocks
+    assert isinstance(table, Table)
+    ratio = table.rows[0][4]
+    assert isinstance(ratio, Cell)
+    assert ratio.style == style
 
 
 @pytest.mark.parametrize(

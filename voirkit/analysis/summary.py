@@ -169,8 +169,6 @@ def _not_recorded(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -
     return list(not_recorded(run.manifest, ranks, summary["world_size"], forked))
 
 
-# What looks at the process that voirkit started, and at no other.
-_THERE_ALONE = ("--checks", "--parameters", "--torch-profile", "--memory-snapshot", "--flame")
 _EACH = "All of it in each rank: torchrun -m voirkit SCRIPT"
 
 
@@ -194,7 +192,8 @@ def not_recorded(manifest: Mapping[str, Any], ranks: Sequence[Rank], world_size:
     own = (manifest.get("host"), manifest.get("pid"))
     others = [process for rank in trained for process in rank.processes if process != own and process not in forked]
     words = {str(word).partition("=")[0] for word in manifest.get("voirkit_options") or ()}
-    flags = [flag for flag in _THERE_ALONE if flag in words]
+    only_here = [instrument for instrument in installed_instruments() if not instrument.in_children]
+    flags = [option.flag for instrument in only_here for option in instrument.options if option.flag in words]
     if others and flags:
         started = f"the processes that the script started ({len(others)} that train)"
         yield f"{', '.join(flags)}: not in {started}; their steps are recorded. {_EACH}"

@@ -177,7 +177,7 @@ def _say_words(overseer: Overseer) -> None:
 
 def words(summary: dict[str, Any]) -> list[str]:
     """What a summary says, a line each."""
-    from voirkit.report.sections import figure
+    from voirkit.report import figure
 
     lines = []
     loss = summary.get("loss")

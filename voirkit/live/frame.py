@@ -11,8 +11,9 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from voirkit.live.picture import Number, Picture
+from voirkit.report import duration
 from voirkit.report.overview import wall_line
-from voirkit.report.sections import duration, written
+from voirkit.report.sections import written
 from voirkit.runs.summary import PHASES, shown_phases
 
 # cells

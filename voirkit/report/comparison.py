@@ -12,6 +12,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.run_steps import read_steps
+from voirkit.report import duration
 from voirkit.report.html.components import Html, join, lines, paragraph, section, stacked, strong, text
 from voirkit.report.html.document import document, failed, picture
 from voirkit.report.html.sections import compared_sections, section_html
@@ -26,7 +27,6 @@ from voirkit.report.sections import (
     Section,
     Table,
     Text,
-    duration,
     figures_of,
     signed,
     written,
@@ -210,9 +210,7 @@ def figures_section(figures: Sequence[Figure]) -> Section:
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
         mood = "" if one.is_better is None or ratio == "1.00x" else "good" if one.is_better else "bad"
         spread: AnyCell = Cell("beyond", "strong") if one.beyond else "" if one.beyond is None else "within"
-        rows.append(
-            (one.name, written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood) if mood else ratio, spread)
-        )
+        rows.append((one.name, written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood), spread))
     ratios = (Column("second - first", narrowest=100), Column("second / first", narrowest=60))
     heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, "spread"]
     notes: list[Block] = [OnPage([Text("+ is what the second has more.", mood="note")])]

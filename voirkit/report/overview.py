@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from voirkit.analysis.verdict.remedies import saving
 from voirkit.plugins import installed_instruments
+from voirkit.report import duration, figure, size
 from voirkit.report.sections import (
     AnyCell,
     Bar,
@@ -28,10 +30,7 @@ from voirkit.report.sections import (
     Stacked,
     Table,
     Text,
-    duration,
-    figure,
     sections_of,
-    size,
 )
 from voirkit.runs.summary import PARTS, PHASES, evaluation_name, shown_phases, throughput
 
@@ -138,9 +137,8 @@ def _verdict(summary: Summary) -> Iterator[Section]:
 
 def _following(advice: Mapping[str, Any]) -> str:
     """What to do, the figure that it rests on, and about what it saves."""
-    win = advice.get("win")
-    saves = "" if win is None else f", estimated saving: about {win:.0%} of the run"
-    return f"{advice['do'].removesuffix('.')} ({advice['because']}{saves})"
+    grounds = filter(None, (advice["because"], saving(advice.get("win"))))
+    return f"{advice['do'].removesuffix('.')} ({', '.join(grounds)})"
 
 
 def _alerts(summary: Summary) -> Iterator[Section]:

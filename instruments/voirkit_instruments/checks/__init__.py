@@ -9,6 +9,7 @@ INSTRUMENT = Instrument(
     group="look deeper",
     options=(Option("--checks", "look for silent bugs: missing zero_grad, parameters that never change, training in eval mode ..."),),
     record="voirkit_instruments.checks.record:record",
+    in_children=False,
     parts={"checks": list},
     summarise="voirkit_instruments.checks.analyse:summarise",
     summarised_from=("check",),

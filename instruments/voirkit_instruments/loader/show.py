@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from voirkit.report import duration, figure
 from voirkit.report.sections import (
     Amounts,
     Bar,
@@ -20,8 +21,6 @@ from voirkit.report.sections import (
     Text,
     Timeline,
     begin_ns,
-    duration,
-    figure,
 )
 
 if TYPE_CHECKING:

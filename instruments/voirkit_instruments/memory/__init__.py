@@ -23,6 +23,7 @@ INSTRUMENT = Instrument(
         ),
     ),
     record="voirkit_instruments.memory.record:record",
+    in_children=False,
     parts={"memory": dict},
     sections="voirkit_instruments.memory:sections",
     priority=1,  # before the steps instrument, which it sees the phases through
@@ -35,7 +36,8 @@ _HEADS = {"rss": "process", "python": "python's objects", "device": "on the devi
 
 def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
     """By how much what is held grew in each phase in all, and the most that was held; of each kind of memory that was read."""
-    from voirkit.report.sections import Block, Section, Table, Text, size
+    from voirkit.report import size
+    from voirkit.report.sections import Block, Section, Table, Text
 
     phases = memory.get("phases")
     if not phases:

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from voirkit.fork import at_fork
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
-from voirkit.report.sections import size
+from voirkit.report import size
 from voirkit_instruments.resources import resident_bytes
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
 

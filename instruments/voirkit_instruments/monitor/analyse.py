@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from voirkit.report.sections import Block, Grid, OnPage, Point, Section, Series, begin_ns, duration, written
+from voirkit.report import duration
+from voirkit.report.sections import Block, Grid, OnPage, Point, Section, Series, begin_ns, written
 from voirkit_instruments.monitor import COUNTS
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ INSTRUMENT = Instrument(
         ),
     ),
     record="voirkit_instruments.parameters.record:record",
+    in_children=False,
     parts={"parameters": dict},
     summarise="voirkit_instruments.parameters.analyse:summarise",
     summarised_from=("parameter",),

@@ -11,7 +11,21 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from voirkit.report.sections import Block, Column, Details, Grid, Group, InText, OnPage, Section, Series, Table, Text, figure, sparkline
+from voirkit.report import figure
+from voirkit.report.sections import (
+    Block,
+    Column,
+    Details,
+    Grid,
+    Group,
+    InText,
+    OnPage,
+    Section,
+    Series,
+    Table,
+    Text,
+    sparkline,
+)
 from voirkit_instruments.parameters.record_plan import CHANGED, GRAD_INF, GRAD_NAN, GRAD_NONE, INF, KIND, NAN, SAME
 
 if TYPE_CHECKING:

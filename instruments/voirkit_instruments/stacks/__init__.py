@@ -42,6 +42,7 @@ FLAME = Instrument(
         Option("--gil", "with --flame: only threads that hold the GIL"),
     ),
     record="voirkit_instruments.stacks.record:record",
+    in_children=False,
     parts={"flame": dict},
     summarise="voirkit_instruments.stacks.analyse:summarise",
     summarised_from=(f"{FLAME_FOLDER}/",),

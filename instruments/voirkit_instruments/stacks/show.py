@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from voirkit.report import duration
 from voirkit.report.sections import (
     Amounts,
     Block,
@@ -19,7 +20,6 @@ from voirkit.report.sections import (
     StackFrame,
     Table,
     Text,
-    duration,
 )
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from voirkit.live.frame import printable
+from voirkit.report import duration, figure, size
 from voirkit.report.sections import (
     Amounts,
     AnyCell,
@@ -26,9 +27,6 @@ from voirkit.report.sections import (
     Table,
     Text,
     Timeline,
-    duration,
-    figure,
-    size,
     written,
 )
 from voirkit_instruments.syscalls.analyse import Difference, merge, total, working_and_waiting_s

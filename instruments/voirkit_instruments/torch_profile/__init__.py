@@ -18,6 +18,7 @@ INSTRUMENT = Instrument(
         ),
     ),
     record="voirkit_instruments.torch_profile.record:record",
+    in_children=False,
     parts={"torch_profile": dict},
     summarise="voirkit_instruments.torch_profile.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voirkit.report.sections import Amounts, Bars, Block, Column, Details, InText, OnPage, Section, Table, Text, duration, figure, size
+from voirkit.report import duration, figure, size
+from voirkit.report.sections import Amounts, Bars, Block, Column, Details, InText, OnPage, Section, Table, Text
 
 _MOST = 4  # operators of a phase in a terminal, and kernels in a line
 _LEAST_SHARE = 0.02  # of all time: an operator below it has no row in a terminal

@@ -34,7 +34,8 @@ from itertools import pairwise
 from math import comb, exp, log
 from typing import Any, NamedTuple
 
-from voirkit.report.sections import Bars, Block, Details, Section, Table, Text, duration
+from voirkit.report import duration
+from voirkit.report.sections import Bars, Block, Details, Section, Table, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

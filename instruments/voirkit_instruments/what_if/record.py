@@ -29,7 +29,7 @@ from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
 from voirkit.intercept import ThreadState
-from voirkit.report.sections import duration
+from voirkit.report import duration
 from voirkit.runs import directory
 from voirkit.runs.directory import SUMMARY, read_json, write_json
 from voirkit.runs.summary import SCHEMA

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, first_evidence
-from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
+from voirkit.analysis.verdict.remedies import Remedy, percent, remedies, saving
 from voirkit.runs.summary import NO_STEPS, OUTSIDE
 from voirkit.runs.thresholds import (
     BOUND,
@@ -85,11 +85,8 @@ def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
     """``next``: the first piece of advice with about what it saves; where two parts are as large, the first two."""
     if not advice:
         return "Nothing stands out that could be saved."
-    return " Or: ".join(f"{one['do']}{_saving(one['win'])}" for one in advice[: 2 if both else 1])
-
-
-def _saving(win: float | None) -> str:
-    return "" if win is None else f" Estimated saving: about {percent(win)} of the run."
+    lines = ((one["do"], saving(one["win"])) for one in advice[: 2 if both else 1])
+    return " Or: ".join(f"{do} {saves[:1].upper()}{saves[1:]}." if saves else do for do, saves in lines)
 
 
 # straggler, unknown

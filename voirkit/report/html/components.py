@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from voirkit.report.sections import duration, figure
+from voirkit.report import duration, figure
 
 LONGEST = 400  # characters of a text; of a longer one the middle is left out
 

@@ -16,11 +16,12 @@ import numpy as np
 from voirkit.analysis.part_failures import reason
 from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.steps import Table
+from voirkit.report import duration, figure
 from voirkit.report.html.components import TIME, Html, columns, folded, join, lines, seconds, section, table, text
 from voirkit.report.html.sections import section_html
 from voirkit.report.output import MARK
 from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went, instrument_parts, number, spread
-from voirkit.report.sections import Finding, Section, begin_ns, blocks_within, duration, figure
+from voirkit.report.sections import Finding, Section, begin_ns, blocks_within
 from voirkit.runs.summary import PHASES, evaluation_name
 
 if TYPE_CHECKING:
