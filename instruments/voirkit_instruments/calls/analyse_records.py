@@ -51,8 +51,7 @@ class Call(NamedTuple):
 
 def ranks_of(run: Run) -> list[int]:
     """The ranks that have recorded calls."""
-    found = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)} ORDER BY rank").fetchall()
-    return [rank for (rank,) in found]
+    return sorted({rank for rank, _, _ in run.recorded(KIND)})
 
 
 class Recorded:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from voirkit.runs.parquet import quoted
 from voirkit_instruments.loader import analyse_prediction as prediction
 from voirkit_instruments.loader.analyse_records import KIND
 from voirkit_instruments.loader.analyse_totals import (
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 
 def loader_ranks(run: Run) -> list[int]:
     """The ranks that have recorded their loaders."""
-    rows = run.connection().execute(f"SELECT DISTINCT rank FROM spans WHERE kind = {quoted(KIND)} ORDER BY rank").fetchall()
-    return [rank for (rank,) in rows]
+    return sorted({rank for rank, _, _ in run.recorded(KIND)})
 
 
 def summarise_run(runs: Collection[Run], training: Collection[int] = ()) -> dict[str, Any] | None:

@@ -18,9 +18,8 @@ from voirkit_instruments.loader.analyse_records import (
     Columns,
     LoaderRecords,
     Loaders,
-    find_loaders,
-    follow_batches,
     most_at_once,
+    read_rank,
 )
 from voirkit_instruments.loader.analyse_totals import COLLATE, ITEM, ITEMS, OPERATION, PREPROCESS, READING, by_thread, levels, whole_batches
 
@@ -58,12 +57,10 @@ def check(run: Run, rank: int, once: bool = False) -> list[Rule]:
         rank: Which.
         once: Whether each sample is drawn once an epoch, as it is without a sampler that repeats.
     """
-    records = LoaderRecords(run, rank)
-    columns = records.batch_columns()
-    if not len(columns):
+    found = read_rank(run, rank)
+    if found is None:
         return []
-    loaders = find_loaders(records, columns)
-    batches = follow_batches(records, loaders, columns)
+    records, columns, loaders, batches = found
     rules = [*_counts(records, loaders, columns), *_times(batches), *_order(batches), *_workers(batches), *_samples(records, batches)]
     if once:
         rules.append(_each_once(records, loaders))

@@ -224,6 +224,16 @@ class Loaders:
         return table[self.owner[columns.thread] * width + self.number[columns.args] + 1]
 
 
+def read_rank(run: Run, rank: int) -> tuple[LoaderRecords, Columns, Loaders, BatchLifecycle] | None:
+    """The records of a rank, those of its batches, its loaders, and the life cycle of its batches; None if it had none."""
+    records = LoaderRecords(run, rank)
+    columns = records.batch_columns()
+    if not len(columns):
+        return None
+    loaders = find_loaders(records, columns)
+    return records, columns, loaders, follow_batches(records, loaders, columns)
+
+
 def find_loaders(records: LoaderRecords, batches: Columns) -> Loaders:
     """The loaders of a rank, those of the process that asks for most batches first."""
     number, episode, worker = (

@@ -21,9 +21,8 @@ from voirkit_instruments.loader.analyse_records import (
     Columns,
     LoaderRecords,
     Loaders,
-    find_loaders,
-    follow_batches,
     measure_queue,
+    read_rank,
 )
 
 if TYPE_CHECKING:
@@ -407,12 +406,10 @@ def combine(totals: Sequence[LoaderTotals]) -> list[LoaderTotals]:
 
 def totals_of_rank(run: Run, rank: int) -> list[LoaderTotals]:
     """The loaders of one rank."""
-    records = LoaderRecords(run, rank)
-    columns = records.batch_columns()
-    if not len(columns):
+    found = read_rank(run, rank)
+    if found is None:
         return []
-    loaders = find_loaders(records, columns)
-    batches = follow_batches(records, loaders, columns)
+    records, _, loaders, batches = found
     operations = measure_operations(records, loaders, batches)
     costs, handover = records.cost_columns(), records.handover()
     of_cost = loaders.of_each(costs)

@@ -28,40 +28,11 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.processes.children import ChildProcess
     from voirkit.runner.overseer import Overseer
-    from voirkit_instruments.steps.record_spans import Recording
     from voirkit_instruments.steps.record_torch import TorchPatches
 
 
 _BEGIN = "voirkit_instruments.steps.record:begin_in_child"
 TASKS = ("eval", "evaluate", "evaluation", "val", "valid", "validate", "validation", "test")
-
-
-class GivenEvaluation:
-    """Records each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``).
-
-    Must never raise: the script gives in the middle of its work.
-
-    Args:
-        recording: Where it is recorded.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._name = recording.phase("given", "evaluation")
-        self._begun: dict[tuple[object, int], int] = {}
-
-    def on_event(self, event: dict[str, Any]) -> None:
-        """Take in a given event."""
-        wrap = event.get("$wrap")
-        if wrap is None or wrap.get("name") != "step" or event.get("task") not in TASKS:
-            return
-        key = (wrap["id"], get_ident())
-        if wrap["step"] == "begin":
-            self._begun[key] = time.perf_counter_ns()
-            return
-        began = self._begun.pop(key, None)
-        if began is not None:
-            self._recording.recorder.span(self._name, began, time.perf_counter_ns())
 
 
 class Steps:
@@ -77,7 +48,7 @@ class Steps:
         self.warnings: list[str] = []
         self._recorder = recorder
         self._torch: TorchPatches | None = None
-        self._evaluation: GivenEvaluation | None = None
+        self._evaluations: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
         self._over = False
 
     def warn(self, text: str) -> None:
@@ -108,12 +79,18 @@ class Steps:
             self.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
     def on_given(self, event: dict[str, Any]) -> None:
-        """The program gives something: what it gives with the task of evaluating is evaluation."""
-        if "$wrap" not in event or self._torch is None or self._over:
+        """Record each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``).
+
+        Must never raise: the script gives in the middle of its work.
+        """
+        wrap = event.get("$wrap")
+        if wrap is None or self._torch is None or self._over or wrap.get("name") != "step" or event.get("task") not in TASKS:
             return
-        if self._evaluation is None:
-            self._evaluation = GivenEvaluation(self._torch.recording)
-        self._evaluation.on_event(event)
+        key = (wrap["id"], get_ident())
+        if wrap["step"] == "begin":
+            self._evaluations[key] = time.perf_counter_ns()
+        elif (began := self._evaluations.pop(key, None)) is not None:
+            self._recorder.span(self._torch.recording.phase("given", "evaluation"), began, time.perf_counter_ns())
 
     def end(self, completed: bool = True) -> None:
         """The program has ended: put torch back as it was, and tell what was done to it.
@@ -299,26 +276,18 @@ def _as_float(loss: Any) -> float | None:
         return None
 
 
-class LossOfRun:
-    """The losses of one run: those that are given win over those that the recorder sees."""
-
-    def __init__(self) -> None:
-        self._given, self.seen = Losses(), Losses()
-
-    def on_event(self, event: dict[str, Any]) -> None:
-        """Look at a given event."""
-        if "$recorder" not in event:
-            self._given.on_event(event)
-
-    def summary(self) -> dict[str, Any] | None:
-        """As ``Losses.summary``."""
-        return self._given.summary() or self.seen.summary()
-
-
 def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Put the losses into the summary, and give what the recorder sees of the training to those who listen."""
-    losses = LossOfRun()
-    ov.when_given(lambda given: given.subscribe(losses.on_event))
+    """Put the losses into the summary, and give what the recorder sees of the training to those who listen.
+
+    Losses that are given win over those that the recorder sees.
+    """
+    given_losses, seen = Losses(), Losses()
+
+    def on_event(event: dict[str, Any]) -> None:
+        if "$recorder" not in event:
+            given_losses.on_event(event)
+
+    ov.when_given(lambda given: given.subscribe(on_event))
     no_steps = ov.argparser.value(ov.options, "--no-steps")
 
     def start(torch: Any) -> None:
@@ -326,7 +295,7 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         if listened or not no_steps:
             from voirkit_instruments.steps.record_values import values_of
 
-            values_of(ov).start(torch, losses.seen, listened)
+            values_of(ov).start(torch, seen, listened)
 
     if no_steps and ov.may_be_listened_to:
         from voirkit_instruments.steps.events import LOSS, StepEvents
@@ -334,4 +303,4 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         ov.shared(StepEvents).subscribe(LOSS)  # the steps instrument is to watch torch all the same
     when_imported("torch", start)
     yield ov.phases.finalize
-    ov.summary["loss"] = losses.summary()
+    ov.summary["loss"] = given_losses.summary() or seen.summary()
