@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit.intercept import Patches
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
+    from voirkit_instruments.steps.events import FunctionPatches
 
 
 MOST_LOSSES = 10_000  # that are kept
@@ -61,14 +61,14 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
         argument: The text behind ``=``.
         steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
     """
-    from voirkit.intercept import Patches
     from voirkit_instruments.early_stop.record import Stopper
+    from voirkit_instruments.steps.events import FunctionPatches
     from voirkit_instruments.what_if.record_changes import make_change
 
     _end_with_the_driver()
-    patches, stopper = Patches(), Stopper(ov)
+    observer, stopper = RunObserver(), Stopper(ov)
+    patches = FunctionPatches(lambda said: observer.facts.update(why_not=said))
     change = None if name == PLAIN else make_change(name, argument)
-    observer = RunObserver()
     hooks: list[Any] = []
     left = -1 if steps is None else steps
 
@@ -113,7 +113,6 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
 def _end_with_the_driver() -> None:
     """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it forks do not."""
     import ctypes
-    import signal
 
     ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
 
@@ -136,11 +135,10 @@ class RunObserver:
         self._torch: ModuleType | None = None
         self._n = 0
 
-    def watch(self, patches: Patches) -> None:
+    def watch(self, patches: FunctionPatches) -> None:
         """Begin as soon as torch is there."""
-        from voirkit.intercept import when_there
         from voirkit.probes.around import Around
-        from voirkit_instruments.steps.events import COMPILING, innermost
+        from voirkit_instruments.steps.events import COMPILING
 
         saving, facts = ThreadState(), self.facts
 
@@ -170,17 +168,13 @@ class RunObserver:
 
         def on_torch(torch: ModuleType) -> None:
             self._torch = torch
-            around = Around(ThreadState(), 0, enter_backward, leave, ("tensors",), plain=COMPILING)
-            patches.around("torch.autograd.backward", innermost(torch.autograd.backward), around)
-            around = Around(saving, 0, enter_save, leave_save, ("f",), plain=COMPILING)
-            patches.around("torch.serialization.save", innermost(torch.serialization.save), around)
-            when_there("torch.utils.data.dataloader", on_dataloader, lambda _, why: facts.update(why_not=why))
+            walk = Around(ThreadState(), 0, enter_backward, leave, ("tensors",), plain=COMPILING)
+            patches.around_now(torch.autograd, "backward", walk)
+            patches.around_now(torch.serialization, "save", Around(saving, 0, enter_save, leave_save, ("f",), plain=COMPILING))
+            iterate = Around(ThreadState(), 0, begin_work, leave, plain=COMPILING)
+            patches.around_path("torch.utils.data.dataloader", "DataLoader.__iter__", iterate)
 
-        def on_dataloader(module: ModuleType) -> None:
-            around = Around(ThreadState(), 0, begin_work, leave, plain=COMPILING)
-            patches.around("torch.utils.data.DataLoader.__iter__", innermost(module.DataLoader.__iter__), around)
-
-        when_there("torch", on_torch, lambda _, why: facts.update(why_not=why))
+        patches.upon("torch", on_torch)
 
     def _note_losses(self, tensors: Any) -> None:
         for tensor in (tensors,) if hasattr(tensors, "detach") else tensors:

@@ -212,10 +212,19 @@ class _Switch:
     """
 
     exact = True
+    module, idle = "torch", "torch was not imported."  # what is changed as soon as it is there, and what is said as long as nothing was
 
     def __init__(self, argument: str | None) -> None:
         self.touched = 0
         self.because = ""
+
+    def install(self, patches: Patches) -> None:
+        """See ``Change``."""
+        self.because = self.idle
+        when_imported(self.module, lambda module: self.switch(module, patches))
+
+    def switch(self, module: Any, patches: Patches) -> None:
+        """Make the change."""
 
     def end(self) -> None:
         """Nothing goes on."""
@@ -234,24 +243,17 @@ class CheckpointNoCrc(_Switch):
         super().__init__(argument)
         self._put_back: Callable[[], object] | None = None
 
-    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """The time in torch.save."""
-        return ceiling_of_saving(summary)
+    ceiling = staticmethod(ceiling_of_saving)
 
-    def install(self, patches: Patches) -> None:
-        self.because = "torch was not imported."
-
-        def switch(torch: ModuleType) -> None:
-            module = torch.serialization
-            if not hasattr(module, "set_crc32_options"):
-                self.because = "this torch always writes checksums (2.6 and later can leave them out)."
-                return
-            self.because = "" if module.get_crc32_options() else "the checksums were switched off already."
-            self.touched += not self.because
-            module.set_crc32_options(False)
-            self._put_back = lambda: module.set_crc32_options(True)
-
-        when_imported("torch", switch)
+    def switch(self, torch: Any, patches: Patches) -> None:
+        module = torch.serialization
+        if not hasattr(module, "set_crc32_options"):
+            self.because = "this torch always writes checksums (2.6 and later can leave them out)."
+            return
+        self.because = "" if module.get_crc32_options() else "the checksums were switched off already."
+        self.touched += not self.because
+        module.set_crc32_options(False)
+        self._put_back = lambda: module.set_crc32_options(True)
 
     def end(self) -> None:
         if self._put_back is not None:
@@ -278,14 +280,9 @@ class NumThreads(_Switch):
             return Ceiling(None, "the steps are computed by a GPU, which has nothing of it; the host's own work may.")
         return ceiling_of_phases(summary, "computing (forward, backward, optimizer)", "forward", "backward", "optimizer")
 
-    def install(self, patches: Patches) -> None:
-        self.because = "torch was not imported."
-
-        def switch(torch: ModuleType) -> None:
-            self._torch = torch
-            torch.set_num_threads(self._n)
-
-        when_imported("torch", switch)
+    def switch(self, torch: Any, patches: Patches) -> None:
+        self._torch = torch
+        torch.set_num_threads(self._n)
 
     def end(self) -> None:
         if self._torch is not None:
@@ -297,17 +294,12 @@ class NumThreads(_Switch):
 class PinMemory(_Switch):
     """``DataLoader(pin_memory=True)``, where the program leaves it out."""
 
-    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """The time of copies to the GPU."""
-        return _ceiling_of_copies(summary)
+    module = "torch.utils.data.dataloader"
+    idle = "no loader was made that does not pin its batches already."
+    ceiling = staticmethod(_ceiling_of_copies)
 
-    def install(self, patches: Patches) -> None:
-        self.because = "no loader was made that does not pin its batches already."
-
-        def switch(module: ModuleType) -> None:
-            patches.wrap(module.DataLoader, "__init__", self._pin)
-
-        when_imported("torch.utils.data.dataloader", switch)
+    def switch(self, module: Any, patches: Patches) -> None:
+        patches.wrap(module.DataLoader, "__init__", self._pin)
 
     def _pin(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from inspect import signature
@@ -330,19 +322,12 @@ class NonBlocking(_Switch):
     writes into the pinned tensor right after the copy may arrive too: the losses are compared for that.
     """
 
-    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """The time of copies to the GPU."""
-        return _ceiling_of_copies(summary)
+    idle = "nothing was copied from pinned memory to a GPU."
+    ceiling = staticmethod(_ceiling_of_copies)
 
-    def install(self, patches: Patches) -> None:
-        """Put something before both methods, around what others have put there."""
-        self.because = "nothing was copied from pinned memory to a GPU."
-
-        def switch(torch: ModuleType) -> None:
-            for name in ("to", "cuda"):
-                patches.put(torch.Tensor, name, self._copy_method(torch, name))
-
-        when_imported("torch", switch)
+    def switch(self, torch: Any, patches: Patches) -> None:
+        for name in ("to", "cuda"):  # around what others have put there
+            patches.put(torch.Tensor, name, self._copy_method(torch, name))
 
     def _copy_method(self, torch: ModuleType, name: str) -> Any:
         original = getattr(torch.Tensor, name)
