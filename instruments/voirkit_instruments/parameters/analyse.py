@@ -198,16 +198,7 @@ def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, s
 _POINTS = 24  # of a curve
 
 
-def parameters_summary(run: Run) -> dict[str, Any] | None:
-    """The key of a run; None if nothing of parameters was recorded. Layers are those of the first rank that has any."""
-    cursor = run.connection().execute(f"SELECT count(*) FROM (SELECT 1 FROM spans WHERE kind = '{KIND}' LIMIT 1)")
-    if not (cursor.fetchone() or (0,))[0]:
-        return None
-    found = summarised(parameters_of(run))
-    return None if found is None else {**found, **others_of(run)}
-
-
-def others_of(run: Run) -> dict[str, dict[str, dict[str, float | None]]]:
+def _others(run: Run) -> dict[str, dict[str, dict[str, float | None]]]:
     """``buffers`` and ``state`` of the first rank, if ``--parameters-of`` asked for them: norms at first and last, by name."""
     query = f"""
         SELECT category, name, coalesce(arg_min(coalesce(number, 'nan'), start_ns), 'nan'), arg_max(coalesce(number, 'nan'), start_ns)
@@ -222,10 +213,8 @@ def others_of(run: Run) -> dict[str, dict[str, dict[str, float | None]]]:
     return found
 
 
-def summarised(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
-    """The key from the parameters of a run."""
-    if not parameters:
-        return None
+def _of_parameters(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """What is said of the parameters of a run, of which there are some; layers are those of the first rank."""
     lowest = min(parameter.rank for parameter in parameters)
     own = [parameter for parameter in parameters if parameter.rank == lowest]
     optimizers = {id(p.optimizer): p.optimizer for p in own}.values()
@@ -304,10 +293,10 @@ def _json(value: float) -> float | None:
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``parameters`` of a summary; see ``voirkit.instrument.Instrument``."""
     run, own = runs[0], summary.get("parameters")
-    kinds = run.connection().execute(f"SELECT 1 FROM spans WHERE kind = '{KIND}' LIMIT 1").fetchone()
-    if kinds is None or (own is not None and own["ranks"] == run.manifest.get("world_size", 1)):
+    if own is not None and own["ranks"] == run.manifest.get("world_size", 1):
         return None  # a run of one rank has worked it out at its end
-    return {"parameters": parameters_summary(run)}
+    parameters = parameters_of(run)
+    return {"parameters": {**_of_parameters(parameters), **_others(run)}} if parameters else None
 
 
 _MOST = 40  # rows of a terminal; all of them are in summary.json

@@ -89,7 +89,8 @@ class Plan:
 
     def arrange(self, parameters: Sequence[Any], figures: Figures) -> None:
         """Sort what is watched into groups and turns."""
-        rounds: list[dict[tuple[Any, Any], list[int]]] = [{} for _ in range(self._rounds(len(parameters)))]
+        n_rounds = max(1, min(len(parameters) // SAMPLED, MOST_ROUNDS, self.every))
+        rounds: list[dict[tuple[Any, Any], list[int]]] = [{} for _ in range(n_rounds)]
         sizes = [0] * len(parameters)
         for at, (parameter, one) in enumerate(zip(parameters, self.watched, strict=True)):
             one.place = one.stride = None
@@ -118,9 +119,6 @@ class Plan:
     def sampled(self) -> list[Group]:
         """The groups that are sampled in this step: in the first one all."""
         return self.groups[self.n % len(self.groups)] if self.n else [group for groups in self.groups for group in groups]
-
-    def _rounds(self, count: int) -> int:
-        return max(1, min(count // SAMPLED, MOST_ROUNDS, self.every))
 
     def due(self) -> list[int]:
         """The places of those that are looked at in this step."""
