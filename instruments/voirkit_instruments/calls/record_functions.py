@@ -37,11 +37,7 @@ MACHINERY = (
 # Where public modules of torch have helpers from that are no functions of theirs.
 _HELPERS = ("torch._jit_internal", "torch._dynamo", "torch._overrides", "torch._classes", "torch._ops", "torch._compile")
 # What other instruments ask at each step: their calls could not be distinguished from the program's.
-ASKED_BY_OTHERS = (
-    "torch.is_grad_enabled",
-    "torch.cuda.is_initialized",
-    "torch.utils.data.get_worker_info",
-)
+ASKED_BY_OTHERS = ("torch.is_grad_enabled", "torch.cuda.is_initialized", "torch.utils.data.get_worker_info")
 # The loader's iterator, which is private; what it is called for is not.
 _WITH = {"torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)}
 
@@ -205,13 +201,7 @@ def _is_of(function: Any, root: str) -> bool:
 
 
 # What a training calls: the layers' functions, optimizers and schedulers, modules, backward, and the loader.
-DEFAULT = (
-    "torch.nn.functional",
-    "torch.optim",
-    "torch.nn.Module.__call__",
-    "torch.Tensor.backward",
-    "torch.utils.data.DataLoader",
-)
+DEFAULT = ("torch.nn.functional", "torch.optim", "torch.nn.Module.__call__", "torch.Tensor.backward", "torch.utils.data.DataLoader")
 # As people write them, who write `from torch import nn` and `import torch.nn.functional as F`.
 SHORT = {"nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim", "Tensor": "torch.Tensor", "DataLoader": DEFAULT[-1]}
 

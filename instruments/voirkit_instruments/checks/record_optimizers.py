@@ -324,15 +324,7 @@ class OptimizerFacts(Watcher):
         if bad and what not in self._written:
             self._written.add(what)
             names = self._models.names()
-            self._facts.mark(
-                "not_finite",
-                where,
-                state.n,
-                what=what,
-                n=len(bad),
-                before=before,
-                names=display_names(bad, names),
-            )
+            self._facts.mark("not_finite", where, state.n, what=what, n=len(bad), before=before, names=display_names(bad, names))
 
     def finish(self) -> None:
         try:
