@@ -439,6 +439,15 @@ def test_with_syscalls_the_call_and_its_file_are_named():
     assert "75% of it in fsync() on model.pt" in found["because"]
 
 
+def test_with_syscalls_a_call_that_is_about_no_file_names_none():
+    calls = {
+        "totals": {"checkpoint": {"lasted_s": 2.0}},
+        "phases": {"checkpoint": {"futex": {"seconds": 1.5, "bytes": 0}, "write": {"seconds": 0.1, "bytes": 10}}},
+        "files": [{"path": "model.pt", "read": 0, "written": 1000}],
+    }
+    assert "75% of it in futex()." in said(planted(forward=10, backward=10, save=80), syscalls=calls)["because"]
+
+
 def test_mostly_evaluation_is_evaluation_bound():
     rank = planted(steps=20, forward=10, backward=10)
     found, advice = concluded(rank, wall=wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,20 +55,15 @@ def samples(run: Run) -> Iterator[Sampled]:
             yield Sampled(name, f"{units}/s", at_ns[1:][later], np.diff(values)[later] / seconds, total / float(seconds.sum()), total)
 
 
-def figures(sampled: Iterable[Sampled]) -> dict[str, dict[str, Any]]:
-    """By name ``{"min", "mean", "max", "units"}``; with ``total`` of what is counted."""
-    return {
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``monitor`` of a summary: by name ``{"min", "mean", "max", "units"}``, with ``total`` of what is counted."""
+    found = {
         one.name: {
             "min": float(one.values.min()), "mean": one.mean, "max": float(one.values.max()), "units": one.units,
             **({} if one.total is None else {"total": one.total}),
         }
-        for one in sampled
+        for one in samples(runs[0])
     }  # fmt: skip
-
-
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``monitor`` of a summary; see ``voirkit.instrument.Instrument``."""
-    found = figures(samples(runs[0]))
     return {"monitor": {**(summary.get("monitor") or {}), **found}} if found else None
 
 

@@ -17,7 +17,7 @@ from voirkit.runs.other_processes import has_settled, locked
 from voirkit.runs.parquet import quoted
 from voirkit_instruments.syscalls import FOLDER
 from voirkit_instruments.syscalls.analyse_attribution import Attribution, Rows, TraceContext, add_rows
-from voirkit_instruments.syscalls.analyse_calls import WAITS, merge_over_time
+from voirkit_instruments.syscalls.analyse_calls import DESCRIPTOR_CALLS, WAITS, merge_over_time
 from voirkit_instruments.syscalls.analyse_kernel import KernelLog, RingError
 from voirkit_instruments.syscalls.analyse_strace import HOW_TO_TRACE, OF_LTRACE, OF_PERF, PACKED, StraceLog, SyscallLogError, bounded_lines
 from voirkit_instruments.syscalls.record_phases import OTHER, OWN
@@ -422,7 +422,7 @@ def _missing_call(phases: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def system_calls(found: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
-    """The one that takes most of the phases, with the file that most was read from or written to, and its share of their time."""
+    """The one that takes most of the phases, one on files with that which most was moved to or from, and its share of their time."""
     lasted = sum((found.get("totals") or {}).get(phase, {}).get("lasted_s") or 0.0 for phase in phases)
     spent: dict[str, float] = {}
     moved = 0
@@ -433,6 +433,6 @@ def system_calls(found: Mapping[str, Any], phases: Sequence[str]) -> list[Eviden
     name, seconds = max(spent.items(), key=lambda item: item[1], default=("", 0.0))
     if not lasted or seconds < LEAST * lasted:
         return []
-    file = max(found.get("files") or (), key=lambda row: row["read"] + row["written"], default=None) if moved else None
-    where = f" on {file['path']}" if file else ""
+    file = max(found.get("files") or (), key=lambda row: row["read"] + row["written"], default=None)
+    where = f" on {file['path']}" if file and moved and name in DESCRIPTOR_CALLS else ""
     return [Evidence(f"{name}(){where}", min(seconds / lasted, 1.0))]
