@@ -7,31 +7,9 @@ from functools import partial
 from typing import Any
 
 from voirkit.analysis.part_failures import left_out, reason
+from voirkit.report import sections
 from voirkit.report.overview import Part, command_of, how_it_went, parts_of_report
-from voirkit.report.sections import (
-    AnyCell,
-    Bars,
-    Block,
-    Cell,
-    Details,
-    Facts,
-    Figures,
-    Finding,
-    Grid,
-    Group,
-    InText,
-    Section,
-    Series,
-    Stacked,
-    Table,
-    Text,
-    Timeline,
-    cell_text,
-    columns_of,
-    fact_text,
-    sparkline,
-    written,
-)
+from voirkit.report.sections import written
 
 Summary = Mapping[str, Any]
 _POINTS = 48  # of a curve
@@ -66,7 +44,7 @@ def _drawn_sections(part: Part, summary: Summary) -> Iterator[str]:
     yield from ("\n".join(_section(section)) for section in part(summary))
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: sections.Section) -> Iterator[str]:
     parts = _blocks(section.blocks)
     if parts:
         yield f"## {_escaped(section.title)}\n\n{parts}" if section.title else parts
@@ -74,65 +52,66 @@ def _section(section: Section) -> Iterator[str]:
             yield f"\n*{_escaped(section.note)}*"
 
 
-def _blocks(blocks: Iterable[Block]) -> str:
+def _blocks(blocks: Iterable[sections.Block]) -> str:
     return "\n\n".join(filter(None, ("\n".join(_block(block)) for block in blocks)))
 
 
-def _block(block: Block) -> Iterator[str]:
-    if isinstance(block, Text):
+def _block(block: sections.Block) -> Iterator[str]:
+    if isinstance(block, sections.Text):
         text = f"[{_escaped(block.text)}]({block.link})" if block.link else _escaped(block.text)
         if block.mood == "warning":
             yield f"> {f'**{_escaped(block.label)}** ' if block.label not in ('', 'warning') else ''}{text}"
         else:
             yield f"**{_escaped(block.label)}** {text}" if block.label else f"**{text}**" if block.strong else text
-    elif isinstance(block, Figures) and block.figures:
+    elif isinstance(block, sections.Figures) and block.figures:
         heads = ("figure", "value", *([""] if any(one.note for one in block.figures) else []))
         yield from _table(heads, [(one.name, written(one.value, one.unit), one.note)[: len(heads)] for one in block.figures])
-    elif isinstance(block, Facts):
+    elif isinstance(block, sections.Facts):
         for label, facts in block.lines:
-            words = _escaped(" · ".join(fact_text(*fact) for fact in facts))
+            words = _escaped(" · ".join(sections.fact_text(*fact) for fact in facts))
             yield f"- **{_escaped(label)}:** {words}" if label else f"- {words}"
-    elif isinstance(block, Finding):
+    elif isinstance(block, sections.Finding):
         yield f"### {_escaped(block.name)}\n\n{_escaped(block.because)}\n"
-        following = [("Next", block.next), *(("Then", words) for words in block.then)]
-        yield from (f"- **{name}:** {_escaped(words)}" for name, words in following if words)
-    elif isinstance(block, Table) and block.rows:
-        columns = [(at, one) for at, one in columns_of(block) if not at or any(cell_text(row[at]) for row in block.rows)]
+        yield from (f"- **{name.capitalize()}:** {_escaped(words)}" for name, words in block.following())
+    elif isinstance(block, sections.Table) and block.rows:
+        columns = [(at, one) for at, one in sections.columns_of(block) if not at or any(sections.cell_text(row[at]) for row in block.rows)]
         rows: list[Sequence[str]] = [[_cell(row[at]) for at, _ in columns] for row in block.rows[: block.most]]
         yield from [_escaped(block.caption), ""] if block.caption else []
         yield from _table([one.head for _, one in columns], rows, [at for at, (_, one) in enumerate(columns) if one.left])
         more = max(len(block.rows), block.total) - len(rows)
         yield from ["", f"{more:,} more rows"] if more else []
-    elif isinstance(block, Bars) and block.rows:
+    elif isinstance(block, sections.Bars) and block.rows:
         yield from _table((block.caption, ""), [(label, end) for label, _, end in block.rows])
-    elif isinstance(block, Stacked) and block.rows:
-        parts = list(dict.fromkeys([*block.order, *(part for _, values, _ in block.rows for part in values)]))
+    elif isinstance(block, sections.Stacked) and block.rows:
+        parts = block.parts()
         rows = [
             (label, end, *(written(values[part], block.unit) if values.get(part) else "" for part in parts))
             for label, values, end in block.rows
         ]
         yield from _table((block.caption, "", *parts), rows)
-    elif isinstance(block, Series):
+    elif isinstance(block, sections.Series):
         curves = [(name, [y for _, y in points]) for name, points in block.curves.items() if points]
-        rows = [(name, *(written(values[at], block.unit) for at in (0, -1)), sparkline(values, _POINTS)) for name, values in curves]
-        yield from _table((block.caption, "first", "last", ""), rows) if rows else ()
-    elif isinstance(block, Timeline) and block.rows:
         rows = [
-            (name, sparkline(values, _POINTS), written(sum(values) / (max(len(values), 1) if block.mean else 1), block.unit))
+            (name, *(written(values[at], block.unit) for at in (0, -1)), sections.sparkline(values, _POINTS)) for name, values in curves
+        ]
+        yield from _table((block.caption, "first", "last", ""), rows) if rows else ()
+    elif isinstance(block, sections.Timeline) and block.rows:
+        rows = [
+            (name, sections.sparkline(values, _POINTS), written(sum(values) / ((len(values) or 1) if block.mean else 1), block.unit))
             for name, values in block.rows
         ]
         yield from _table((block.caption, "over time", "mean" if block.mean else "in all"), rows, (0, 1))
-    elif isinstance(block, (Group, Grid, InText, Details)):
+    elif isinstance(block, (sections.Group, sections.Grid, sections.InText, sections.Details)):
         inner = _blocks(block.blocks)
-        if inner and isinstance(block, Group):
+        if inner and isinstance(block, sections.Group):
             inner = "\n\n".join(filter(None, (f"### {_escaped(block.title)}", inner, f"*{_escaped(block.note)}*" if block.note else "")))
-        elif inner and isinstance(block, Details):
+        elif inner and isinstance(block, sections.Details):
             inner = f"<details><summary>{_escaped(block.title)}</summary>\n\n{inner}\n\n</details>"
         yield from [inner] if inner else []
 
 
-def _cell(cell: AnyCell) -> str:
-    return ("· " * cell.indent if isinstance(cell, Cell) else "") + cell_text(cell)
+def _cell(cell: sections.AnyCell) -> str:
+    return ("· " * cell.indent if isinstance(cell, sections.Cell) else "") + sections.cell_text(cell)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left_columns: Sequence[int] = (0,)) -> Iterator[str]:

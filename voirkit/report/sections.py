@@ -90,6 +90,10 @@ class Finding(NamedTuple):
     then: Sequence[str] = ()
     mood: str = "bad"
 
+    def following(self) -> list[tuple[str, str]]:
+        """What to do, each with the word before it: ``next``, then ``then``."""
+        return [(name, words) for name, words in (("next", self.next), *(("then", words) for words in self.then)) if words]
+
 
 class Amounts(NamedTuple):
     """A number for each name: ``Amounts("time of its own", {"F.relu": 0.2, "nn.Linear": 1.5}, "s")``.
@@ -208,6 +212,11 @@ class Stacked(NamedTuple):
     whole: float | None = None
     legend: Mapping[str, str] | None = None
     high: bool = False
+
+    def parts(self) -> list[str]:
+        """The parts that have a value in any row, from left to right."""
+        parts = dict.fromkeys([*self.order, *(part for _, values, _ in self.rows for part in values)])
+        return [part for part in parts if any(values.get(part) for _, values, _ in self.rows)]
 
 
 Point: TypeAlias = tuple[float, "float | None"]

@@ -14,35 +14,9 @@ from rich.padding import Padding
 from rich.segment import Segment, SegmentLines
 
 from voirkit.analysis.part_failures import left_out, reason
+from voirkit.report import sections
 from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
-from voirkit.report.sections import (
-    Amounts,
-    AnyCell,
-    Bar,
-    Bars,
-    Block,
-    Cell,
-    Details,
-    Facts,
-    Figures,
-    Finding,
-    FlameGraph,
-    Grid,
-    Group,
-    InText,
-    OnPage,
-    Section,
-    Series,
-    Stacked,
-    Table,
-    Text,
-    Timeline,
-    cell_text,
-    columns_of,
-    fact_text,
-    sparkline,
-    written,
-)
+from voirkit.report.sections import written
 from voirkit.runs.summary import PHASES
 
 LINES = 40  # the most at the end of a run
@@ -149,7 +123,7 @@ def shows(summary: Summary) -> bool:
     return any(True for leads in (True, False) for part in instrument_parts(leads).values() for _ in _drawn_sections(part, summary, LINES))
 
 
-def rendered_section(section: Section, width: int = 100) -> RenderableType | None:
+def rendered_section(section: sections.Section, width: int = 100) -> RenderableType | None:
     """A section as rich prints it: its title in front, each block below; None if there is nothing in it.
 
     Args:
@@ -164,7 +138,7 @@ def rendered_section(section: Section, width: int = 100) -> RenderableType | Non
     return Parts(*([texts.Text(section.title, style="bold")] if section.title else []), *lines)
 
 
-def _drawn(blocks: Iterable[Block], width: int) -> Iterator[RenderableType]:
+def _drawn(blocks: Iterable[sections.Block], width: int) -> Iterator[RenderableType]:
     for block in blocks:
         yield from _lines(block, width)
 
@@ -173,48 +147,47 @@ def _note(text: str) -> RenderableType:
     return Padding(texts.Text(text, style="dim"), _INDENT)
 
 
-def _lines(block: Block, width: int) -> Iterator[RenderableType]:
-    if isinstance(block, Text):
+def _lines(block: sections.Block, width: int) -> Iterator[RenderableType]:
+    if isinstance(block, sections.Text):
         yield _text(block) if block.label else Padding(_text(block), _INDENT)
-    elif isinstance(block, Figures):
+    elif isinstance(block, sections.Figures):
         yield from _figures(block)
-    elif isinstance(block, Facts):
+    elif isinstance(block, sections.Facts):
         for label, facts in block.lines:
-            words = " · ".join(fact_text(*fact) for fact in facts)
+            words = " · ".join(sections.fact_text(*fact) for fact in facts)
             yield texts.Text.assemble((f"{label}  " if label else "", "dim"), words)
-    elif isinstance(block, Finding):
-        lines = [(block.name, block.because), ("next", block.next), *(("then", words) for words in block.then)]
-        styles = [_MOODS[block.mood], *["bold"] * len(lines)]
-        shown = [texts.Text.assemble((f"{name}  ", style), words) for (name, words), style in zip(lines, styles, strict=False) if words]
-        yield Padding(Parts(*shown), (0, 0, 0, 2))
-    elif isinstance(block, Table):
+    elif isinstance(block, sections.Finding):
+        because = texts.Text.assemble((f"{block.name}  ", _MOODS[block.mood]), block.because)
+        following = (texts.Text.assemble((f"{name}  ", "bold"), words) for name, words in block.following())
+        yield Padding(Parts(because, *following), (0, 0, 0, 2))
+    elif isinstance(block, sections.Table):
         yield from _table(block, width)
-    elif isinstance(block, Bars):
+    elif isinstance(block, sections.Bars):
         yield from _bars(block)
-    elif isinstance(block, Stacked):
+    elif isinstance(block, sections.Stacked):
         yield from _stacked(block)
-    elif isinstance(block, Series):
+    elif isinstance(block, sections.Series):
         for name, points in block.curves.items():
             known = [y for _, y in points if y is not None]
             if known:
                 ends = f"{written(known[0], block.unit)} .. {written(known[-1], block.unit)}"
-                yield texts.Text.assemble((f" {name}  ", "dim"), sparkline([y for _, y in points], _POINTS), f"  {ends}")
-    elif isinstance(block, Timeline):
+                yield texts.Text.assemble((f" {name}  ", "dim"), sections.sparkline([y for _, y in points], _POINTS), f"  {ends}")
+    elif isinstance(block, sections.Timeline):
         yield from _timeline(block, width)
-    elif isinstance(block, Group):
+    elif isinstance(block, sections.Group):
         inner = list(_drawn(block.blocks, width))
         if inner:
             yield Padding(texts.Text(block.title, style="bold"), _INDENT)
             yield from inner
             if block.note:
                 yield _note(block.note)
-    elif isinstance(block, (Grid, InText)):
+    elif isinstance(block, (sections.Grid, sections.InText)):
         yield from _drawn(block.blocks, width)
     else:
-        assert isinstance(block, (Amounts, Details, FlameGraph, OnPage))  # other reports show them
+        assert isinstance(block, (sections.Amounts, sections.Details, sections.FlameGraph, sections.OnPage))  # other reports show them
 
 
-def _figures(block: Figures) -> Iterator[RenderableType]:
+def _figures(block: sections.Figures) -> Iterator[RenderableType]:
     """In a line; below each other if more is to be said of one."""
     shown = [(one.name, *written(one.value, one.unit).partition(" ")[::2], one.note) for one in block.figures]
     if any(note for *_, note in shown):
@@ -226,7 +199,7 @@ def _figures(block: Figures) -> Iterator[RenderableType]:
         yield Padding(texts.Text("   ").join(named), _INDENT)
 
 
-def _text(block: Text) -> texts.Text:
+def _text(block: sections.Text) -> texts.Text:
     label = (f"{block.label}  ", _MOODS.get(block.mood) or ("bold" if block.strong else "dim"))
     style = "" if block.label else _MOODS.get(block.mood) or ("bold" if block.strong else "")
     shown = texts.Text.assemble(
@@ -237,13 +210,13 @@ def _text(block: Text) -> texts.Text:
     return shown
 
 
-def _table(block: Table, width: int) -> Iterator[RenderableType]:
+def _table(block: sections.Table, width: int) -> Iterator[RenderableType]:
     if not block.rows:
         return
     rows = block.rows[: block.most]
-    columns = [(at, one) for at, one in columns_of(block) if width >= one.narrowest]
+    columns = [(at, one) for at, one in sections.columns_of(block) if width >= one.narrowest]
     widths = {at: max(len(one.head), *(_width(row[at]) for row in rows)) for at, one in columns}
-    bars = [at for at, _ in columns if any(isinstance(row[at], Bar) for row in rows)]
+    bars = [at for at, _ in columns if any(isinstance(row[at], sections.Bar) for row in rows)]
     _shrink(widths, bars, width, _BAR // 2)
     _shrink(widths, [at for at, one in columns if one.cut], width, _LEAST)
     drawn = tables.Table(box=None, padding=(0, 1), header_style="dim")
@@ -259,10 +232,10 @@ def _table(block: Table, width: int) -> Iterator[RenderableType]:
         yield _note(f"{more:,} more rows: voirkit report {'--html' if len(block.rows) > len(rows) else '--json'}")
 
 
-def _width(cell: AnyCell) -> int:
-    if isinstance(cell, Bar):
+def _width(cell: sections.AnyCell) -> int:
+    if isinstance(cell, sections.Bar):
         return _BAR
-    return texts.Text(cell_text(cell)).cell_len + (2 * cell.indent if isinstance(cell, Cell) else 0)
+    return texts.Text(sections.cell_text(cell)).cell_len + (2 * cell.indent if isinstance(cell, sections.Cell) else 0)
 
 
 def _shrink(widths: dict[int, int], chosen: Sequence[int], width: int, least: int) -> None:
@@ -273,11 +246,11 @@ def _shrink(widths: dict[int, int], chosen: Sequence[int], width: int, least: in
         over -= 1
 
 
-def _cell(cell: AnyCell, width: int) -> texts.Text:
-    if isinstance(cell, Bar):
+def _cell(cell: sections.AnyCell, width: int) -> texts.Text:
+    if isinstance(cell, sections.Bar):
         return texts.Text("█" * round(min(max(cell.share, 0.0), 1.0) * width), style=_COLOURS.get(cell.colour, "cyan"), justify="left")
-    style, indent = (_STYLES.get(cell.style, ""), 2 * cell.indent) if isinstance(cell, Cell) else ("", 0)
-    shown = texts.Text(" " * indent + cell_text(cell), style=style)
+    style, indent = (_STYLES.get(cell.style, ""), 2 * cell.indent) if isinstance(cell, sections.Cell) else ("", 0)
+    shown = texts.Text(" " * indent + sections.cell_text(cell), style=style)
     items = shown.plain[: max(width - 3, 0)].rpartition(", ")[0]
     if shown.cell_len > width and len(items) > width / 2:  # of a list, whole items
         shown = texts.Text(f"{items}, …", style=style)
@@ -285,7 +258,7 @@ def _cell(cell: AnyCell, width: int) -> texts.Text:
     return shown
 
 
-def _bars(block: Bars) -> Iterator[RenderableType]:
+def _bars(block: sections.Bars) -> Iterator[RenderableType]:
     largest = max((value for _, value, _ in block.rows), default=0.0) or 1.0
     width = max((texts.Text(label).cell_len for label, _, _ in block.rows), default=0)
     colours = _colours(block.colours)
@@ -298,9 +271,8 @@ def _bars(block: Bars) -> Iterator[RenderableType]:
         yield _legend(colours)
 
 
-def _stacked(block: Stacked) -> Iterator[RenderableType]:
-    parts = dict.fromkeys([*block.order, *(part for _, values, _ in block.rows for part in values)])
-    colours = _colours([part for part in parts if any(values.get(part) for _, values, _ in block.rows)])
+def _stacked(block: sections.Stacked) -> Iterator[RenderableType]:
+    colours = _colours(block.parts())
     largest = max((sum(values.values()) for _, values, _ in block.rows), default=0.0) if block.whole is None else block.whole
     width = max((texts.Text(label).cell_len for label, _, _ in block.rows), default=0)
     if not colours:
@@ -332,7 +304,7 @@ def _padded(label: str, width: int) -> str:
     return f" {label}{' ' * (width - texts.Text(label).cell_len)}  "
 
 
-def _timeline(block: Timeline, width: int) -> Iterator[RenderableType]:
+def _timeline(block: sections.Timeline, width: int) -> Iterator[RenderableType]:
     """As dark as there was much of it: by the square root, so that little is seen beside much."""
     n = max((len(values) for _, values in block.rows), default=0)
     most = block.whole or max((value for _, values in block.rows for value in values), default=0.0)

@@ -6,36 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from voirkit.report import sections
 from voirkit.report.html import components as marks
 from voirkit.report.html.components import PALETTE, TIME, Html, colour, heat_map, join, lines, seconds
-from voirkit.report.sections import (
-    Amounts,
-    AnyCell,
-    Bar,
-    Bars,
-    Block,
-    Cell,
-    Details,
-    Facts,
-    Figures,
-    Finding,
-    FlameGraph,
-    Grid,
-    Group,
-    InText,
-    Lines,
-    OnPage,
-    Section,
-    Series,
-    Stacked,
-    Table,
-    Text,
-    Timeline,
-    blocks_within,
-    columns_of,
-    signed,
-    written,
-)
+from voirkit.report.sections import written
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -46,7 +20,7 @@ _ROWS = 60  # of their table
 _CLASSES = {"strong": "strong", "dim": "note", "note": "note", "good": "good", "bad": "bad", "warning": "warn"}
 
 
-def section_html(section: Section, run: Run | None = None) -> Html | None:
+def section_html(section: sections.Section, run: Run | None = None) -> Html | None:
     """A section as HTML; all text is escaped. None if there is nothing in it.
 
     Args:
@@ -66,70 +40,67 @@ class _Drawing:
         self.run, self._is_small = run, False
         self._colours: dict[str, str] = {}
 
-    def parts(self, blocks: Iterable[Block]) -> Iterator[Html]:
+    def parts(self, blocks: Iterable[sections.Block]) -> Iterator[Html]:
         for block in blocks:
             yield from (part for part in self._block(block) if part)
 
-    def _block(self, block: Block) -> Iterator[Html]:
-        if isinstance(block, Text):
+    def _block(self, block: sections.Block) -> Iterator[Html]:
+        if isinstance(block, sections.Text):
             yield _text(block)
-        elif isinstance(block, Figures):
+        elif isinstance(block, sections.Figures):
             tiles = [(f"{one.name}{', ' if one.note else ''}{one.note}", written(one.value, one.unit)) for one in block.figures]
             yield marks.tiles(tiles)
-        elif isinstance(block, Facts):
+        elif isinstance(block, sections.Facts):
             named = ((f"{label}: " if label else "", name, value) for label, facts in block.lines for name, value in facts)
             yield marks.tiles([(label + name.replace(" {}", "").replace("{} ", ""), value) for label, name, value in named])
-        elif isinstance(block, Finding):
+        elif isinstance(block, sections.Finding):
             yield _finding(block)
-        elif isinstance(block, Table):
+        elif isinstance(block, sections.Table):
             if block.rows:
                 yield _table(block)
-        elif isinstance(block, Bars):
+        elif isinstance(block, sections.Bars):
             classes = self._classes(block.colours)
             yield marks.legend(classes) if classes else Html("")
             yield marks.bars(block.rows, [classes[name] for name in block.colours], block.caption) if block.rows else Html("")
-        elif isinstance(block, Stacked):
+        elif isinstance(block, sections.Stacked):
             yield self._stacked(block)
-        elif isinstance(block, Series):
+        elif isinstance(block, sections.Series):
             yield self._series(block)
-        elif isinstance(block, Timeline):
+        elif isinstance(block, sections.Timeline):
             shown = partial(written, unit=block.unit)
             yield heat_map(block.rows, block.begin_s, block.bin_s, shown, caption=block.caption, whole=block.whole, sums=not block.mean)
-        elif isinstance(block, FlameGraph):
+        elif isinstance(block, sections.FlameGraph):
             from voirkit.report.html.flame import flame_graph
 
             yield flame_graph(block)
-        elif isinstance(block, Group):
+        elif isinstance(block, sections.Group):
             parts = list(self.parts(block.blocks))
             if parts:
                 yield join([marks.heading(block.title), marks.paragraph(block.note, kind="note") if block.note else None, *parts])
-        elif isinstance(block, Grid):
+        elif isinstance(block, sections.Grid):
             outer, self._is_small = self._is_small, True
             parts = list(self.parts(block.blocks))
             self._is_small = outer
             yield Html(f'<div class="small{" two" if block.wide else ""}">{join(parts)}</div>') if parts else Html("")
-        elif isinstance(block, Details):
+        elif isinstance(block, sections.Details):
             parts = list(self.parts(block.blocks))
             yield marks.folded(block.title, *parts) if parts else Html("")
-        elif isinstance(block, OnPage):
+        elif isinstance(block, sections.OnPage):
             if not callable(block.blocks):
                 yield from self.parts(block.blocks)
             elif self.run is not None:
                 yield from self.parts(block.blocks(self.run))
         else:
-            assert isinstance(block, (Amounts, InText))  # other reports show them
+            assert isinstance(block, (sections.Amounts, sections.InText))  # other reports show them
 
-    def _stacked(self, block: Stacked) -> Html:
+    def _stacked(self, block: sections.Stacked) -> Html:
         if not block.rows:
             return Html("")
-        order = list(dict.fromkeys([*block.order, *(part for _, values, _ in block.rows for part in values)]))
-        used = [part for part in order if any(values.get(part) for _, values, _ in block.rows)]
-        shown = partial(written, unit=block.unit)
-        classes = self._classes(used)
-        drawn = marks.stacked(block.rows, shown, block.whole, block.caption, order, block.legend, classes)
+        shown, parts = partial(written, unit=block.unit), block.parts()
+        drawn = marks.stacked(block.rows, shown, block.whole, block.caption, parts, block.legend, self._classes(parts))
         return Html(f'<div class="big">{drawn}</div>') if block.high else drawn
 
-    def _series(self, block: Series) -> Html:
+    def _series(self, block: sections.Series) -> Html:
         curves = {name: points for name, points in block.curves.items() if len(points) > 1}
         if not curves:
             return Html("")
@@ -152,7 +123,7 @@ class _Drawing:
         return {name: self._colours[name] for name in dict.fromkeys(names)}
 
 
-def _text(block: Text) -> Html:
+def _text(block: sections.Text) -> Html:
     text = marks.text(block.text, _LONGEST)
     if block.link:
         text = Html(f'<a href="{marks.text(block.link)}">{text or marks.text(block.link)}</a>')
@@ -166,16 +137,15 @@ def _text(block: Text) -> Html:
     return marks.paragraph(text, kind="note" if block.mood == "note" else "warning" if block.mood in ("bad", "warning") else "")
 
 
-def _finding(block: Finding) -> Html:
-    following = [("next", block.next), *(("then", words) for words in block.then)]
-    lines = [marks.paragraph(marks.strong(f"{name} "), marks.text(words, _LONGEST)) for name, words in following if words]
+def _finding(block: sections.Finding) -> Html:
+    lines = [marks.paragraph(marks.strong(f"{name} "), marks.text(words, _LONGEST)) for name, words in block.following()]
     kind = {"bad": "verdict", "good": "verdict calm", "warning": "alert"}[block.mood]
     because = marks.paragraph(marks.text(block.because, _LONGEST))
     return Html(f'<div class="{kind}"><span class="kind">{marks.text(block.name)}</span>{because}{join(lines)}</div>')
 
 
-def _table(block: Table) -> Html:
-    columns = columns_of(block)
+def _table(block: sections.Table) -> Html:
+    columns = sections.columns_of(block)
     left = [place for place, (_, one) in enumerate(columns) if one.left]
     rows = [[_cell(row[at]) for at, _ in columns] for row in block.rows]
     drawn = marks.table([one.head for _, one in columns], rows, left, block.caption)
@@ -183,21 +153,21 @@ def _table(block: Table) -> Html:
     return join([drawn, marks.paragraph(f"{more:,} more rows: voirkit report --json", kind="note") if more > 0 else None])
 
 
-def _cell(cell: AnyCell) -> Html:
-    if isinstance(cell, Bar):
+def _cell(cell: sections.AnyCell) -> Html:
+    if isinstance(cell, sections.Bar):
         kind = colour(cell.colour) if cell.colour else "k-0"
         filled = f'<i class="{kind}" style="width:{min(max(cell.share, 0.0), 1.0):.2%}"></i>'
         title = f' title="{marks.text(cell.title)}"' if cell.title else ""
         return Html(f'<span class="track"{title}>{filled}</span>')
-    if isinstance(cell, Lines):
+    if isinstance(cell, sections.Lines):
         return Html("<br>".join(marks.text(line) for line in cell.lines))
-    if isinstance(cell, Cell):
+    if isinstance(cell, sections.Cell):
         indent = f' style="padding-left:{cell.indent}em"' if cell.indent else ""
         return Html(f'<span class="{_CLASSES.get(cell.style, "")}"{indent}>{marks.text(cell.text)}</span>')
     return marks.text(cell)
 
 
-def compared_sections(first: Sequence[Section], second: Sequence[Section]) -> Iterator[Html]:
+def compared_sections(first: Sequence[sections.Section], second: Sequence[sections.Section]) -> Iterator[Html]:
     """The sections of the page of two runs: what is more or less in the second, of those sections that have ``Amounts``."""
     ones, others = ({section.key: section for section in sections} for sections in (first, second))
     for key in dict.fromkeys([*ones, *others]):
@@ -217,19 +187,19 @@ def compared_sections(first: Sequence[Section], second: Sequence[Section]) -> It
         yield marks.section(key, section.title, *parts, note=note)
 
 
-def _amounts(section: Section | None) -> Iterator[Amounts]:
-    yield from (block for block in blocks_within(section.blocks if section else ()) if isinstance(block, Amounts))
+def _amounts(section: sections.Section | None) -> Iterator[sections.Amounts]:
+    yield from (block for block in sections.blocks_within(section.blocks if section else ()) if isinstance(block, sections.Amounts))
 
 
-def _differences(one: Amounts, other: Amounts) -> Iterator[Html]:
+def _differences(one: sections.Amounts, other: sections.Amounts) -> Iterator[Html]:
     shown = partial(written, unit=one.unit)
     pairs = [(name, one.values.get(name, 0.0), other.values.get(name, 0.0)) for name in dict.fromkeys([*one.values, *other.values])]
     pairs = [pair for pair in pairs if pair[1] != pair[2]]
     if not pairs:
         return
     pairs.sort(key=lambda row: -abs(row[2] - row[1]))
-    drawn = [(name, second - first, signed(second - first, one.unit)) for name, first, second in pairs[:_DRAWN]]
+    drawn = [(name, second - first, sections.signed(second - first, one.unit)) for name, first, second in pairs[:_DRAWN]]
     yield marks.differences(drawn, f"{one.title}: the largest differences")
-    cells = [(name, shown(first), shown(second), signed(second - first, one.unit)) for name, first, second in pairs[:_ROWS]]
+    cells = [(name, shown(first), shown(second), sections.signed(second - first, one.unit)) for name, first, second in pairs[:_ROWS]]
     title = f"{one.title} as a table" + (f" (the first {_ROWS} of {len(pairs)})" if len(pairs) > _ROWS else "")
     yield marks.folded(title, marks.table(("", "first", "second", "second - first"), cells))
