@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -41,3 +43,13 @@ def test_handing_over_is_measured_in_a_process_of_its_own() -> None:
     assert found is not None
     assert set(found) == {"call_ns", "tensor_ns", "mb_ns"}
     assert all(value > 0 for value in found.values())
+
+
+def test_no_handler_of_the_program_is_called_for_that_process() -> None:
+    called: list[int] = []
+    before = signal.signal(signal.SIGCHLD, lambda number, frame: called.append(number))
+    try:
+        assert measure_handover() is not None
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert called == []

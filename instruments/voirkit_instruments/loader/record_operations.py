@@ -409,15 +409,12 @@ class _OperationNumbers(dict[type, int]):
 def call_method(kind: type) -> tuple[type, str] | None:
     """The class and the name of the method that does the work of ``object(...)``, if it is written in Python."""
     module = getattr(sys.modules.get("torch.nn"), "Module", None)
-    for owner in kind.__mro__:
-        if owner is module:
+    for name in ("__call__", "forward"):
+        owner = next((above for above in kind.__mro__ if name in vars(above)), None)
+        if owner is not None and owner is not module:
+            return (owner, name) if type(vars(owner)[name]) is FunctionType else None
+        if module is None or not issubclass(kind, module):
             break
-        if "__call__" in vars(owner):
-            return (owner, "__call__") if type(vars(owner)["__call__"]) is FunctionType else None
-    if module is not None and issubclass(kind, module):
-        for owner in kind.__mro__:
-            if "forward" in vars(owner):
-                return (owner, "forward") if owner is not module and type(vars(owner)["forward"]) is FunctionType else None
     return None
 
 
