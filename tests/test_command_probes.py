@@ -301,7 +301,7 @@ def test_what_a_run_would_refuse_is_not_offered_and_the_reason_is_said_once(plac
     }
     refused = {v["name"]: v["refused"] for v in found["f"]["variables"] if v["refused"]}
     assert refused == {
-        "self.x": "'self' is set in the same statement (line 8), where no tap can see it",
+        "self.x": "line 8 sets it where no value shows. Assign to a variable first, and that to the attribute",
     }
     assert [v["name"] for v in found["f"]["variables"] if v["selector"]] == ["k", "self", "i"]
 

@@ -280,7 +280,7 @@ def test_an_attribute_that_is_added_to_is_seen() -> None:
 
 @pytest.mark.parametrize(("name", "overridable"), [("x", False), ("y", False), ("x", True)])
 def test_an_attribute_that_is_unpacked_to_is_refused_with_what_to_write(name: str, overridable: bool) -> None:
-    words = rf"hides \(.*\) cannot be probed for 'box.{name}': line \d+ sets it where no value shows\. Set a variable first"
+    words = rf"hides \(.*\) cannot be probed for 'box.{name}': line \d+ sets it where no value shows\. Assign to a variable first"
     with pytest.raises(SelectorError, match=words), probing(f"hides > box.{name}", env={"hides": hides}, overridable=overridable):
         pass
 

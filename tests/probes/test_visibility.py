@@ -342,7 +342,7 @@ def test_what_is_not_there_is_refused_before_anything_runs(selector: str, source
 
 
 AT_ITS_END = "a lambda (line 1) has no place for a tap that an exception cannot pass by."
-SHOWS_NO_VALUE = "sets it where no value shows. Set a variable first, and it to that variable."
+SHOWS_NO_VALUE = "sets it where no value shows. Assign to a variable first, and that to the attribute."
 UNSEEN = [
     ("f > #yield", "def f(n):\n    yield n\n    yield from n", "for '#yield': 'yield from' hands values through (line 3), where no tap can see it."),
     ("f > #receive", "def f(n):\n    v = yield from n", "for '#receive': 'yield from' hands values through (line 2), where no tap can see it."),

@@ -39,7 +39,7 @@ def _extension() -> Any:
 
 
 _entry = _extension()
-IS_BUILT = _entry is not None  # else there can be no Entry
+IS_BUILT = _entry is not None  # else there can be no CallHooks
 
 REWRITES = sys.version_info[:2] == (3, 11)
 if REWRITES:
@@ -303,7 +303,7 @@ def parameters(code: CodeType) -> int:
 
 
 def why_not_rewritable(code: CodeType) -> str:
-    """Why some code cannot be entered, if it cannot; the end of a sentence."""
+    """Why some code cannot be rewritten, if it cannot; the end of a sentence."""
     if code.co_flags & _GENERATES:
         return "is a generator or async, which is entered later than it is called"
     return "has too many parameters" if parameters(code) > MOST_PARAMETERS else ""
@@ -315,7 +315,7 @@ def with_call_hooks(
     """New code for a function, of python 3.11.
 
     Args:
-        code: The function's; there is nothing that says ``why_not``.
+        code: The function's; there is nothing against it (``why_not_rewritable``).
         way: Called with the values of its parameters.
         on_return: Called with what is returned, and returns it.
         on_raise: Called with the exception.
@@ -323,7 +323,7 @@ def with_call_hooks(
     None of these may raise.
 
     Raises:
-        CanNotEnter: It cannot be made.
+        NotRewritable: It cannot be made.
     """
     raw = code.co_code
     ops = raw[::2]
@@ -436,7 +436,7 @@ def _line_table(table: bytes, more: dict[int, int], start: int, first: int, last
     """The table of lines: what is put before an instruction is where that is; the beginning and the end are of no line.
 
     Raises:
-        CanNotEnter: The table is not as the compiler makes it.
+        NotRewritable: The table is not as the compiler makes it.
     """
     entries = _LINES.findall(table)
     at = list(accumulate(((entry[0] & 7) + 1 for entry in entries), initial=0))

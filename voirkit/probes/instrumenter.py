@@ -142,7 +142,9 @@ class Instrumenter(TapEmitter):
         """Note attributes that a statement sets without showing their value: only code of the program could tell it."""
         for node in (n for target in targets for n in ast.walk(target)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (name := dotted(node)):
-                self.unseen[name] = f"line {node.lineno} sets it where no value shows. Set a variable first, and it to that variable."
+                self.unseen[name] = (
+                    f"line {node.lineno} sets it where no value shows. Assign to a variable first, and that to the attribute."
+                )
 
     # statements
 

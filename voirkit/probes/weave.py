@@ -111,7 +111,7 @@ def register_code(code: CodeType, old: CodeType, whose: frozenset[int]) -> None:
 
 
 def register_overlay(code: CodeType, below: CodeType, whose: frozenset[int]) -> None:
-    """As ``note``, of code that may stand over code with taps; and it is pickled as the program's own."""
+    """As ``register_code``, of code that may stand over code with taps; and it is pickled as the program's own."""
     known = _origins.get(id(below))
     old, wants, everyone = (known.old, known.wants, known.everyone) if known is not None else (below, [], frozenset())
     _origins[id(code)] = Origin(code, old, wants, everyone | whose)

@@ -13,9 +13,11 @@ import types
 from dataclasses import dataclass, replace
 
 from voirkit.errors import SelectorError, did_you_mean, nearest
+from voirkit.probes.instrumenter import visibility_of
 from voirkit.probes.live_functions import innermost
-from voirkit.probes.selector import Parsed, ParsedFunction, wrong
+from voirkit.probes.selector import Parsed, ParsedFunction, is_tag, tools, wrong
 from voirkit.probes.selector.catalogue import catalogue_of_function, catalogue_of_module
+from voirkit.probes.source import TOO_DEEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,9 +205,6 @@ def _problem(function: ParsedFunction, definition: Function, site: str, elsewher
 
 def _unseen(function: ParsedFunction, definition: Function, label: str) -> SelectorError | None:
     """What is there, and cannot be probed."""
-    from voirkit.probes.instrumenter import visibility_of
-    from voirkit.probes.source import TOO_DEEP
-
     try:
         visibility = visibility_of(definition.node)
     except RecursionError:  # an expression of a thousand terms, which python compiles from its text, and not from a tree
@@ -301,8 +300,6 @@ def _not_a_function(thing: object) -> str:
 
 def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
     """The names that conditions and tags use are in scope."""
-    from voirkit.probes.selector import is_tag, tools
-
     for name in (*parsed.names, *parsed.tags):
         first, *rest = name.split(".")
         if first in scope or hasattr(builtins, first) or (not rest and hasattr(tools, first)):

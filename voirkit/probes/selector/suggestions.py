@@ -470,13 +470,11 @@ class Candidates:
 
     def _every(self, name: str) -> Iterator[_Named]:
         """Variables of that name, then parameters, then at the top level."""
-        functions = [block for block in self._script.blocks if block.function]
-        for block in functions:
-            if block.function and name in block.function.variables:
-                yield _Named(block, name, block.function.variables[name].line)
-        for block in functions:
-            if block.function and name in block.function.parameters:
-                yield _Named(block, name, block.function.parameters[name].line)
+        for kind in ("variables", "parameters"):
+            for block in self._script.blocks:
+                found = getattr(block.function, kind, {}).get(name)
+                if found is not None:
+                    yield _Named(block, name, found.line)
         for block in self._script.blocks:
             if block.function is None and self._is_variable(block, name):
                 yield _Named(block, name, self._catalogue.names[name].line)
