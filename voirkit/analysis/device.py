@@ -7,7 +7,6 @@ are on the host's clock already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,14 +33,6 @@ _SLACK_NS = 20_000  # how far the clock of events may be off
 _LATE_NS, _LATE = 50_000, 0.1  # a device that ends no later than this after the host, or this part of the host's time, was starved
 
 
-@dataclass(frozen=True)
-class _Matched:
-    """Device spans with those of the host that started their work; arrays of shape (n,)."""
-
-    host: Array  # indices
-    device: Array
-
-
 def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | None:
     """Steps as the device saw them.
 
@@ -54,16 +45,16 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
         The same steps, each to the end of what was started in it, with the time of the device by phase; None if too little of the device
         is known.
     """
-    matched = _match(host, device)
-    if not len(table) or len(matched.device) < 2:
+    of_host, of_device = _match(host, device)
+    if not len(table) or len(of_device) < 2:
         return None
     starts, ends = table.start_ns, table.start_ns + table.time_ns
-    turn = np.searchsorted(starts, host.start_ns[matched.host], side="right") - 1
-    inside = (turn >= 0) & (host.start_ns[matched.host] < ends[np.maximum(turn, 0)])
+    turn = np.searchsorted(starts, host.start_ns[of_host], side="right") - 1
+    inside = (turn >= 0) & (host.start_ns[of_host] < ends[np.maximum(turn, 0)])
     if np.unique(turn[inside]).size < len(table) / 2:
         return None
     over = ends.copy()
-    np.maximum.at(over, turn[inside], (device.start_ns + device.duration_ns)[matched.device[inside]])
+    np.maximum.at(over, turn[inside], (device.start_ns + device.duration_ns)[of_device[inside]])
     over = np.maximum.accumulate(over)
     begun = starts.copy()
     begun[1:] = np.maximum(begun[1:], over[:-1])  # the work of the step before goes on
@@ -71,15 +62,18 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
     own = _between(begun, over, _segments(host, device))
     time = over - begun
     own[:, REST] += np.maximum(time - own.sum(axis=1), 0)
-    starved = _starved(host, device, matched)
+    starved = _starved(host, device, of_host, of_device)
     launching = np.zeros(len(table))
-    np.add.at(launching, turn[inside & starved], device.duration_ns[matched.device[inside & starved]])
+    np.add.at(launching, turn[inside & starved], device.duration_ns[of_device[inside & starved]])
     launching = np.minimum(launching, own[:, list(_WORK)].sum(axis=1)).astype(np.int64)
     return DeviceTable(Table(begun, own.sum(axis=1), table.items, own), launching)
 
 
-def _match(host: Timeline, device: Timeline) -> _Matched:
-    """The n-th device span of a kind is of the n-th host span of that kind, but for the first, which have none before CUDA is in use."""
+def _match(host: Timeline, device: Timeline) -> tuple[Array, Array]:
+    """Indices of host spans and of the device spans of the work that they started.
+
+    The n-th device span of a kind is of the n-th host span of that kind, but for the first, which have none before CUDA is in use.
+    """
     hosts, devices = [], []
     for meaning in np.unique(device.meaning).tolist():
         of_host, of_device = np.flatnonzero(host.meaning == meaning), np.flatnonzero(device.meaning == meaning)
@@ -91,16 +85,16 @@ def _match(host: Timeline, device: Timeline) -> _Matched:
         hosts.append(of_host[spare : spare + n])
         devices.append(of_device)
     if not hosts:
-        return _Matched(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    return _Matched(np.concatenate(hosts), np.concatenate(devices))
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return np.concatenate(hosts), np.concatenate(devices)
 
 
-def _starved(host: Timeline, device: Timeline, matched: _Matched) -> Array:
+def _starved(host: Timeline, device: Timeline, of_host: Array, of_device: Array) -> Array:
     """Which work ended as soon as the host had started the last of it: the device had time left."""
-    ends = (host.start_ns + host.duration_ns)[matched.host]
-    late = (device.start_ns + device.duration_ns)[matched.device] - ends
-    bound = np.maximum(_LATE_NS, _LATE * host.duration_ns[matched.host])
-    return np.isin(device.meaning[matched.device], _WORK) & (late < bound)
+    ends = (host.start_ns + host.duration_ns)[of_host]
+    late = (device.start_ns + device.duration_ns)[of_device] - ends
+    bound = np.maximum(_LATE_NS, _LATE * host.duration_ns[of_host])
+    return np.isin(device.meaning[of_device], _WORK) & (late < bound)
 
 
 def _segments(host: Timeline, device: Timeline) -> list[tuple[int, int, int]]:

@@ -31,6 +31,7 @@ from voirkit.analysis.steps import (
     Steps,
     Table,
     Timeline,
+    concatenated,
     steps_of,
 )
 
@@ -335,10 +336,10 @@ def _aside(parts: Sequence[Steps]) -> dict[str, tuple[int, int]]:
 
 def _table(parts: Sequence[Table], order: Array | None = None) -> tuple[Table, Array]:
     """The steps of several tables in one, ascending by start or in a given order, and that order."""
-    columns = [np.concatenate([getattr(part, column) for part in parts]) for column in ("start_ns", "time_ns", "items", "own_ns")]
+    whole = concatenated(parts)
     if order is None:
-        order = np.argsort(columns[0], kind="stable")
-    return Table(*(column[order] for column in columns)), order
+        order = np.argsort(whole.start_ns, kind="stable")
+    return whole.chosen(order), order
 
 
 def on_the_clock(parts: Sequence[Rank]) -> Rank:

@@ -219,13 +219,6 @@ def _read(run: Run, path: str) -> Rank:
     device = DeviceTable(tables["device"], launching) if len(tables["device"]) else None
     saving = known.get("saving_between_ns", 0)
     aside = {name: (before, since) for name, (before, since) in known.get("aside_ns", {"checkpoint": (0, saving)}).items()}
-    steps = Steps(
-        tables["train"],
-        tables["evaluation"],
-        known["wait_known"],
-        device,
-        saving_between_ns=saving,
-        aside_ns=aside,
-    )
+    steps = Steps(tables["train"], tables["evaluation"], known["wait_known"], device, saving_between_ns=saving, aside_ns=aside)
     processes = tuple((str(host), int(pid)) for host, pid in known.get("processes", ()))
     return Rank(known["rank"], known["host"], steps, known["facts"], processes, known.get("alone", False))

@@ -28,12 +28,7 @@ class Kind(IntEnum):
 
 
 _LET_GO = (Kind.LEFT, Kind.INCOMPLETE)
-_ITER, _FETCH, _END, _INCOMPLETE = (
-    Kind.ITER,
-    Kind.FETCH,
-    Kind.END,
-    Kind.INCOMPLETE,
-)  # asking the enum takes longer than all the rest of a line
+_ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPLETE  # asking the enum takes longer than the rest of a line
 
 
 @dataclass(slots=True)  # frozen, making one would take three times as long: two for each step

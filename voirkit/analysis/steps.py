@@ -7,7 +7,7 @@ of a step sum to its time exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -98,11 +98,20 @@ class Table:
     def __len__(self) -> int:
         return len(self.time_ns)
 
+    def chosen(self, which: Array | slice) -> Table:
+        """Only some steps, or all in another order."""
+        return Table(self.start_ns[which], self.time_ns[which], self.items[which], self.own_ns[which])
+
     def phase_ns(self, phase: str) -> Array:
         """Time in a phase by step; ``other`` is all that is none of the rest."""
         if phase == "other":
             return self.own_ns[:, LOSS:].sum(axis=1)
         return self.own_ns[:, PHASES.index(phase)]
+
+
+def concatenated(tables: Sequence[Table]) -> Table:
+    """The steps of several tables, one table after the other."""
+    return Table(*(np.concatenate([getattr(table, column.name) for table in tables]) for column in fields(Table)))
 
 
 @dataclass(frozen=True)

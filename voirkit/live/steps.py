@@ -16,7 +16,7 @@ import numpy as np
 from voirkit.analysis.document import RATE_TIMES, Rank, figures
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import KIND, Records, ranks
-from voirkit.analysis.steps import Steps, Table
+from voirkit.analysis.steps import Steps, Table, concatenated
 from voirkit.analysis.verdict.diagnosis import verdict
 from voirkit.live.picture import HISTORY, Number, Picture, Progress
 from voirkit.runs.summary import throughput
@@ -359,19 +359,14 @@ def counts_of_training(counts: Counts, every_rank: Iterable[Rank]) -> int:
 def _after(table: Table, start_ns: int | None, first: int = 0) -> Table:
     """The steps that began after a time, without so many of the first."""
     begin = first if start_ns is None else max(int(np.searchsorted(table.start_ns, start_ns, side="right")), first)
-    return Table(*(column[begin:] for column in _columns(table)))
-
-
-def _columns(table: Table) -> tuple[Array, Array, Array, Array]:
-    return table.start_ns, table.time_ns, table.items, table.own_ns
+    return table.chosen(slice(begin, None))
 
 
 def _joined(before: Table, after: Table) -> Table:
     """The last steps of both, each once."""
     if len(before):
         after = _after(after, int(before.start_ns[-1]))
-    columns = zip(_columns(before), _columns(after), strict=True)
-    return Table(*(np.concatenate(pair)[-KEPT:] for pair in columns))
+    return concatenated([before, after]).chosen(slice(-KEPT, None))
 
 
 def _last(table: Table) -> Table:

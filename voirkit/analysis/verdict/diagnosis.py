@@ -216,8 +216,9 @@ def _inside(time: Account, figures: Figures, facts: Facts) -> Document:
     elif shares[kind] < BOUND:
         return _balanced(shares)
     share = shares[kind]
-    because, more = _GROUNDS[kind](time, share, figures, facts)
-    return {"kind": kind, "because": because, "evidence": {"phase": _PHASE[kind], "share": share, "ceiling": 1 - share, **more}}
+    phase, grounds = _GROUNDS[kind]
+    because, more = grounds(time, share, figures, facts)
+    return {"kind": kind, "because": because, "evidence": {"phase": phase, "share": share, "ceiling": 1 - share, **more}}
 
 
 def _balanced(shares: Mapping[str, float]) -> Document:
@@ -227,7 +228,7 @@ def _balanced(shares: Mapping[str, float]) -> Document:
         "kind": "balanced",
         "because": f"No dominant bottleneck; the largest two parts of a step: {both}.",
         "evidence": {
-            "share": shares[first], "phase": _PHASE[first], "ceiling": 1 - shares[first],
+            "share": shares[first], "phase": _GROUNDS[first][0], "ceiling": 1 - shares[first],
             "largest": {kind: shares[kind] for kind in (first, second)},
         },
     }  # fmt: skip
@@ -251,7 +252,7 @@ def _transfer(time: Account, share: float, figures: Figures, facts: Facts) -> tu
 def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
     phases = {phase: time.rows[phase] for phase in COMPUTE}
     phase = max(phases, key=phases.__getitem__)
-    shown = {_NAMED[name]: part for name, part in phases.items()}
+    shown = {_NAMED.get(name, name): part for name, part in phases.items()}
     if (loss := time.other.get("loss", 0.0)) >= LEAST_SHOWN:
         shown["the loss"] = loss
     split = ", ".join(f"{name} {percent(part)}" for name, part in shown.items())
@@ -279,21 +280,14 @@ def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[
     return f"{because}{_called(figures, 'other')}.", {"line": line.what} if line else {}
 
 
+# By kind: the phase in which it shows, and the sentence.
 _GROUNDS = {
-    "input-bound": _input,
-    "transfer-bound": _transfer,
-    "compute-bound": _compute,
-    "communication-bound": _communication,
-    "checkpoint-bound": _checkpoint,
-    "host-bound": _host,
-}
-_PHASE = {
-    "input-bound": "wait",
-    "transfer-bound": "transfer",
-    "compute-bound": "forward",
-    "communication-bound": "communication",
-    "checkpoint-bound": "other",
-    "host-bound": "other",
+    "input-bound": ("wait", _input),
+    "transfer-bound": ("transfer", _transfer),
+    "compute-bound": ("forward", _compute),
+    "communication-bound": ("communication", _communication),
+    "checkpoint-bound": ("other", _checkpoint),
+    "host-bound": ("other", _host),
 }
 _KINDS = {
     "input-bound": "waiting for input",
@@ -311,9 +305,9 @@ _NAMED = {
     "optimizer": "the optimizer's step",
     "checkpoint": "checkpoints",
     "other": "untracked host code",
+    "compile": "compiling",
+    "import": "imports",
 }
-_NAMED |= {"compile": "compiling", "import": "imports"}
-_NAMED |= {name: name for name in ("transfer", "forward", "backward")}
 
 
 # what else is said

@@ -20,7 +20,7 @@ LONGEST = 400  # characters of a text; of a longer one the middle is left out
 
 # Those that have a colour of their own, the same as in the terminal; page.css says which.
 COLOURS = frozenset(
-    (
+    [
         "wait",
         "transfer",
         "forward",
@@ -34,7 +34,7 @@ COLOURS = frozenset(
         "communication",
         "loss",
         "others",
-    )
+    ]
 )
 PALETTE = 14
 
