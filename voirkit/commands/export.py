@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.export import formats, load
 from voirkit.options import ExtendedArgumentParser
-from voirkit.report.output import STDOUT
+from voirkit.report.output import STDOUT, STDOUT_NAMES, printable
 from voirkit.runner.completion import describe_dropped
 from voirkit.runs.directory import LATEST, check_manifest, find
 from voirkit.runs.opened import Run, open_run
@@ -93,7 +93,7 @@ def _write(format: Format, run: Run, chosen: Selection, target: str, new_folder:
         target = STDOUT  # what is still to be written to
         for path in written:
             if path != STDOUT:
-                _print(path)
+                print(printable(path))
         if sys.stdout is not None:
             sys.stdout.flush()
     except VoirkitError:
@@ -107,9 +107,6 @@ def _write(format: Format, run: Run, chosen: Selection, target: str, new_folder:
             if isinstance(exc, BrokenPipeError):
                 return  # `voirkit export -o - | head`
         raise _not_written(target, exc) from None
-
-
-_STDOUT = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def _parser() -> ExtendedArgumentParser:
@@ -144,7 +141,7 @@ def _target(format: Format, output: str | None, run: Run) -> str:
         if not output.startswith(("http://", "https://")):
             raise CommandLineError("spans are sent over HTTP only.", where=f"-o {output}", next="--format otlp -o http://HOST:4318")
         return output
-    if output in _STDOUT:
+    if output in STDOUT_NAMES:
         return STDOUT
     if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):
         return os.path.join(output, f"{run.name}{format.SUFFIX}")
@@ -195,13 +192,6 @@ def _written_before(format: Format, folder: str) -> list[str]:
         return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith(prefix))
     suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
     return sorted(os.path.join(folder, name) for name in (os.listdir(folder) if os.path.isdir(folder) else ()) if name.endswith(suffixes))
-
-
-def _print(path: str) -> None:
-    try:
-        print(path)
-    except UnicodeEncodeError:  # a name that is no text, or none in this encoding
-        print(ascii(path)[1:-1])
 
 
 def _check_stdout(format: Format) -> None:

@@ -16,7 +16,7 @@ from voirkit.runs.parquet import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from voirkit.runs.opened import Run
@@ -79,20 +79,21 @@ def load(name: str) -> Format:
 _ROWS = 100_000  # of a record batch
 
 
+def process_table(run: Run, name: str, columns: str, rows: Sequence[Sequence[object]]) -> None:
+    """Make a table of (host, rank, pid, the other columns) for queries of a run."""
+    run.connection().execute(f"CREATE OR REPLACE TABLE {name} (host VARCHAR, rank INTEGER, pid BIGINT, {columns})")
+    if rows:
+        run.connection().executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+
+
 def query_table(run: Run, selection: Selection) -> str:
     """A query for the selected events, sorted by start.
 
     Columns: ``start_ns`` (wall clock, since 1970), ``duration_ns, kind, category, name, epoch, step, value_key, value, number`` (that of a
     counter), ``args`` (JSON), ``rank, host, pid, process, tid, thread`` (the names of both).
     """
-    connection = run.connection()
-    connection.execute("CREATE OR REPLACE TABLE named_processes (host VARCHAR, rank INTEGER, pid BIGINT, process VARCHAR)")
-    connection.execute("CREATE OR REPLACE TABLE named_threads (host VARCHAR, rank INTEGER, pid BIGINT, tid BIGINT, thread VARCHAR)")
-    processes = {(one.host, one.rank, one.pid): one.name for one in run.processes()}
-    for name, rows in (("named_processes", processes), ("named_threads", run.threads())):
-        if rows:
-            marks = "?, ?, ?, ?" if name == "named_processes" else "?, ?, ?, ?, ?"
-            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", [[*key, value] for key, value in rows.items()])
+    process_table(run, "named_processes", "process VARCHAR", [[one.host, one.rank, one.pid, one.name] for one in run.processes()])
+    process_table(run, "named_threads", "tid BIGINT, thread VARCHAR", [[*key, name] for key, name in run.threads().items()])
     return (
         "SELECT wall_ns AS start_ns, duration_ns, kind, category, name, epoch, step, value_key, value, number, args, rank, host, pid, "
         f"process, tid, thread FROM ({run.events(selection)}) LEFT JOIN named_processes USING (host, rank, pid) "

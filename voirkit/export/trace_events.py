@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import itemgetter
 
-from voirkit.export import Format
+from voirkit.export import Format, process_table
 from voirkit.export.spans import overlapping
 from voirkit.report import output
 from voirkit.report.output import STDOUT, text
@@ -167,12 +167,9 @@ def _metadata_line(what: str, pid: int, tid: int, **arguments: object) -> str:
 
 def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_ns: int) -> str:
     """Lines without the commas between them, sorted by time; of two events that begin at once the longer is first."""
-    connection = run.connection()
-    connection.execute("CREATE OR REPLACE TABLE chrome_pids (host VARCHAR, rank INTEGER, pid BIGINT, shown_pid BIGINT)")
-    if extents:
-        shown = zip(extents, _shown_pids(extents), strict=True)
-        who = [[one.process.host, one.process.rank, one.process.pid, pid] for one, pid in shown]
-        connection.executemany("INSERT INTO chrome_pids VALUES (?, ?, ?, ?)", who)
+    shown = zip(extents, _shown_pids(extents), strict=True)
+    who = [[one.process.host, one.process.rank, one.process.pid, pid] for one, pid in shown]
+    process_table(run, "chrome_pids", "shown_pid BIGINT", who)
     columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments"
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
     events = _with_shown_tid(events)
@@ -300,13 +297,10 @@ _PFW_METADATA = f"""concat(
 
 def _pfw_query(run: Run, selection: Selection, places: list[tuple[Process, int]]) -> str:
     """(number of the file, line without its id), sorted."""
-    connection = run.connection()
-    connection.execute("CREATE OR REPLACE TABLE pfw_places (host VARCHAR, rank INTEGER, pid BIGINT, file INTEGER, hhash VARCHAR)")
-    if places:
-        rows = [[one.host, one.rank, one.pid, file, digest(one.host)] for one, file in places]
-        connection.executemany("INSERT INTO pfw_places VALUES (?, ?, ?, ?, ?)", rows)
+    rows = [[one.host, one.rank, one.pid, file, digest(one.host)] for one, file in places]
+    process_table(run, "pfw_places", "file INTEGER, hhash VARCHAR", rows)
     left_out = ["counter", "parameter"]
-    if connection.execute("SELECT 1 FROM spans WHERE kind IN ('span', 'meta') LIMIT 1").fetchall():
+    if run.connection().execute("SELECT 1 FROM spans WHERE kind IN ('span', 'meta') LIMIT 1").fetchall():
         left_out += ["phase", "device", "loader"]
     kinds = ", ".join(f"'{kind}'" for kind in left_out)
     return (

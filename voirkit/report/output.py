@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 STDOUT = "-"
+STDOUT_NAMES = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 # Of gzip, 1 to 9. An export takes a fifth less time with 3 than with 6, and a fifth more bytes.
 LEVEL = 3
 
@@ -114,7 +115,6 @@ def copy(run: Run, query: str, path: str, options: str) -> None:
 MARK = "<!-- made by voirkit -->"  # by which a page is known as one that may be replaced
 NAME = "report.html"  # of a run's, in its directory
 _ENDS = (".html", ".htm")
-_STDOUT = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def with_file(words: Sequence[str]) -> list[str]:
@@ -144,7 +144,7 @@ def may_write(target: str) -> str:
     Raises:
         CommandLineError: Something is there that voirkit did not make.
     """
-    if target in _STDOUT:
+    if target in STDOUT_NAMES:
         if sys.stdout is None:
             raise VoirkitError("it is closed.", where="stdout")
         return STDOUT
