@@ -17,7 +17,6 @@ from voirkit.errors import CommandLineError, SelectorError, VoirfileError, did_y
 from voirkit.options import ExtendedArgumentParser
 from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of_module
 from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates, FunctionOffers, offers
-from voirkit.report.cells import printable
 from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.script import enter_folder, folder_of, script, shorten
 
@@ -365,7 +364,7 @@ def _quoted(source: Source, line: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(printable(text, len(text)).split())
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _write(path: str, text: str) -> None:

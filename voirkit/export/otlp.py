@@ -30,7 +30,6 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from voirkit.errors import VoirkitError, tell
 from voirkit.export.spans import FLOW, Nesting, typed, unicode_text
-from voirkit.report.cells import printable
 from voirkit.report.output import Labels, text
 
 TYPE_CHECKING = False
@@ -335,12 +334,17 @@ def _parse_answer(service: Any, kind: str, answer: bytes, target: str) -> tuple[
     try:
         if kind == "application/json":
             partial = json.loads(answer or b"{}").get("partialSuccess") or {}
-            return int(partial.get("rejectedSpans") or 0), printable(str(partial.get("errorMessage") or ""), 500).strip()
+            return int(partial.get("rejectedSpans") or 0), _one_line(str(partial.get("errorMessage") or ""))
         found = service.ExportTraceServiceResponse()
         found.ParseFromString(answer)
     except Exception:  # google.protobuf.message.DecodeError, or what an implementation raises: it answered in another way
         return 0, ""
-    return found.partial_success.rejected_spans, printable(found.partial_success.error_message, 500).strip()
+    return found.partial_success.rejected_spans, _one_line(found.partial_success.error_message)
+
+
+def _one_line(text: str) -> str:
+    """What a stranger has sent, for a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text[:500]).strip()
 
 
 def address(target: str) -> str:
@@ -388,13 +392,13 @@ def _post(url: str, target: str, body: bytes, headers: Mapping[str, str], sleep:
             with error:
                 if error.code not in _BUSY or attempt == _TRIES - 1:
                     raise VoirkitError(
-                        f"the collector answers: {error.code} {printable(str(error.reason))}.", where=f"-o {target}", next=_HINT
+                        f"the collector answers: {error.code} {_one_line(str(error.reason))}.", where=f"-o {target}", next=_HINT
                     ) from None
                 sleep(_wait_s(error.headers.get("Retry-After"), attempt))
         except (OSError, ValueError, HTTPException) as error:
             why = getattr(error, "reason", error)  # URLError has one
             why = getattr(why, "strerror", None) or why
-            raise VoirkitError(f"no collector can be reached there: {printable(str(why))}.", where=f"-o {target}", next=_HINT) from None
+            raise VoirkitError(f"no collector can be reached there: {_one_line(str(why))}.", where=f"-o {target}", next=_HINT) from None
     raise AssertionError("the last attempt returns or raises")
 
 
