@@ -15,27 +15,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from voirkit.report import duration, figure
+from voirkit.runs.summary import PHASES
 
 LONGEST = 400  # characters of a text; of a longer one the middle is left out
 
 # Those that have a colour of their own, the same as in the terminal; page.css says which.
-COLOURS = frozenset(
-    [
-        "wait",
-        "transfer",
-        "forward",
-        "backward",
-        "optimizer",
-        "other",
-        "fetch",
-        "worker",
-        "zero_grad",
-        "checkpoint",
-        "communication",
-        "loss",
-        "others",
-    ]
-)
+COLOURS = frozenset((*PHASES, "fetch", "worker", "zero_grad", "checkpoint", "loss", "others"))
 PALETTE = 14
 
 # What a browser would not show, or show as something else: controls, halves of surrogate pairs, marks that turn the direction of writing.
