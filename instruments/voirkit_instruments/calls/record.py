@@ -292,8 +292,7 @@ class Tracing(Watcher):
         try:
             from voirkit_instruments.calls.record_values import Tensors
 
-            tensors = self.records.tensors = Tensors(self._engine, torch)
-            self.records.vocabulary.dtypes, self.records.vocabulary.devices = tensors.dtypes, tensors.devices
+            self.records.tensors = Tensors(self._engine, torch)
         except Exception as exc:
             self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
 
@@ -316,17 +315,13 @@ class Tracing(Watcher):
         if new:
             self._entry.add(new)
 
-    _is_on = False
-
     def _switch(self, on: bool) -> None:
-        self._is_on = on
         self._engine.switch(on, self.records.operand)
         (self._entry.on if on else self._entry.off)()
 
     def _sample(self, on: bool) -> None:
         """Switch between steps: those functions that have been called; the others, thousands of them, cost nothing where they are."""
         self._called += self._engine.called()
-        self._is_on = on
         self._engine.switch(on, self.records.operand)
         (self._entry.on if on else self._entry.off)(self._called)
 

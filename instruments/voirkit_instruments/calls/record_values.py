@@ -10,7 +10,7 @@ from struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from voirkit_instruments.calls.record_functions import Function
@@ -49,15 +49,11 @@ class Vocabulary:
     Attributes:
         types: Names of types by number; 0 is one beyond those that are kept.
         words: Names of keyword arguments by number.
-        dtypes: Names of torch's dtypes, by its own number.
-        devices: Names of kinds of devices, by torch's own number.
     """
 
     def __init__(self) -> None:
         self.types: list[str] = ["object"]
         self.words: list[str] = ["(keyword)"]
-        self.dtypes: Mapping[int, str] = {}
-        self.devices: Mapping[int, str] = {}
 
     def as_json(self, key: bytes) -> str:
         """The arguments of a record: see docs/calls.md."""
@@ -141,8 +137,8 @@ class _Reader:
         kind = self._type()
         dtype, device, index, grad, ndim = self._key[self._at : self._at + 5]
         self._at += 5
-        where = self._say.devices.get(device, f"device {device}")
-        tensor: dict[str, Any] = {"tensor": kind, "dtype": self._say.dtypes.get(dtype, f"dtype {dtype}")}
+        where = _DEVICES.get(device, f"device {device}")
+        tensor: dict[str, Any] = {"tensor": kind, "dtype": _DTYPES.get(dtype, f"dtype {dtype}")}
         if tag == "t":
             tensor["shape"] = [self._number(_i64) for _ in range(min(ndim, 8))]
         if tag == "y" or ndim > 8:
@@ -281,13 +277,10 @@ class Tensors:
 
     def __init__(self, engine: Any, torch: Any) -> None:
         self._torch = torch
-        self.devices = dict(_DEVICES)
         self._plain = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
-        self.dtypes, self.way = _DTYPES, "c"
         try:
             self._read_in_c(engine)
         except Exception:  # another torch than those that are known, or one without these symbols
-            self.way = "attributes"
             dtypes = {getattr(torch, name): number for number, name in _DTYPES.items() if hasattr(torch, name)}
             engine.ask(torch._C._len_torch_function_stack, {**dtypes, **{name: number for number, name in _DEVICES.items()}})
 
