@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.run_steps import read_steps
 from voirkit.report import duration
 from voirkit.report.html.components import Html, join, lines, paragraph, section, stacked, strong, text
-from voirkit.report.html.document import document, failed, picture
+from voirkit.report.html.document import document, drawn_parts, picture
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.overview import Part, instrument_parts
 from voirkit.report.sections import (
@@ -278,14 +277,7 @@ def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pa
         **{name: partial(_compared, part, summaries) for name, part in shown.items()},
         "different": partial(_different, runs, summaries),
     }
-    return document(f"{names[0]} and {names[1]} · voirkit", [part for part in starmap(_drawn, parts.items()) if part])
-
-
-def _drawn(name: str, part: Callable[[], Html | None]) -> Html | None:
-    try:
-        return part()
-    except Exception as exc:  # a summary of another version, a damaged file
-        return failed(name, exc)
+    return document(f"{names[0]} and {names[1]} · voirkit", list(drawn_parts(parts)))
 
 
 def _compared(part: Part, summaries: Pair) -> Html | None:

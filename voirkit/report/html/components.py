@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -41,6 +42,12 @@ def text(value: object, longest: int = LONGEST) -> Html:
     if len(said) > longest:
         said = f"{said[: longest // 2]}…{said[-longest // 2 :]}"
     return Html(html.escape(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", said), quote=True))
+
+
+def asset(name: str) -> str:
+    """A file that a page holds: a style, a script."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), encoding="utf-8") as file:
+        return file.read()
 
 
 def join(parts: Iterable[object], between: str = "") -> Html:

@@ -5,7 +5,6 @@ Styles, script and pictures are in the page; it works without its script but for
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from voirkit.analysis.part_failures import reason
 from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.steps import Table
 from voirkit.report import duration, figure
-from voirkit.report.html.components import TIME, Html, columns, folded, join, lines, seconds, section, table, text
+from voirkit.report.html.components import TIME, Html, asset, columns, folded, join, lines, seconds, section, table, text
 from voirkit.report.html.sections import section_html
 from voirkit.report.output import MARK
 from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went, instrument_parts, number, spread
@@ -34,7 +33,6 @@ Summary = Mapping[str, Any]
 Drawing = Callable[[Any, Summary], "str | None"]
 
 _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
-_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def page(run: Run, summary: Summary) -> str:
@@ -59,18 +57,19 @@ def _parts(run: Run, summary: Summary) -> Iterator[Html]:
     leading, others = instrument_parts(True), instrument_parts(False)
     findings = {f"findings of {name}": partial(_findings, part) for name, part in leading.items()}
     below: dict[str, Part] = {**findings, **BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
-    card = join(_drawn({"head": _head, **_drawing(ABOVE), **_drawing(below)}, run, summary), "\n")
+    card = join(drawn_parts({"head": _head, **_drawing(ABOVE), **_drawing(below)}, run, summary), "\n")
     yield Html(f'<section id="first">{card}</section>')
     ranks, machine = ({name: LAST[name]} for name in ("ranks", "machine"))
-    yield from _drawn({**_drawing(leading), "steps": steps, **_drawing({**ranks, **others, **machine})}, run, summary)
+    yield from drawn_parts({**_drawing(leading), "steps": steps, **_drawing({**ranks, **others, **machine})}, run, summary)
 
 
-def _drawn(parts: Mapping[str, Drawing], run: Run, summary: Summary) -> Iterator[Html]:
+def drawn_parts(parts: Mapping[str, Callable[..., str | None]], *arguments: object) -> Iterator[Html]:
+    """What functions draw, by the name of the part, each called with the arguments; of one that fails, that it did."""
     for name, draw in parts.items():
         try:
-            made = draw(run, summary)
+            made = draw(*arguments)
         except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
-            made = failed(name, exc)
+            made = section(f"failed-{name}", name, f"This part cannot be drawn ({reason(exc)}).")
         if made:
             yield Html(made)
 
@@ -96,14 +95,9 @@ def _head(run: Run, summary: Summary) -> Html:
     return Html(f'<h1>{text(command, 600)}</h1>\n<p class="how">{text(how)}</p>')
 
 
-def failed(part: str, exc: Exception) -> Html:
-    """What stands in place of a part of a page."""
-    return section(f"failed-{part}", part, f"This part cannot be drawn ({reason(exc)}).")
-
-
 def document(title: str, parts: Sequence[Html]) -> str:
     """A whole page: head, styles, parts, script."""
-    style, script = (_file(name) for name in ("page.css", "page.js"))
+    style, script = (asset(name) for name in ("page.css", "page.js"))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     return (
         f'<!doctype html>\n{MARK}\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>\n'
@@ -113,11 +107,6 @@ def document(title: str, parts: Sequence[Html]) -> str:
         + "\n".join([*parts[:1], _contents(parts), *parts[1:]])
         + f"\n</main>\n<script>\n{script}</script></body></html>\n"
     )
-
-
-def _file(name: str) -> str:
-    with open(os.path.join(_HERE, name), encoding="utf-8") as file:
-        return file.read()
 
 
 # steps over time, with evaluation, epochs and checkpoints; the loss

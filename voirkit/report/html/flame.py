@@ -9,11 +9,10 @@ processes to choose among, nor functions without their lines, nor a picture with
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from voirkit.report.html.components import Html, colour, join, legend, paragraph, text
+from voirkit.report.html.components import Html, asset, colour, join, legend, paragraph, text
 from voirkit.report.sections import FlameGraph, StackCount, StackFrame
 
 MOST = 5000  # functions in the graph
@@ -138,9 +137,7 @@ def _data(trees: Sequence[_Tree], frames: Sequence[StackFrame], classes: Mapping
     }  # fmt: skip
     # In a script no `<` may stand that could end it, or begin a comment.
     written = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "flame.js"), encoding="utf-8") as file:
-        script = file.read()
-    return Html(f'<script type="application/json" id="flame-counts">{written}</script><script>{script}</script>')
+    return Html(f'<script type="application/json" id="flame-counts">{written}</script><script>{asset("flame.js")}</script>')
 
 
 def _picture(trees: Sequence[_Tree], frames: Sequence[StackFrame], classes: Mapping[str, str], roles: Sequence[str]) -> Html:
