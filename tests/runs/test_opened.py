@@ -206,6 +206,14 @@ def test_a_damaged_header_loses_no_event(run: Path) -> None:
         assert opened.processes()[0].pid == int(stem(run).rpartition("-")[2])
 
 
+@pytest.mark.parametrize("clocks", [b"3", b"null", b'{"time_ns":"x"}', b'{"perf_counter_ns":[]}'])
+def test_a_header_with_clocks_of_another_type_loses_no_event(run: Path, clocks: bytes) -> None:
+    path = Path(f"{stem(run)}.names")
+    header, lines = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(re.sub(rb'"clocks":{[^}]*}', b'"clocks":' + clocks, header) + b"\n" + lines)
+    assert read(run) == (101, [])
+
+
 @pytest.mark.parametrize(
     "line", [b'{"n":1}', b'{"n":[],"kind":1,"category":2,"name":3}', b'{"a":x,"arguments":{}}', b"[]", b'{"t":1}', b"\xff\xfe", b"null"]
 )

@@ -84,7 +84,10 @@ def _has_ended(files: Files, ended: Collection[int]) -> bool:
     clocks = header.get("clocks")
     if not is_here(host) or not isinstance(pid, int) or not isinstance(clocks, dict):
         return False
-    return pid in ended or not is_alive(pid, int(clocks.get("perf_counter_ns", 0)), int(clocks.get("time_ns", 0)))
+    perf_ns, time_ns = clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0)
+    if not isinstance(perf_ns, int) or not isinstance(time_ns, int):
+        return False
+    return pid in ended or not is_alive(pid, perf_ns, time_ns)
 
 
 def _header(names: str) -> dict[str, Any]:

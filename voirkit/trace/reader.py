@@ -341,7 +341,8 @@ class Tables:
 
     def process(self, stem: str) -> Process:
         header = self.header
-        clocks = header.get("clocks", {})
+        clocks = header.get("clocks")
+        clocks = clocks if isinstance(clocks, dict) else {}
         world_size = header.get("world_size", 0)
         return Process(
             header.get("pid", 0), header.get("ppid", 0), header.get("rank", 0), header.get("host", ""), header.get("process", ""),
