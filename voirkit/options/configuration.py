@@ -36,6 +36,9 @@ class Setting:
     def __init__(self, path: tuple[str, ...], value: Any, where: str) -> None:
         self.path, self.value, self.where = path, value, where
 
+    def __repr__(self) -> str:
+        return f"<{self.where} {'.'.join(self.path)} = {self.value!r}>"
+
     def table(self) -> dict[str, Any] | None:
         """The setting in its tables, ``{"model": {"depth": 3}}``; None if it is in none."""
         if len(self.path) == 1:
