@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from voirkit_instruments.what_if.analyse import sentences
 from voirkit_instruments.what_if.record import Experiment, RunResult
+from voirkit_instruments.what_if.show import sentences
 
 
 class Played:
@@ -130,7 +130,7 @@ def test_the_report_and_the_page_show_it(played: Any) -> None:
 
     from voirkit.report.html.sections import section_html
     from voirkit.report.terminal import draw
-    from voirkit_instruments.what_if.analyse import sections
+    from voirkit_instruments.what_if.show import sections
 
     _, _, found, _ = played(lambda n, changed: 8.0 if changed else 10.0)
     drawn = StringIO()

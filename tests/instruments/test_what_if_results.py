@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from voirkit_instruments.what_if.analyse import Results, final_paths, main, same_contents, same_losses
+from voirkit_instruments.what_if.analyse_results import Results, final_paths, main, same_contents, same_losses
 from voirkit_instruments.what_if.record import RunResult
 
 

@@ -13,7 +13,7 @@ INSTRUMENT = Instrument(
     parts={"checks": list},
     summarise="voirkit_instruments.checks.analyse:summarise",
     summarised_from=("check",),
-    sections="voirkit_instruments.checks.analyse:sections",
+    sections="voirkit_instruments.checks.show:sections",
     leads=True,
 )
 

@@ -54,7 +54,7 @@ INSTRUMENT = Instrument(
     parts={"monitor": dict},
     summarise="voirkit_instruments.monitor.analyse:summarise",
     summarised_from=("counter",),
-    sections="voirkit_instruments.monitor.analyse:sections",
+    sections="voirkit_instruments.monitor.show:sections",
 )  # fmt: skip
 
 __getattr__ = lazy_names(__name__, monitor_all="record", gpu_monitor="record")

@@ -31,7 +31,7 @@ INSTRUMENT = Instrument(
     parts={"parameters": dict},
     summarise="voirkit_instruments.parameters.analyse:summarise",
     summarised_from=("parameter",),
-    sections="voirkit_instruments.parameters.analyse:sections",
+    sections="voirkit_instruments.parameters.show:sections",
     priority=1,  # before the steps instrument, which it sees the steps through
 )  # fmt: skip
 

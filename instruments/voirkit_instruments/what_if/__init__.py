@@ -22,7 +22,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.what_if.record:record",
     parts={"what_if": dict},
-    sections="voirkit_instruments.what_if.analyse:sections",
+    sections="voirkit_instruments.what_if.show:sections",
     leads=True,
     priority=-1000,  # after the steps instrument, so that its changes stand around what that has put in place
 )  # fmt: skip

@@ -35,8 +35,10 @@ from voirkit.runs.directory import SUMMARY, read_json, write_json
 from voirkit.runs.summary import SCHEMA
 from voirkit_instruments.loader_sweep.record import program_words, started_with
 from voirkit_instruments.values import is_readable
-from voirkit_instruments.what_if.analyse import HEAD, NONE, Results, ceiling, judge_pairs, name_of, row, sentences
+from voirkit_instruments.what_if.analyse import NONE, judge_pairs
+from voirkit_instruments.what_if.analyse_results import Results
 from voirkit_instruments.what_if.record_changes import PLAIN, make_change
+from voirkit_instruments.what_if.show import HEAD, ceiling, name_of, row, sentences
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,88 @@
+"""What a change would win, as a person reads it: the pairs of runs, the verdict, whether the results were equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voirkit.report import duration
+from voirkit.report.sections import Bars, Block, Details, Section, Table, Text
+
+Document = Mapping[str, Any]
+HEAD = f"{'pair':>7}{'plain':>12}{'changed':>12}{'ratio':>9}{'first':>10}"
+_MOODS = {"win": "good", "loss": "bad"}
+
+
+def sections(outcome: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
+    """The ceiling, the verdict with what belongs to it, and the pairs of runs."""
+    pairs = outcome["pairs"]
+    verdict, *more = sentences(outcome)
+    blocks: list[Block] = [Text(ceiling(outcome)), Text(verdict, strong=True, mood=_MOODS.get(str(outcome.get("verdict")), ""))]
+    blocks += [Text(line) for line in more]
+    if pairs:
+        rows = [
+            (f"{at}", duration(one["plain_s"]), duration(one["changed_s"]), f"{one['ratio']:.3f}", "plain" if at % 2 else "changed")
+            for at, one in enumerate(pairs, 1)
+        ]
+        blocks.append(Table(("pair", "plain", "changed", "ratio", "first"), rows))
+        times = [
+            (f"{at} {what}", pair[key], duration(pair[key]))
+            for at, pair in enumerate(pairs, 1)
+            for what, key in (("plain", "plain_s"), ("changed", "changed_s"))
+        ]
+        blocks.append(Details("Time of the work of each run, in pairs", [Bars(times)]))
+    yield Section("what-if", f"What if: {name_of(outcome)}", blocks, least=20)
+
+
+def name_of(outcome: Document) -> str:
+    return f"{outcome['name']}={outcome['argument']}" if outcome.get("argument") else str(outcome["name"])
+
+
+def ceiling(outcome: Document) -> str:
+    """What could be won at most, and why."""
+    share, because = outcome["ceiling"]["share"], outcome["ceiling"]["because"]
+    if share is None:
+        return f"What it could win at most cannot be told: {because}"
+    if share == 0:
+        return f"It can win nothing: {because}"
+    return f"It could win at most {_percent(share)} of the run's time: {because}"
+
+
+def row(n: int, pair: Document) -> str:
+    """The line of a pair under ``HEAD``."""
+    times = f"{duration(pair['plain_s']):>12}{duration(pair['changed_s']):>12}"
+    return f"{n:>7}{times}{pair['ratio']:>9.3f}{'plain' if n % 2 else 'changed':>10}"
+
+
+def sentences(outcome: Document) -> Iterator[str]:
+    n, verdict = len(outcome["pairs"]), outcome.get("verdict")
+    if not n:
+        yield f"{verdict or 'not told'}: {outcome.get('because') or 'nothing was measured.'}"
+    elif verdict is None:
+        yield f"not told: {outcome.get('because')} So far {_times(outcome)}."
+    else:
+        yield f"{verdict}: with {name_of(outcome)} the run takes {_times(outcome)}."
+        if outcome.get("because"):
+            yield outcome["because"]
+    if n:
+        chance = " By chance alone so many pairs say such a thing in less than 4 of 100 cases." if verdict in _MOODS else ""
+        yield f"Two successive plain runs differ by {_percent(outcome['spread'])}.{chance}"
+    step = outcome.get("step")
+    if step:
+        yield f"A step takes {step['ratio']:.3g} times as long ({duration(step['plain_s'])} plain, {duration(step['changed_s'])} changed)."
+    equal = outcome.get("equal")
+    if equal:
+        yield "results: " + ", ".join(f"{key} {_EQUAL[equal.get(key)]}" for key in ("losses", "checkpoints", "output") if key in equal)
+        yield from (equal.get("because") or "").splitlines()
+
+
+_EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
+
+
+def _times(outcome: Document) -> str:
+    n = len(outcome["pairs"])
+    return f"{outcome['median']:.3g} times as long ({outcome['low']:.3g} .. {outcome['high']:.3g} in {n} pair{'s' if n > 1 else ''})"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share * 100:.2g}%"
