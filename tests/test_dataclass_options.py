@@ -106,6 +106,14 @@ def test_an_instance_gives_the_defaults() -> None:
     assert trained("", Training(5, network=Network(8))) == Training(5, network=Network(8))
 
 
+def test_an_instance_makes_no_default_anew() -> None:
+    @dataclass
+    class Costly:
+        sizes: list[int] = field(default_factory=lambda: pytest.fail("made anew"))
+
+    assert trained(model=Costly([1])) == Costly([1])
+
+
 def test_the_help_of_fields_comes_from_comments_and_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         trained("--help")

@@ -418,3 +418,10 @@ def test_files_beside_the_script_do_not_hide_what_voirkit_imports(place: Place, 
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "1\n"), ended.err
     assert same(place, f"{name}.py", env={"VOIRFILE": ""}).out == "mine\n"
+
+
+def test_the_first_line_of_a_script_finds_no_module_that_plain_python_has_not_loaded(place: Place) -> None:
+    """numpy reads its settings (``OPENBLAS_NUM_THREADS``) when it is loaded, and the script may have a module of that name."""
+    place.write(main="import sys\nprint([name for name in ('numpy', 'ctypes', 'psutil') if name in sys.modules])")
+    for flag in ("--parameters", "--checks", "--verify"):
+        assert place.voirkit("--quiet", "--force", flag, "main.py").out.startswith("[]\n"), flag

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from types import MethodType
+from weakref import WeakMethod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +30,23 @@ def at_fork(part: str, *, before: Hook = None, in_parent: Hook = None, in_child:
         before: In the parent, before the fork.
         in_parent: In the parent, after it.
         in_child: In the child.
+
+    A method is called as long as its object lives, and keeps it not alive.
     """
-    _hooks[part].append((before, in_parent, in_child))
+    _hooks[part].append((_weakly(before), _weakly(in_parent), _weakly(in_child)))
+
+
+def _weakly(hook: Hook) -> Hook:
+    if not isinstance(hook, MethodType):
+        return hook
+    reference = WeakMethod(hook)
+
+    def call() -> None:
+        method = reference()
+        if method is not None:
+            method()
+
+    return call
 
 
 def _call(hooks: Iterable[Hook]) -> None:

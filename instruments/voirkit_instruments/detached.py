@@ -190,13 +190,13 @@ def attach_program(
     """
     try:
         process = start_detached(command, output, environment)
-    except OSError as exc:
+        until = time.monotonic() + _READY_S
+        while not is_ready(process):
+            if process.has_ended(every_s) or time.monotonic() > until:
+                process.interrupt()
+                raise refuse(process.read_output())
+    except OSError as exc:  # also of a kernel, or of a container, that gives no descriptors of processes
         raise CannotAttach(f"{exc}.") from None
-    until = time.monotonic() + _READY_S
-    while not is_ready(process):
-        if process.has_ended(every_s) or time.monotonic() > until:
-            process.interrupt()
-            raise refuse(process.read_output())
     return process
 
 

@@ -203,3 +203,22 @@ def test_the_python_of_the_documentation_runs(run: Path, place: Place) -> None:
 def test_the_documentation_has_every_format() -> None:
     text = (Path(__file__).parents[2] / "docs/exports.md").read_text()
     assert [name for name in formats() if f"| `{name}` |" not in text] == []
+
+
+def test_each_record_is_exported_once_also_of_a_script_that_executes_itself_anew(place: Place) -> None:
+    place.write(
+        main="""
+        import os, sys
+        from voirkit.ai import ai
+        with ai.data.item: pass
+        if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, __file__, "again"])
+        """
+    )
+    assert place.run(sys.executable, "main.py", env={"VOIRKIT_RUN_DIR": "run"}).code == 0
+    assert export(place, "run", "--format", "csv", "-o", "-").out.count("item") == 2
+
+
+def test_a_file_is_exported_where_stdout_is_closed(run: Path, place: Place) -> None:
+    ended = place.run("sh", "-c", f"{sys.executable} -m voirkit export --format csv -o made.csv >&-")
+    assert (ended.code, ended.err) == (0, "")
+    assert (place.folder / "made.csv").exists()

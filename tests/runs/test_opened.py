@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from voirkit.analysis.summary import summary_of
 from voirkit.errors import RunDirectoryError
 from voirkit.runs import compaction
 from voirkit.runs.opened import open_run
+from voirkit.runs.record import join
 from voirkit.runs.summary import empty
 from voirkit.trace import layout
 
@@ -352,3 +354,24 @@ def test_a_run_may_be_copied_and_its_folders_name_may_be_odd(run: Path, tmp_path
     assert read(odd) == (101, [])
     record(odd, TWO)
     assert read(odd) == (202, [])
+
+
+def test_a_manifest_that_cannot_be_written_whole_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(json, "dump", full)
+        with pytest.raises(RunDirectoryError, match="No space left"):
+            join(str(tmp_path), "test")
+    assert os.listdir(tmp_path) == []
+    assert join(str(tmp_path), "test").leads
+
+
+def test_what_another_process_could_not_record_takes_nothing_from_what_the_run_knows(tmp_path: Path) -> None:
+    run = record_with_manifest(tmp_path / "run")
+    (run / "summary.json").write_text(json.dumps({**empty("1"), "dropped": {"a.b": 100}}))
+    with open_run(run) as opened, pytest.MonkeyPatch.context() as process:
+        (first, *_) = opened.processes()
+        process.setattr(type(opened), "processes", lambda _: [first._replace(dropped={"a.b": 5, "c.d": 1})])
+        assert summary_of(opened)["dropped"] == {"a.b": 100, "c.d": 1}

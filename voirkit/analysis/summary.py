@@ -72,7 +72,8 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     creep = failures.attempt("memory", lambda: memory_creep(run), None)
     summary["alerts"] = [*raised, *([creep] if creep else [])]
     lost: dict[str, int] = failures.attempt("dropped records", lambda: _dropped(runs), {})
-    summary["dropped"] = {**summary["dropped"], **lost}
+    known = summary["dropped"]  # a process that could not write its count has it here alone
+    summary["dropped"] = {**known, **{name: max(n, known.get(name, 0)) for name, n in lost.items()}}
     lines: list[str] = failures.attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
     run.warnings += [*lines, *failures.lines()]
     said = [warning for one in runs for warning in one.warnings]

@@ -42,7 +42,8 @@ def report(argv: Sequence[str]) -> int:
     with ExitStack() as opened:
         runs = [opened.enter_context(open_run(path)) for path in options.RUN or [LATEST]]
         if options.check:
-            return _check(runs)
+            with printing():
+                return _check(runs)
         groups = _groups(runs)
         summaries = []
         for group in groups:

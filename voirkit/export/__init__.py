@@ -92,7 +92,8 @@ def query_table(run: Run, selection: Selection) -> str:
     Columns: ``start_ns`` (wall clock, since 1970), ``duration_ns, kind, category, name, epoch, step, value_key, value, number`` (that of a
     counter), ``args`` (JSON), ``rank, host, pid, process, tid, thread`` (the names of both).
     """
-    process_table(run, "named_processes", "process VARCHAR", [[one.host, one.rank, one.pid, one.name] for one in run.processes()])
+    names = {(one.host, one.rank, one.pid): one.name for one in run.processes()}  # one that executed itself anew is there twice
+    process_table(run, "named_processes", "process VARCHAR", [[*key, name] for key, name in names.items()])
     process_table(run, "named_threads", "tid BIGINT, thread VARCHAR", [[*key, name] for key, name in run.threads().items()])
     return (
         "SELECT wall_ns AS start_ns, duration_ns, kind, category, name, epoch, step, value_key, value, number, args, rank, host, pid, "

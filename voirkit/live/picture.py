@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import psutil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.runs.summary import throughput
+
+if TYPE_CHECKING:
+    import psutil
 
 HISTORY = 24  # values of a rate's history
 
@@ -151,6 +152,8 @@ class Workers:
 
     def sample(self) -> list[Worker]:
         """Those that run now, and how busy each was since the last sample; a new one, since its start."""
+        import psutil  # not before somebody looks: the program that voirkit runs has not imported it
+
         workers, before = [], {}
         for process in _workers_below(self._pid)[:_MOST]:
             try:
@@ -169,6 +172,8 @@ class Workers:
 
 def _workers_below(pid: int) -> list[psutil.Process]:
     """The children that run the same program: one that was forked has its parent's command, one that was spawned reports it."""
+    import psutil
+
     try:
         parent = psutil.Process(pid)
         program, command = parent.exe(), parent.cmdline()
@@ -209,6 +214,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
     try:
         return [child.pid for child in psutil.Process(pid).children()]
     except psutil.Error:

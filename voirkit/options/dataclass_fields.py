@@ -62,8 +62,10 @@ def add_model(
             raise ConfigurationError(f"unknown key '{name}'.", where=origin((*path, key)), next=did_you_mean(key, own))
     parts: dict[str, Builder] = {}
     for name, field in own.items():
-        made = field.default if field.default_factory is MISSING else field.default_factory()
-        default = made if isinstance(model, type) else getattr(model, name)
+        if not isinstance(model, type):
+            default = getattr(model, name)
+        else:
+            default = field.default if field.default_factory is MISSING else field.default_factory()
         here, annotation = (*path, name), hints[name]
         if is_dataclass(annotation):
             below = table.get(name, {})

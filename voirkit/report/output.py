@@ -187,7 +187,7 @@ def write(page: str, target: str) -> None:
 def printable(path: str) -> str:
     """A path as this terminal can show it."""
     try:
-        path.encode(sys.stdout.encoding or "utf-8")
+        path.encode(getattr(sys.stdout, "encoding", None) or "utf-8")  # a closed stdout is None
     except UnicodeEncodeError:  # a name that is no text, or none in this encoding
         return ascii(path)[1:-1]
     return path

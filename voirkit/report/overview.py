@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from voirkit.analysis.verdict.remedies import saving
 from voirkit.plugins import installed_instruments
 from voirkit.report import duration, figure, size
 from voirkit.report.sections import (
@@ -32,7 +31,7 @@ from voirkit.report.sections import (
     Text,
     sections_of,
 )
-from voirkit.runs.summary import PARTS, PHASES, evaluation_name, shown_phases, throughput
+from voirkit.runs.summary import PARTS, PHASES, evaluation_name, saving, shown_phases, throughput
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run

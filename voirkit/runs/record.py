@@ -161,9 +161,17 @@ def join(path: str, where: str) -> StandaloneRun:
 
 def _make(path: str, begun: dict[str, Any]) -> bool:
     """Write the manifest, unless another process has just done so; whether it was written."""
+    temporary, place = os.path.join(path, f"{directory.MANIFEST}.{os.getpid()}.tmp"), os.path.join(path, directory.MANIFEST)
     try:
-        with open(os.path.join(path, directory.MANIFEST), "x", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             json.dump(begun, file, indent=1)
-    except FileExistsError:
-        return False
-    return True
+        try:
+            os.link(temporary, place)  # fails if it is there
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            os.replace(temporary, place)
+        return True
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

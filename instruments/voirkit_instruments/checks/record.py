@@ -54,7 +54,8 @@ class Checks:
         if self._over:
             return
         try:
-            for patches in (TrainingPatches(self._facts, torch, self._ov), DataPatches(self._facts, torch, self._ov)):
+            for kind in (TrainingPatches, DataPatches):  # one after the other: the first watches also where the second cannot be made
+                patches = kind(self._facts, torch, self._ov)
                 self._patches.append(patches)
                 patches.install()
             inherit.watch(BEGIN, offered)

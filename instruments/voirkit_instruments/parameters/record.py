@@ -13,8 +13,6 @@ import time
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit_instruments.loader_numbers import Ordinals
-from voirkit_instruments.parameters.record_figures import Figures, Later
-from voirkit_instruments.parameters.record_look import Inspection
 from voirkit_instruments.parameters.record_plan import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Models, More, Name, Plan, Records
 from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 from voirkit_instruments.values import ProbeCost, quiet
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
+    from voirkit_instruments.parameters.record_look import Inspection
 
 
 EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step
@@ -121,7 +120,11 @@ class Watch:
     """The parameters of one process, and what else is looked at (``of``: ``buffers``, ``state``)."""
 
     def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
+        from voirkit_instruments.parameters import record_look  # needs numpy, whose settings may be the script's: not before torch
+        from voirkit_instruments.parameters.record_figures import Figures, Later
+
         self._torch, self._every, self._warn = torch, every, warn
+        self._inspection = record_look.Inspection
         self._records = Records(recorder)
         self._figures, self._later = Figures(torch), Later(torch)
         self._models = Models()
@@ -207,7 +210,7 @@ class Watch:
         def look() -> None:
             self._later.finish()
             for plan in self._plans.values():
-                Inspection.last(plan, self._figures, self._later, self._records)
+                self._inspection.last(plan, self._figures, self._later, self._records)
             self._later.finish()
 
         self._unnoticed(look)
@@ -238,7 +241,7 @@ class Watch:
         self._later.deliver()
         plan, parameters = self._plan(optimizer)
         scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer under GradScaler, which unscales in its step
-        return Inspection(plan, parameters, scale, self._figures, self._later, self._records)
+        return self._inspection(plan, parameters, scale, self._figures, self._later, self._records)
 
     def _plan(self, optimizer: Any) -> tuple[Plan, list[Any]]:
         ordinal = self._optimizers.of(optimizer)
@@ -261,7 +264,7 @@ class Watch:
         return plan, parameters
 
     def _see(self, plan: Plan, parameters: list[Any], which: Sequence[int]) -> bool:
-        """Inspection what some parameters are; whether one is not what it was."""
+        """Look at what some parameters are; whether one is not what it was."""
         changed = False
         for at in which:
             p, one = parameters[at], plan.watched[at]

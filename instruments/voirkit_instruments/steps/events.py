@@ -141,6 +141,7 @@ class StepEvents:
         self._before: dict[str, list[Told]] = {}
         self._after: dict[str, list[Told]] = {}
         self._wrap_phase: list[Callable[[str, Calls], Calls]] = []
+        self._is_patched = False
 
     def __bool__(self) -> bool:
         return self._is_expected
@@ -155,16 +156,21 @@ class StepEvents:
             if told is not None:
                 table.setdefault(event, []).append(told)
 
-    def wrap_phases(self, wrap: Callable[[str, Calls], Calls]) -> None:
+    def wrap_phases(self, wrap: Callable[[str, Calls], Calls]) -> bool:
         """Have somebody wrap what is called before and after the functions that are phases, and ``fetch``, the loader instrument's.
 
         Args:
             wrap: Of a phase's name and the two functions, those that take their place.
+
+        Returns:
+            Whether it comes in time: False once the functions of torch are patched.
         """
         self._wrap_phase.append(wrap)
+        return not self._is_patched
 
     def wrapped(self, phase: str, calls: Calls) -> Calls:
         """What is called before and after a function that is a phase, wrapped by those who want to."""
+        self._is_patched |= phase != "fetch"
         for wrap in self._wrap_phase:
             calls = wrap(phase, calls)
         return calls

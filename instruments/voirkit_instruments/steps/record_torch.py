@@ -77,10 +77,10 @@ class TorchPatches:
         events: Who else is told of what happens.
     """
 
-    def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents | None = None) -> None:
+    def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents) -> None:
         self.patches = FunctionPatches(lambda said: warn(f"steps: {said}"))
         self.recording = recording
-        self._events = events if events is not None else StepEvents()
+        self._events = events
         self._loaders, self._transfers = LoaderRecording(recording), TransferRecording(recording)
         self._pauses = CollectionRecording(recording), CompilationRecording(recording)
         suppress, step = recording.hot.enter(SUPPRESSED), around_step(recording)

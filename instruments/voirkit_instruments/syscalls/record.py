@@ -289,7 +289,8 @@ def syscalls(
         ov.shared(_Strace).is_chosen = True
         if is_with_loader:
             ov.warn("--syscalls by strace stretches the times of --loader: each system call stops for it. Record one of them at a time.")
-    ov.shared(StepEvents).wrap_phases(record_phases.around)
+    if not ov.shared(StepEvents).wrap_phases(record_phases.around):
+        ov.warn("--syscalls: it began after torch was imported, so system calls of a step are not told apart by phase.\n  Begin it before.")
     yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches itself
     tracer = Tracer(mode, tool, ov.warn)
     when_imported("torch", tracer.watch)

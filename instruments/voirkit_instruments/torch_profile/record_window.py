@@ -61,7 +61,7 @@ class Recorded:
         self._cancelled: int | None = None  # a thread whose recording torch has cancelled
         self._is_over = False
         self._forking = False
-        self._guard = ProfilerGuard(torch, self._give_way)
+        self._guard = ProfilerGuard(self._give_way)
         at_fork("instruments", before=self.before_fork, in_child=self.after_fork)
 
     def edge(self, n: int) -> None:
@@ -344,7 +344,7 @@ class ProfilerGuard:
         runs: Whether a profiler of the program runs.
     """
 
-    def __init__(self, torch: Any, give_way: Callable[[], None]) -> None:
+    def __init__(self, give_way: Callable[[], None]) -> None:
         self._give_way = give_way
         self.runs = False
         self._put: list[tuple[Any, str, Any, Any]] = []

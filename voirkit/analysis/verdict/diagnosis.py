@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, first_evidence
-from voirkit.analysis.verdict.remedies import Remedy, percent, remedies, saving
-from voirkit.runs.summary import NO_STEPS, OUTSIDE
+from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
+from voirkit.runs.summary import NO_STEPS, OUTSIDE, saving
 from voirkit.runs.thresholds import (
     BOUND,
     FEW,

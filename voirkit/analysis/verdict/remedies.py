@@ -311,10 +311,3 @@ def _startup(time: Account, summary: Summary) -> Iterator[Remedy]:
 
 def percent(share: float) -> str:
     return f"{share:.0%}"
-
-
-def saving(win: float | None) -> str:
-    """What a piece of advice saves, in words; nothing where nobody can know. Of a run that is nearly all imports no advice saves much."""
-    if win is None:
-        return ""
-    return f"estimated saving: {'less than 1%' if win < 0.01 else f'about {percent(win)}'} of the run"
