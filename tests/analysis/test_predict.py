@@ -140,3 +140,11 @@ def test_no_operation_is_blamed_by_times_that_strace_has_stretched() -> None:
     assert advice(loader)
     stretched = {**loader, "stretched_by": "strace"}
     assert (advice(stretched), advise_workers(stretched)) == ([], "")
+
+
+def test_an_operation_that_nobody_waits_for_is_not_what_to_begin_with() -> None:
+    row = {"operation": "Flip", "share": 0.6, "wait_share": 0.0, "because": "use less", "rate_without": 1e6}
+    waited, idle = (advice(loader_with(PYTHON, 2, first={**row, "wait_share": share})) for share in (0.6, 0.0))
+    assert "Begin with Flip" in waited[0].do
+    assert "Begin with Flip" not in idle[0].do
+    assert share_saved(loader_with(PYTHON, 2, first=row)) < share_saved(loader_with(PYTHON, 2, first={**row, "wait_share": 0.6}))  # type: ignore[operator]

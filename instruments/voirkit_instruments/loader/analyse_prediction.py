@@ -227,6 +227,7 @@ def _how(name: str, level: str, order: Sequence[str]) -> tuple[str, str]:
 Loader = Mapping[str, Any]
 
 _GAIN = 1.1  # less is not worth a change, and not predicted so exactly
+_CAUSES = 0.05  # of the wait; an operation that causes less is not worth a change
 
 
 def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
@@ -241,8 +242,14 @@ def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
         "operation": first["operation"], "operation_share": first["share"], "operation_wait_share": first["wait_share"],
         "enough_workers": loader.get("enough_workers"), "best_workers": loader.get("best_workers"),
     }  # fmt: skip
-    do = " ".join(filter(None, (advise_workers(loader), _begin_with(loader, first))))
+    workers = advise_workers(loader)
+    do = " ".join(filter(None, (workers, "" if workers and _is_idle(first) else _begin_with(loader, first))))
     return [Evidence(words, first["share"], do, share_saved(loader), details)]
+
+
+def _is_idle(first: Mapping[str, Any]) -> bool:
+    """Whether nobody waits for the operation: the workers have done it before a batch is asked for."""
+    return first["wait_share"] is not None and first["wait_share"] < _CAUSES
 
 
 def advise_workers(loader: Loader) -> str:
@@ -321,7 +328,8 @@ def share_saved(loader: Loader) -> float | None:
     now = predicted.get(loader["workers"])
     if not now:
         return None
-    best = max(*predicted.values(), (loader.get("first") or {}).get("rate_without", 0.0))
+    first = loader.get("first") or {}
+    best = max(*predicted.values(), 0.0 if not first or _is_idle(first) else first["rate_without"])
     return float(max(1 - now / best, 0.0))
 
 
