@@ -83,7 +83,8 @@ def test_processes_without_ranks_train_each_for_itself(place: Place, method: str
     summary = ended.summary
     assert (summary["world_size"], summary["steps"]["n"], summary["steps"]["items"]) == (1, 12, 48)
     assert sorted((row["rank"], row["steps"], row["items"]) for row in summary["processes"]) == [(None, 5, 20), (None, 7, 28)]
-    assert all(f"  {row['pid']}  " in ended.err for row in summary["processes"])
+    whole = place.python("-m", "voirkit", "report", "run").out  # at the run's end there are 40 lines, on a busy machine fewer for this
+    assert all(f"  {row['pid']}  " in whole for row in summary["processes"])
     assert summary["ranks"] == []
 
 
