@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     )
 
 
-def identity(fd: int) -> tuple[int, int] | None:
+def file_identity(fd: int) -> tuple[int, int] | None:
     """(device, inode) of what a descriptor stands for, or None if it is closed."""
     try:
         found = os.fstat(fd)

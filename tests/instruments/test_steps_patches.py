@@ -12,6 +12,8 @@ from phases import STEP, Watched, net, points, watched
 from torch import nn
 from torch.utils.data import DataLoader
 
+from voirkit_instruments.steps.events import StepEvents
+
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.long]
 
 
@@ -24,6 +26,8 @@ import os
 import torch
 from phases import net, points, train, watched
 from torch.utils.data import DataLoader
+
+from voirkit_instruments.steps.events import StepEvents
 
 def prepares():
     net()(x)
@@ -107,3 +111,10 @@ def test_a_record_that_fails_is_told_once_and_the_program_goes_on(monkeypatch: p
     watch.steps.end()
     assert len(watch.overseer.warned) == 3
     assert all("disk full" in line for line in watch.overseer.warned)
+
+
+def test_who_would_wrap_phases_that_are_patched_already_learns_that_it_is_late() -> None:
+    with watched() as watch:
+        events = watch.overseer.shared(StepEvents)
+        assert not events.wrap_phases(lambda _, calls: calls)
+    assert StepEvents().wrap_phases(lambda _, calls: calls)

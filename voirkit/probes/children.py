@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from voirkit.fork import identity
+from voirkit.fork import file_identity
 
 LONGEST_TUPLE = 16
 LONGEST_TEXT = 65_536
@@ -156,7 +156,7 @@ class Uplink:
 
     def _write(self, frame: bytes) -> bool:
         """Whether it has been, or will be, written."""
-        if identity(self._pipe) != self._pipe_id:  # the program has closed it: it is the program's to do so
+        if file_identity(self._pipe) != self._pipe_id:  # the program has closed it: it is the program's to do so
             self._lose()
             return True
         try:
@@ -245,7 +245,7 @@ class Uplink:
         os.close(shared)
         opened.remove(shared)
         self._pipe, self._kept, self._page = writing, [reading], page
-        self._pipe_id = identity(writing)
+        self._pipe_id = file_identity(writing)
 
 
 class Relay:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from voirkit import streams
-from voirkit.fork import identity
+from voirkit.fork import file_identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
 TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop
@@ -45,12 +45,12 @@ class _Child:
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
         self.pid, self.fd, self.page = pid, fd, page
-        self._identity = identity(fd), identity(page)
+        self._identity = file_identity(fd), file_identity(page)
         self._buffer = bytearray()
 
     def read(self) -> tuple[list[tuple[int, Any]], bool]:
         """What it has sent, and whether it has ended."""
-        if self._identity != (identity(self.fd), identity(self.page)):  # the program has closed all that it does not know
+        if self._identity != (file_identity(self.fd), file_identity(self.page)):  # the program has closed all that it does not know
             self.fd = self.page = -1
             return [], True
         buffer, ended = self._buffer, False
@@ -157,7 +157,7 @@ class Exchange:
         return listener, address
 
     def _own_identity(self) -> tuple[Any, ...]:
-        return tuple(map(identity, (self._listener.fileno(), *self._wake)))
+        return tuple(map(file_identity, (self._listener.fileno(), *self._wake)))
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from voirkit.fork import identity
+from voirkit.fork import file_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class LineFile:
                 path = self._path_of(pid)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
-                self._pid, self._file = pid, identity(self._fd)
-            elif identity(self._fd) != self._file:  # the script closed it, and its number may stand for a file of its own now
+                self._pid, self._file = pid, file_identity(self._fd)
+            elif file_identity(self._fd) != self._file:  # the script closed it, and its number may stand for a file of its own now
                 self._pid = 0
                 self.write(line)
                 return
@@ -73,7 +73,7 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file of this process."""
-        if self._pid == os.getpid() and identity(self._fd) == self._file:
+        if self._pid == os.getpid() and file_identity(self._fd) == self._file:
             os.close(self._fd)
         self._fd, self._pid = -1, 0
 
@@ -100,7 +100,7 @@ class DataDescriptor:
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self._pid = os.getpid()
-        self._file = identity(fd)
+        self._file = file_identity(fd)
         self._hidden: Any = None
         if fd in (1, 2):
             from voirkit.escape import SmuggleWriter
@@ -118,7 +118,7 @@ class DataDescriptor:
         try:
             if self._hidden is not None:
                 self._hidden.write(line + "\n")
-            elif identity(self._fd) != self._file:
+            elif file_identity(self._fd) != self._file:
                 self._fd = None  # the script closed it
             else:
                 _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
@@ -133,7 +133,7 @@ class DataDescriptor:
         try:
             if self._hidden is not None:
                 self._hidden.flush()
-            elif identity(fd) == self._file:
+            elif file_identity(fd) == self._file:
                 os.close(fd)
         except (OSError, ValueError):
             pass  # nobody listens any more

@@ -18,7 +18,7 @@ from sys import is_finalizing
 from time import perf_counter_ns as now
 from types import FunctionType
 
-from voirkit.fork import identity
+from voirkit.fork import file_identity
 from voirkit.trace import layout
 
 TYPE_CHECKING = False
@@ -419,14 +419,14 @@ else:
             copy = os.dup(fd)
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
-            file = identity(fd)
-            if identity(copy) == file:  # the mapping got the number that was free; else another thread was faster
+            file = file_identity(fd)
+            if file_identity(copy) == file:  # the mapping got the number that was free; else another thread was faster
                 self.copy, self.file = copy, file
             return self
 
     def drop(window: Window) -> bool:
         """Unmap it; whether that was possible."""
-        if not window.is_ours and (window.file is None or identity(window.copy) != window.file):
+        if not window.is_ours and (window.file is None or file_identity(window.copy) != window.file):
             _kept.append(window)
             return False
         return _close(window)

@@ -24,8 +24,8 @@ from zlib import crc32
 from voirkit.probes.around import ABSENT
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit_instruments.checks.record_facts import Watcher, digests, is_quiet, never_raises
+from voirkit_instruments.identity import IdentityMap, Ordinals
 from voirkit_instruments.loader.record_workers import whole
-from voirkit_instruments.loader_numbers import IdentityMap, Ordinals
 from voirkit_instruments.steps.batch_sizes import only_looks
 from voirkit_instruments.values import is_readable, quiet
 

@@ -19,7 +19,7 @@ import weakref
 
 from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
-from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.values import ProbeCost, is_readable, quiet
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_names
 from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, digests, is_plain, is_quiet, largest, never_raises
-from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.values import number, quiet
 
 TYPE_CHECKING = False

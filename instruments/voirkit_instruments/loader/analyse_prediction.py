@@ -227,7 +227,7 @@ def _how(name: str, level: str, order: Sequence[str]) -> tuple[str, str]:
 Loader = Mapping[str, Any]
 
 _GAIN = 1.1  # less is not worth a change, and not predicted so exactly
-_CAUSES = 0.05  # of the wait; an operation that causes less is not worth a change
+_LEAST_WAIT = 0.05  # share of the wait; an operation that causes less is not worth a change
 
 
 def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
@@ -249,7 +249,7 @@ def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
 
 def _is_idle(first: Mapping[str, Any]) -> bool:
     """Whether nobody waits for the operation: the workers have done it before a batch is asked for."""
-    return first["wait_share"] is not None and first["wait_share"] < _CAUSES
+    return first["wait_share"] is not None and first["wait_share"] < _LEAST_WAIT
 
 
 def advise_workers(loader: Loader) -> str:

@@ -42,9 +42,9 @@ def start_recording(recorder: Any, process: Overseer | ChildProcess, operations:
         operations: Those that the user names.
     """
     global _recording
+    from voirkit_instruments.identity import LoaderNumbers
     from voirkit_instruments.loader.record_batches import Recording
     from voirkit_instruments.loader.record_torch import LoaderTorch
-    from voirkit_instruments.loader_numbers import LoaderNumbers
     from voirkit_instruments.steps.events import StepEvents
 
     recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))  # its steps have the same numbers

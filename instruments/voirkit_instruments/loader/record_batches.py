@@ -18,14 +18,14 @@ from time import process_time_ns, thread_time_ns
 from typing import NamedTuple
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.identity import IdentityMap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from voirkit_instruments.loader_numbers import LoaderNumbers
+    from voirkit_instruments.identity import LoaderNumbers
 
 
 now = time.perf_counter_ns

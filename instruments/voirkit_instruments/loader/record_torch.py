@@ -13,6 +13,7 @@ from voirkit.imports import when_imported
 from voirkit.probes import weave
 from voirkit.probes.around import Around
 from voirkit.probes.compatibility import watch_picklers
+from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.loader.record_batches import FETCH, OUTSIDE, PIN, PUTTING, Batches, Deaths, Recording
 from voirkit_instruments.loader.record_operations import (
     BATCH,
@@ -28,7 +29,6 @@ from voirkit_instruments.loader.record_operations import (
     source_name,
 )
 from voirkit_instruments.loader.record_workers import Samples, Workers
-from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_function
 
 TYPE_CHECKING = False

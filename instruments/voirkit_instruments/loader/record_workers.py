@@ -15,9 +15,9 @@ import sys
 from time import process_time_ns, thread_time_ns
 
 from voirkit.probes.around import ABSENT
+from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
 from voirkit_instruments.loader.record_operations import chained_source, is_torch
-from voirkit_instruments.loader_numbers import IdentityMap
 from voirkit_instruments.steps.events import as_function
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ import time
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
-from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.parameters.record_plan import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Models, More, Name, Plan, Records
 from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
 from voirkit_instruments.values import ProbeCost, quiet

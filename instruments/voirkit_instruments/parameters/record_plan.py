@@ -8,7 +8,7 @@ import operator
 import weakref
 from struct import Struct
 
-from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False

@@ -34,7 +34,7 @@ from threading import Lock, get_ident
 from types import FunctionType
 
 from voirkit.intercept import Patches, without_this_frame
-from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.batch_sizes import ItemCounter
 
 TYPE_CHECKING = False

@@ -133,6 +133,7 @@ class StepEvents:
 
     Attributes:
         here: What each thread is inside of, once something is told.
+        is_patched: Whether what stands around the phases is made, so that nobody can wrap it any more.
     """
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class StepEvents:
         self._before: dict[str, list[Told]] = {}
         self._after: dict[str, list[Told]] = {}
         self._wrap_phase: list[Callable[[str, Calls], Calls]] = []
-        self._is_patched = False
+        self.is_patched = False
 
     def __bool__(self) -> bool:
         return self._is_expected
@@ -166,11 +167,10 @@ class StepEvents:
             Whether it comes in time: False once the functions of torch are patched.
         """
         self._wrap_phase.append(wrap)
-        return not self._is_patched
+        return not self.is_patched
 
     def wrapped(self, phase: str, calls: Calls) -> Calls:
         """What is called before and after a function that is a phase, wrapped by those who want to."""
-        self._is_patched |= phase != "fetch"
         for wrap in self._wrap_phase:
             calls = wrap(phase, calls)
         return calls

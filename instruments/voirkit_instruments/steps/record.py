@@ -62,7 +62,7 @@ class Steps:
             return
         began = time.perf_counter_ns()
         try:
-            from voirkit_instruments.loader_numbers import LoaderNumbers
+            from voirkit_instruments.identity import LoaderNumbers
             from voirkit_instruments.steps.events import StepEvents
             from voirkit_instruments.steps.record_spans import Recording
             from voirkit_instruments.steps.record_torch import TorchPatches
@@ -148,7 +148,7 @@ def _watch(steps: Steps) -> None:
 
 def offered() -> dict[str, Any] | None:
     """What a process needs that is started anew from here; one that loads data needs nothing, and pays nothing."""
-    from voirkit_instruments.loader_numbers import is_starting_worker
+    from voirkit_instruments.identity import is_starting_worker
 
     return None if _here is None or is_starting_worker() else {"warnings": _here.warnings}
 

@@ -14,7 +14,7 @@ import threading
 import time
 
 from voirkit.imports import when_imported
-from voirkit_instruments.loader_numbers import Ordinals
+from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 

@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 
 from voirkit.fork import at_fork
-from voirkit_instruments.loader_numbers import LoaderNumbers, is_starting_worker
+from voirkit_instruments.identity import LoaderNumbers, is_starting_worker
 from voirkit_instruments.steps import record_plain as steps_plain
 from voirkit_instruments.steps.batch_sizes import count_items
 from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED

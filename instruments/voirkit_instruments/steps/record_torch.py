@@ -90,6 +90,7 @@ class TorchPatches:
         self._decorated_step = self._around(IN_BACKWARD, step, ("args",), phase="optimizer", event=OPTIMIZER_STEP)
         collective = suppress, after_collective(recording)
         self._collective = self._around(IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication")
+        events.is_patched = True
 
     def _around(
         self, most: int, calls: tuple[Any, Any], passed: tuple[str, ...] = (), value: bool = False, phase: str = "", event: str = "",

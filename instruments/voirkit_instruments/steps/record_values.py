@@ -26,7 +26,7 @@ import weakref
 from voirkit.fork import at_fork
 from voirkit.probes.around import ABSENT
 from voirkit.streams import is_from_handler
-from voirkit_instruments.loader_numbers import IdentityMap
+from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.steps.record_plain import SUPPRESSED
 from voirkit_instruments.values import ScalarReader

@@ -69,7 +69,7 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
 
     _end_with_the_driver()
     observer, stopper = RunObserver(), Stopper(ov)
-    patches = FunctionPatches(lambda said: observer.facts.update(why_not=said))
+    patches = FunctionPatches(lambda _: None)  # what cannot be watched is not among the facts
     change = None if name == PLAIN else make_change(name, argument)
     hooks: list[Any] = []
     left = -1 if steps is None else steps

@@ -1,6 +1,7 @@
-"""Numbers of loaders and of their iterators' episodes, 0, 1, ...: the same for all instruments of a run that speak of loaders.
+"""Objects of the program by their identity, none of them kept alive: values by object, and numbers for objects as they come.
 
-An episode is what one ``iter(loader)`` begins: most often an epoch, or its validation.
+Loaders and their iterators' episodes are numbered so, the same for all instruments of a run that speak of loaders. An episode is what one
+``iter(loader)`` begins: most often an epoch, or its validation.
 """
 
 from __future__ import annotations
