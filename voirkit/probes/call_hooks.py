@@ -56,8 +56,8 @@ class CallHooks:
     """Calls of functions, reported to hooks; off at first.
 
     Args:
-        hooks: A capsule of C functions (``_entry.h``); or three functions: ``begin(number, callable, args, kwargs)``, which says whether
-            the end is to be told, ``end(number, value)``, ``failed(number, exception)``. They may switch this on and off.
+        hooks: A capsule of C functions (``voirkit_entry_hooks``); or three functions: ``begin(number, callable, args, kwargs)``, which
+            says whether the end is to be told, ``end(number, value)``, ``failed(number, exception)``. They may switch this on and off.
     """
 
     def __init__(self, hooks: Any) -> None:

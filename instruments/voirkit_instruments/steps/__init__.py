@@ -10,5 +10,9 @@ STEPS = Instrument(
     options=(Option("--no-steps", "do not record training steps: no phases, rates and verdict"),),
     record="voirkit_instruments.steps.record:record",
     always=True,
+    parts={"compilations": dict},
+    summarise="voirkit_instruments.steps.show:summarise",
+    summarised_from=("mark",),
+    sections="voirkit_instruments.steps.show:sections",
 )
 LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict})

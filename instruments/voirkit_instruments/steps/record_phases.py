@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import stat
 import threading
 import time
 
 from voirkit.imports import when_imported
+from voirkit.intercept import ThreadState
+from voirkit.probes.around import Around
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
     from typing import Any
 
@@ -354,10 +357,11 @@ class CompilationRecording:
 
     Args:
         recording: The recording that this is a part of.
+        on_first: Called as the first one begins.
     """
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recording: Recording, on_first: Callable[[], None] = lambda: None) -> None:
+        self._recording, self._on_first = recording, on_first
         self._name = recording.phase("compute", "compile")
         self._handler: Any = None
         self._begun: tuple[int, int] | None = None  # the thread, and when; they are one after the other
@@ -390,8 +394,101 @@ class CompilationRecording:
 
     def _on_start(self, *_: object) -> None:
         self._begun = threading.get_ident(), now()
+        on_first, self._on_first = self._on_first, lambda: None
+        try:
+            on_first()
+        except Exception as exc:
+            self._recording.failed("recompilations", exc)
 
     def _on_end(self, *_: object) -> None:
         begun, self._begun = self._begun, None
         if begun is not None and begun[0] == threading.get_ident():
             self._recording.recorder.span(self._name, begun[1], now())
+
+
+_RESUMED = "torch_dynamo_resume_in_"  # torch_dynamo_resume_in_<function>_at_<line>: what is behind a graph break is compiled by itself
+_TYPE_GUARD = re.compile(r"___check_type_id\((.*), \d+\), type=<class '(.*)'>")
+_LONGEST_REASON = 300
+
+
+class RecompilationRecording:
+    """Writes marks of what ``torch.compile`` compiles again, where its graphs break, and what it leaves to eager mode, with their reasons.
+
+    They are what torch._dynamo keeps of a compilation when that is over: nothing of its logging is switched on. Checked with torch 2.15;
+    before 2.6 it keeps no reasons of recompilations, and before 2.4 nobody is told of the first one.
+
+    Args:
+        recording: The recording that this is a part of.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._breaks = 0  # graph breaks that have been seen
+        self._functions: dict[str, tuple[str, str]] = {}
+
+    def around(self, utils: Any) -> Around:
+        """What stands around ``torch._dynamo.utils.record_compilation_metrics``, which is called after each compilation."""
+
+        def leave(_began: int, _was: int) -> None:
+            try:
+                breaks = utils.graph_break_reasons
+                self._breaks = self._breaks if self._breaks <= len(breaks) else 0  # torch._dynamo.reset() clears them
+                events = list(compilation_events(utils._compilation_metrics[-1], breaks[self._breaks :], self._functions))
+                self._breaks = len(breaks)
+                for event in events:
+                    self._mark(*event)
+            except Exception as exc:  # a torch that is not like any known one
+                self._recording.failed("recompilations", exc)
+
+        return Around(ThreadState(), 0, now, leave)
+
+    def _mark(self, what: str, function: str, place: str, reason: str, took_ns: int) -> None:
+        recorder = self._recording.recorder
+        name = recorder.name("compile", what, kind="mark", value="took_ns")
+        at = now()
+        recorder.span(name, at, at, recorder.arguments({"function": function, "place": place, "reason": reason}), took_ns)
+
+
+def compilation_events(
+    metrics: Any, breaks: Iterable[Any], functions: dict[str, tuple[str, str]]
+) -> Iterator[tuple[str, str, str, str, int]]:
+    """What is worth a mark of a compilation that is over: what, function, ``file:line``, reason in one line, nanoseconds.
+
+    Args:
+        metrics: A ``CompilationMetrics`` of torch._dynamo.
+        breaks: A ``GraphCompileReason`` for each graph break in it.
+        functions: Name and place by the number that torch._dynamo gives a function (the 3 of compilation 3/1), kept from call to call:
+            at the recompile limit it names none.
+    """
+    for one in breaks:
+        frame = one.user_stack[-1]
+        yield "graph break", frame.name, f"{frame.filename}:{frame.lineno}", one_line(one.reason), 0
+    number = str(metrics.compile_id).partition("/")[0]
+    if metrics.co_name:
+        function, resumed, rest = metrics.co_name.partition(_RESUMED)
+        if resumed:
+            name, _, line = rest.rpartition("_at_")
+            function = f"{name}, behind line {line}"
+        functions[number] = function, f"{metrics.co_filename}:{metrics.co_firstlineno}"
+    function, place = functions.get(number, ("", ""))
+    why, failed = getattr(metrics, "recompile_reason", None), metrics.fail_reason
+    if failed and "recompile limit exceeded" in failed:
+        yield "eager fallback", function, place, f"recompile limit reached; the last guard that failed: {one_line(why or 'unknown')}", 0
+        return
+    if failed and metrics.fail_type in ("Unsupported", "UserError"):
+        yield "eager fallback", function, place, one_line(failed), 0
+    if why:
+        took_us = getattr(metrics, "duration_us", None) or (metrics.entire_frame_compile_time_s or 0) * 1e6
+        yield "recompilation", function, place, one_line(why), int(took_us * 1000)
+
+
+def one_line(reason: str) -> str:
+    """A reason of torch._dynamo's without what stands around it: the number of the compilation, the source line, stacks and hints."""
+    head, *lines = reason.partition("\nUser stack trace")[0].splitlines() or [""]
+    number, colon, guard = head.partition(": ")
+    if colon and number.replace("/", "").isdigit():
+        head = _TYPE_GUARD.sub(r"type(\1) is \2", guard.partition("  #")[0])
+    if head.startswith("generic_jump"):
+        head = f"data-dependent branching ({head})"
+    explanation = next((line.partition("Explanation: ")[2] for line in lines if "Explanation: " in line), "")
+    return f"{head.strip()}{': ' if explanation else ''}{explanation}"[:_LONGEST_REASON]

@@ -30,6 +30,7 @@ from voirkit_instruments.steps.record_phases import (
     TENSOR_METHODS,
     CollectionRecording,
     CompilationRecording,
+    RecompilationRecording,
     TransferRecording,
     after_autocast,
     after_broadcast,
@@ -82,7 +83,7 @@ class TorchPatches:
         self.recording = recording
         self._events = events
         self._loaders, self._transfers = LoaderRecording(recording), TransferRecording(recording)
-        self._pauses = CollectionRecording(recording), CompilationRecording(recording)
+        self._pauses = CollectionRecording(recording), CompilationRecording(recording, self._put_recompilations)
         suppress, step = recording.hot.enter(SUPPRESSED), around_step(recording)
         self._suppress = suppress
         self._foreign_step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
@@ -196,6 +197,11 @@ class TorchPatches:
         for name in TENSOR_METHODS:
             if name in vars(torch.Tensor) or not self.patches.put(torch.Tensor, name, self._transfers.method(name)):
                 self.patches.off(f"torch.Tensor.{name}", "is not the method of torch that is known")
+
+    def _put_recompilations(self) -> None:
+        """Something is compiled; a program that compiles nothing does not pay for it (10 ms)."""
+        utils = sys.modules["torch._dynamo.utils"]
+        self.patches.around_now(utils, "record_compilation_metrics", RecompilationRecording(self.recording).around(utils))
 
     def _put_collectives(self, module: ModuleType) -> None:
         """All functions that torch logs the errors of: these are the collectives, and what makes groups of processes."""
