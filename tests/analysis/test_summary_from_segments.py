@@ -124,8 +124,8 @@ def test_the_end_of_a_run_loads_no_duckdb_where_no_instrument_asks_for_it(tmp_pa
 def test_a_run_that_is_compacted_while_its_segments_are_read_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = record(tmp_path / "run")
 
-    def compacted_meanwhile(path: str) -> Layout:
-        found = layout(path)
+    def compacted_meanwhile(path: str, ranks: Any) -> Layout:
+        found = layout(path, ranks)
         compaction.compact(path)
         return found
 

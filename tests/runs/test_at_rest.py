@@ -253,8 +253,8 @@ def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monke
     run = record(tmp_path / "run", NUMBERED.format(n=100))
     look, looks = parquet.layout, []
 
-    def settled_meanwhile(path: str) -> Any:
-        found = look(path)
+    def settled_meanwhile(path: str, ranks: Any) -> Any:
+        found = look(path, ranks)
         if not looks:
             compaction.compact(path)
         looks.append(path)

@@ -152,7 +152,7 @@ def test_closing_leaves_no_files(run: Path, tmp_path: Path, monkeypatch: pytest.
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(spare))
-    monkeypatch.setattr(compaction, "compact", lambda run, **_: None)
+    monkeypatch.setattr(compaction, "compact", lambda *_: None)
     with open_run(run) as opened:
         assert len(rows(opened)) == 101
         assert list(spare.iterdir())

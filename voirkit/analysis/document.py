@@ -119,7 +119,7 @@ def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, 
         "time_of": "device",
         "device": {"idle": _part(idle, total), "launching": _part(launching, total)},
         "host_time_s": spread(_slowest([t.time_ns for t in host]) * _NS),
-        "host_phases": {name: {k: v[k] for k in ("share", "total_s")} for name, v in phases(host).items()},
+        "host_phases": _totals(host),
     }
 
 
@@ -127,9 +127,9 @@ def phases(tables: Sequence[Table]) -> dict[str, Any]:
     """Share, total and spread by phase over the steps of all tables; ``other`` with its parts."""
     total = sum(int(t.time_ns.sum()) for t in tables)
     found: dict[str, Any] = {}
-    for phase in PHASES:
+    for phase, totals in _totals(tables).items():
         values = np.concatenate([t.phase_ns(phase) for t in tables]) if tables else np.zeros(0)
-        found[phase] = {**_part(int(values.sum()), total), "step_s": spread(values * _NS)}
+        found[phase] = {**totals, "step_s": spread(values * _NS)}
     parts = {}
     for i, part in enumerate(PARTS[:-1]):
         spent = sum(int(t.own_ns[:, LOSS + i].sum()) for t in tables)
@@ -137,6 +137,13 @@ def phases(tables: Sequence[Table]) -> dict[str, Any]:
             parts[part] = _part(spent, total)
     found["other"]["parts"] = parts
     return found
+
+
+def _totals(tables: Sequence[Table]) -> dict[str, dict[str, float]]:
+    """Share and total by phase over the steps of all tables."""
+    spent = np.sum([t.own_ns.sum(axis=0) for t in tables], axis=0).tolist() if tables else [0] * (REST + 1)
+    total = sum(int(t.time_ns.sum()) for t in tables)
+    return {phase: _part(spent[i] if phase != "other" else sum(spent[LOSS:]), total) for i, phase in enumerate(PHASES)}
 
 
 def _part(spent: int, total: int) -> dict[str, float]:
@@ -226,7 +233,7 @@ def _rank(rank: Rank, table: Table, skew: Mapping[str, Any] | None) -> dict[str,
         "host": rank.host,
         "steps": len(table),
         "time_s": spread(table.time_ns * _NS),
-        "phases": {name: {k: v[k] for k in ("share", "total_s")} for name, v in phases([table]).items()},
+        "phases": _totals([table]),
         "skew": skew,
     }
 
@@ -265,19 +272,18 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
     n = min((len(table) for table in tables), default=0)
     if n < _FEWEST:
         return None
-    own = np.stack([table.own_ns[:n] for table in tables]).astype(np.int64)  # (ranks, steps, columns)
-    total = own.sum(axis=2).max(axis=0)
-    once = own[:, :, _ONCE].sum(axis=(0, 1))
-    kept = own.copy()
-    kept[:, :, _ONCE] = 0
-    chosen = outliers(kept.sum(axis=2).max(axis=0))
-    kept[:, chosen] = 0
-    left_out = int(total.sum() - kept.sum(axis=2).max(axis=0).sum())
+    owns = [table.own_ns[:n] for table in tables]
+    total = _slowest([own.sum(axis=1) for own in owns])
+    kept = _slowest([own.sum(axis=1) - own[:, _ONCE].sum(axis=1) for own in owns])
+    chosen = outliers(kept)
+    kept[chosen] = 0
+    left_out = int(total.sum() - kept.sum())
     if left_out < _LEAST * total.sum():
         return None
-    theirs = own[:, chosen].sum(axis=(0, 1))
-    theirs[_ONCE] = once
-    rest = kept.sum(axis=(0, 1))
+    theirs, rest = (np.sum([own[which].sum(axis=0) for own in owns], axis=0) for which in (chosen, slice(None)))
+    rest = rest - theirs
+    theirs[_ONCE] += rest[_ONCE]
+    rest[_ONCE] = 0
     spent = max(int(rest.sum()), 1)
     phase = _COLUMNS[int(np.argmax(theirs))]
     return {
@@ -331,34 +337,23 @@ def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
     own = np.stack([np.add.reduceat(table.own_ns[: edges[-1] + width, _OWN], edges, axis=0) for table in tables]) / width
     time = np.stack([np.add.reduceat(table.time_ns[: edges[-1] + width], edges) for table in tables]) / width
     step = float(np.median(time.max(axis=0)))  # medians: of the ranks' steps, the slowest's
-    return [_skew(own, time, rank, step) for rank in range(len(tables))] if step else []
-
-
-def _skew(own: Array, time: Array, rank: int, step: float) -> dict[str, Any]:
-    """One rank's.
-
-    Args:
-        own: Own time by rank, stretch and column, shape (ranks, stretches, columns).
-        time: Time of a step by rank and stretch.
-        rank: Which.
-        step: A usual step's time.
-    """
-    others = np.delete(own, rank, axis=0)
-    excess = own[rank].sum(axis=1) - _usual(others.sum(axis=2))
-    longer = time[rank] - _usual(np.delete(time, rank, axis=0))
+    if not step:
+        return []
+    excess = own.sum(axis=2) - _usual_of_others(own.sum(axis=2))
+    longer = time - _usual_of_others(time)
     # Those who wait for it are as long in a step as it is: else its lateness is its own affair, or noise that the next step makes up for.
-    late = (excess >= STRAGGLES * step) & (longer <= excess / 2)
-    by_column = np.median(own[rank] - _usual(others), axis=0)
-    column = _OWN[int(np.argmax(by_column))]
-    named = (*PHASES[:-1], *PARTS)[column]
-    return {
-        "share": float(np.median(excess)) / step,
-        "time_s": float(np.median(excess)) * _NS,
-        "late": float(late.mean()),
-        "phase": "other" if named == "rest" else named,
-    }
+    late = ((excess >= STRAGGLES * step) & (longer <= excess / 2)).mean(axis=1)
+    columns = np.argmax(np.median(own - _usual_of_others(own), axis=1), axis=1)
+    named = [(*PHASES[:-1], *PARTS)[_OWN[column]] for column in columns.tolist()]
+    typical_excess = np.median(excess, axis=1).tolist()
+    return [
+        {"share": excess_ns / step, "time_s": excess_ns * _NS, "late": often, "phase": "other" if name == "rest" else name}
+        for excess_ns, often, name in zip(typical_excess, late.tolist(), named, strict=True)
+    ]
 
 
-def _usual(others: Array) -> Array:
-    """The median over ranks; of an even number the lower of the two in the middle: a value that one of them has."""
-    return np.sort(others, axis=0)[(len(others) - 1) // 2]
+def _usual_of_others(values: Array) -> Array:
+    """By rank, the median over the other ranks; of an even number the lower of the two in the middle: a value that one of them has."""
+    ordered, middle = np.sort(values, axis=0), (len(values) - 2) // 2
+    usual: Array = np.where(values <= ordered[middle], ordered[middle + 1], ordered[middle])
+    return usual

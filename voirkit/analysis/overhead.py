@@ -12,26 +12,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from voirkit.analysis.nesting import Array
 from voirkit.runs.summary import overhead
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
-    from voirkit.runs.trace_files import SegmentRecords
 
 # What a record of a kind costs the process that makes it, in patched calls of a function that does nothing (0.18 us on a quiet machine).
 # A phase is entered and left around work of the program's, which leaves nothing of voirkit in the caches: each edge that comes after
-# 50 us of such work costs "cold" besides. Loaders' records come one after the other. A fact of --checks or --parameters stands for what
-# is looked up at each of its calls; a reading of --memory-snapshot is a file of the kernel's.
+# ``COLD_NS`` of such work costs "cold" besides. Loaders' records come one after the other. A fact of --checks or --parameters stands for
+# what is looked up at each of its calls; a reading of --memory-snapshot is a file of the kernel's.
 CALLS = {
     "phase": 3.0, "cold": 38.0, "loader": 7.0, "call": 18.0, "check": 180.0, "parameter": 290.0, "span": 4.0, "reading": 60.0,
 }  # fmt: skip
 # A worker works beside others, most often on the other half of a processor: the same takes twice as long there.
 _WORKERS_SLOWER = 2.0
 _ROUNDS, _TIMES = 7, 200
-_COLD_NS = 50_000
 
 
 def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -56,11 +51,9 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
     seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
     events, ranks = int((own or {}).get("events", 0)), set()  # what the leader records after the run is none of it
     for run in runs:
-        segments = run.segments()
-        tallies = run.connection().execute(_RECORDS).fetchall() if segments is None else _tallies(segments)
-        for rank, pid, kind, n, cold, looks_ns in sorted(tallies):
+        for rank, _, pid, kind, (n, cold, looks_ns, readings, _) in run.tallies():
             ranks.add(rank)
-            cost_s = (CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold) * call_s
+            cost_s = (CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold + CALLS["reading"] * readings) * call_s
             if (rank, pid) == leader:
                 seconds["patches"] += cost_s
                 if own is None:
@@ -73,43 +66,6 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
     if own is not None:
         seconds["patches"] = max(seconds["patches"] - measured.get("recording", 0.0), 0.0)
     return overhead(events, duration_s * max(len(ranks), 1), measured, seconds)
-
-
-_RECORDS = (
-    "SELECT rank, pid, if(kind = 'counter' AND category = 'memory', 'reading', kind) AS cost, count(*), "
-    f"coalesce(sum((duration_ns > {_COLD_NS})::INT + coalesce((start_ns - before_ns > {_COLD_NS})::INT, 0)) FILTER (kind = 'phase'), 0), "
-    "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0) FROM "
-    "(SELECT *, lag(start_ns + duration_ns) OVER (PARTITION BY rank, pid, tid ORDER BY start_ns + duration_ns) AS before_ns FROM spans) "
-    "GROUP BY rank, pid, cost"
-)
-
-
-def _tallies(segments: SegmentRecords) -> list[tuple[int, int, str, int, int, int]]:
-    """What ``_RECORDS`` asks for, from segments."""
-    costs = ["reading" if (name.kind, name.category) == ("counter", "memory") else name.kind for name in segments.names]
-    kinds = sorted(set(costs))
-    groups = sorted({(rank, pid) for rank, _, pid in segments.owners})
-    group = np.array([groups.index((rank, pid)) for rank, _, pid in segments.owners], np.int64)[segments.columns["process"]]
-    cell = group * len(kinds) + np.array([kinds.index(cost) for cost in costs], np.int64)[segments.columns["name"]]
-    looked = segments.of_names(i for i, name in enumerate(segments.names) if (name.category, name.name) == ("voirkit", "look"))
-    phases = segments.of_names(i for i, name in enumerate(segments.names) if name.kind == "phase")
-    edges, size = _cold_edges(segments, group), len(groups) * len(kinds)
-    n = np.bincount(cell, minlength=size)
-    cold = np.bincount(cell[phases], weights=edges[phases], minlength=size)
-    looks = np.bincount(cell[looked], weights=segments.columns["duration_ns"][looked], minlength=size)
-    return [(*groups[i // len(kinds)], kinds[i % len(kinds)], int(n[i]), int(cold[i]), int(looks[i])) for i in np.flatnonzero(n).tolist()]
-
-
-def _cold_edges(segments: SegmentRecords, group: Array) -> Array:
-    """How many of a record's two edges come after ``_COLD_NS`` of something else: 0 to 2; shape (n,)."""
-    start, duration, tid = (segments.columns[key] for key in ("start_ns", "duration_ns", "tid"))
-    end = start + duration
-    order = np.lexsort((end, tid, group))
-    follows = (np.diff(tid[order]) == 0) & (np.diff(group[order]) == 0)
-    since = np.zeros(len(end), np.int64)
-    since[order[1:][follows]] = (start[order[1:]] - end[order[:-1]])[follows]
-    edges: Array = (duration > _COLD_NS).astype(np.int64) + (since > _COLD_NS)
-    return edges
 
 
 def _call_s() -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.nesting import distinct
+from voirkit.analysis.nesting import Array, distinct
 from voirkit.analysis.phases import DEVICE, KIND, Records, joined, ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
@@ -30,9 +31,16 @@ def read_steps(run: Run) -> list[Rank]:
 
     The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of what has been compacted one is made.
     """
-    rolled = _rolled_up(run)
-    seen = {process for rank in rolled for process in rank.processes}
+    return joined([rank for part in run.map_ranks(_steps_of_ranks) for rank in part])
+
+
+def _steps_of_ranks(run: Run) -> list[Rank]:
     found = run.recorded(KIND)
+    rolled = _rolled_up(run)
+    if run.ranks is not None:  # what a process learnt late may be a rank of other files too
+        own = {(host, pid) for _, host, pid in found}
+        rolled = [rank for rank in rolled if not own.isdisjoint(rank.processes)]
+    seen = {process for rank in rolled for process in rank.processes}
     old = {rank.rank for rank in rolled if not rank.processes}  # a roll-up that does not say whose: it is of all that the rank had
     seen |= {(host, pid) for rank, host, pid in found if rank in old}
     if all((host, pid) in seen for _, host, pid in found):
@@ -48,7 +56,7 @@ def _roll_up_new(run: Run, ranks: Sequence[Rank], known: Collection[tuple[str, i
     """Write the roll-ups of ranks all of whose records have been compacted, where that is possible."""
     import duckdb
 
-    living = {(host, pid) for host, _, pid in (of_stem(own.stem) for own in layout(run.path).segments)}
+    living = {(host, pid) for host, _, pid in (of_stem(own.stem) for own in layout(run.path, run.ranks).segments)}
     for rank in ranks:
         if not set(rank.processes) <= set(known) and living.isdisjoint(rank.processes):
             try:
@@ -174,7 +182,7 @@ def roll_up(run: Run, rank: Rank) -> str:
         "saving_between_ns": rank.steps.saving_between_ns, "aside_ns": dict(rank.steps.aside_ns), "facts": dict(rank.facts),
         "processes": rank.processes, "alone": rank.alone,
     })  # fmt: skip
-    connection = run.connection()
+    connection = run.database()
     connection.register("rollup", columns)
     task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
     chosen = f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns"
@@ -189,36 +197,56 @@ def roll_up(run: Run, rank: Rank) -> str:
 def _rolled_up(run: Run) -> list[Rank]:
     folder = os.path.join(run.path, FOLDER)
     names = [name for name in sorted(os.listdir(folder)) if name.endswith(".parquet")] if os.path.isdir(folder) else []
-    if not names:
-        return []
+    if run.ranks is not None:  # those without a group have no number, and the first is theirs
+        own = {f"rank={rank}.parquet" for rank in run.ranks}
+        names = [name for name in names if name in own or (name.startswith("process=") and 0 in run.ranks)]
+    return _read(run, [os.path.join(folder, name) for name in names]) if names else []
+
+
+def _read(run: Run, paths: Sequence[str]) -> list[Rank]:
+    """The roll-ups in some files; those that are damaged are said in the run's warnings."""
     import duckdb
 
-    found = []
-    for name in names:
-        path = os.path.join(folder, name)
-        try:
-            found.append(_read(run, path))
-        except (duckdb.Error, OSError, ValueError, KeyError, TypeError):
-            run.warnings.append(f"{path} cannot be read; it is damaged.")
-    return found
+    try:
+        return _read_whole(run, paths)
+    except (duckdb.Error, OSError, ValueError, KeyError, TypeError):
+        if len(paths) > 1:
+            return [rank for path in paths for rank in _read(run, [path])]
+        run.warn([f"{paths[0]} cannot be read; it is damaged."])
+        return []
 
 
-def _read(run: Run, path: str) -> Rank:
-    from voirkit.runs.parquet import file, quoted
+def _read_whole(run: Run, paths: Sequence[str]) -> list[Rank]:
+    from voirkit.runs.parquet import file
 
-    connection = run.connection()
-    (text,) = connection.execute(f"SELECT value FROM parquet_kv_metadata({file(path)}) WHERE key = 'voirkit'").fetchone() or (b"{}",)
-    known = json.loads(bytes(text))
-    tables, launching = {}, np.zeros(0)
-    for task in ("train", "evaluation", "device"):
-        query = f"SELECT * FROM read_parquet({file(path)}) WHERE task = {quoted(task)} ORDER BY start_ns"
-        columns = {key: np.asarray(values) for key, values in connection.execute(query).fetchnumpy().items()}
-        none = np.zeros(len(columns["time_ns"]), np.int64)  # of a part that the run's voirkit did not know
-        own = np.stack([columns.get(key, none) for key in _TIMES], axis=1)
-        tables[task], launching = Table(columns["start_ns"], columns["time_ns"], columns["items"], own), columns["launching_ns"]
-    device = DeviceTable(tables["device"], launching) if len(tables["device"]) else None
+    connection = run.database()
+    files = f"[{', '.join(map(file, paths))}]"
+    rows = connection.execute(f"SELECT list_position({files}, file_name), value FROM parquet_kv_metadata({files}) WHERE key = 'voirkit'")
+    known = {at - 1: json.loads(bytes(text)) for at, text in rows.fetchall()}
+    tasks = "CASE task WHEN 'train' THEN 0 WHEN 'evaluation' THEN 1 ELSE 2 END"
+    found = connection.execute(
+        f"SELECT * EXCLUDE (filename) REPLACE ({tasks} AS task), list_position({files}, filename) - 1 AS file "
+        f"FROM read_parquet({files}, union_by_name = true, filename = true, hive_partitioning = false)"
+    ).fetchnumpy()
+    columns = {key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for key, values in found.items()}
+    order = np.lexsort((columns["start_ns"], columns["task"], columns["file"]))
+    none = np.zeros(len(order), np.int64)  # of a part that the run's voirkit did not know
+    own = np.stack([columns.get(key, none)[order] for key in _TIMES], axis=1)
+    start, time, items, launching = (columns[key][order] for key in ("start_ns", "time_ns", "items", "launching_ns"))
+    whole, edges = (
+        Table(start, time, items, own),
+        np.searchsorted((columns["file"] * 3 + columns["task"])[order], range(3 * len(paths) + 1)),
+    )
+    slices = [slice(*pair) for pair in pairwise(edges.tolist())]
+    tables = [whole.chosen(which) for which in slices]
+    return [_rank(known[i], tables[3 * i : 3 * i + 3], launching[slices[3 * i + 2]]) for i in range(len(paths))]
+
+
+def _rank(known: Mapping[str, Any], tables: Sequence[Table], launching: Array) -> Rank:
+    train, evaluation, device = tables
     saving = known.get("saving_between_ns", 0)
     aside = {name: (before, since) for name, (before, since) in known.get("aside_ns", {"checkpoint": (0, saving)}).items()}
-    steps = Steps(tables["train"], tables["evaluation"], known["wait_known"], device, saving_between_ns=saving, aside_ns=aside)
+    on_device = DeviceTable(device, launching) if len(device) else None
+    steps = Steps(train, evaluation, known["wait_known"], on_device, saving_between_ns=saving, aside_ns=aside)
     processes = tuple((str(host), int(pid)) for host, pid in known.get("processes", ()))
     return Rank(known["rank"], known["host"], steps, known["facts"], processes, known.get("alone", False))

@@ -248,10 +248,8 @@ def _ended(manifest: Mapping[str, Any]) -> str:
 def _duration(run: Run) -> float | None:
     """From the start of the run to the end of the last thing that was recorded; seconds."""
     begun = Moments(run.manifest).begun
-    last = run.connection().execute("SELECT max(start_ns + duration_ns) FROM spans").fetchone()
-    if begun is None or last is None or last[0] is None:
-        return None
-    return max(float(last[0] - begun) / 1e9, 0.0)
+    ends = [tally.end_ns for _, host, _, _, tally in run.tallies() if host == run.manifest.get("host", host)]
+    return None if begun is None or not ends else max((max(ends) - begun) / 1e9, 0.0)
 
 
 def _dropped(runs: Sequence[Run]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Compacts what was recorded: segments become sorted Parquet files, and are removed.
 
 At every moment each record is to be read exactly once, from its segment or from Parquet, whoever is killed and whoever reads meanwhile: see
-``trace_files``. Records of a process that is alive, or ran on another host, are left alone.
+``trace_files``. Records of a process that is alive, or ran on another host, are left alone, unless it has said that these were all.
 
     python -m voirkit.runs.compaction RUN [--rank RANK] [--ended PID]
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -22,8 +21,8 @@ import duckdb
 from voirkit.runs import parquet
 from voirkit.runs.other_processes import is_alive, is_here, locked
 from voirkit.runs.parquet import connect
-from voirkit.runs.trace_files import description, is_little, journal_path, layout, read_journal
-from voirkit.trace.layout import folder_of
+from voirkit.runs.trace_files import is_little, journal_path, layout, read_journal, uncompacted_ranks
+from voirkit.trace.layout import ENDS, folder_of
 from voirkit.trace.reader import Files, Pieces, has_grown, of_stem
 
 
@@ -57,10 +56,10 @@ def compact(
     if not os.path.isdir(folder):
         return Compacted(0, [])
     events, left = 0, []
-    for one in _ranks(run) if rank is None else [rank]:
+    for one in uncompacted_ranks(run) if rank is None else [rank]:
         with locked(f"{folder}/settle-r{one}.lock"):
             _clear_up(folder, one)
-            own = [files for files in layout(run).segments if of_stem(files.stem)[1] == one]
+            own = layout(run, {one}).segments
             resting = [files for files in own if _has_ended(files, ended)]
             others = [files for files in own if files not in resting]
             while resting:
@@ -72,14 +71,11 @@ def compact(
     return Compacted(events, left)
 
 
-def _ranks(run: str) -> list[int]:
-    journals = [int(found[1]) for name in os.listdir(folder_of(run)) if (found := re.match(r"settle-r(\d+)\.", name))]
-    return sorted({*journals, *(of_stem(files.stem)[1] for files in layout(run).segments)})
-
-
 def _has_ended(files: Files, ended: Collection[int]) -> bool:
-    """Whether the process that wrote these files is gone for certain."""
-    header = _header(files.names)
+    """Whether the process that wrote these files is gone for certain, or has said that it records no more."""
+    header, last = _ends(files.names)
+    if ENDS in last:
+        return True
     host, pid = header.get("host"), header.get("pid")
     clocks = header.get("clocks")
     if not is_here(host) or not isinstance(pid, int) or not isinstance(clocks, dict):
@@ -90,13 +86,20 @@ def _has_ended(files: Files, ended: Collection[int]) -> bool:
     return pid in ended or not is_alive(pid, perf_ns, time_ns)
 
 
-def _header(names: str) -> dict[str, Any]:
+_LONGEST = 1 << 16  # bytes of a last line: the lengths of thousands of segments
+
+
+def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first line of a process's names, and the last if it is whole; empty where they cannot be read."""
     try:
         with open(names, "rb") as file:
-            found = json.loads(file.readline())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+            first = file.readline()
+            file.seek(max(os.fstat(file.fileno()).st_size - _LONGEST, 0))
+            lines = file.read().split(b"\n")
+        found = [json.loads(line) for line in (first, b"{}" if lines[-1] else lines[-2])]
+    except (OSError, ValueError, IndexError):
+        return {}, {}
+    return found[0] if isinstance(found[0], dict) else {}, found[1] if isinstance(found[1], dict) else {}
 
 
 def _compact_processes(
@@ -119,7 +122,7 @@ def _compact_processes(
                 written.append((f"{draft}/{kind}-{number}.parquet", kind))
                 return written[-1][0]
 
-            events = parquet.write(cursor, pieces, path_of)
+            described = parquet.write(cursor, pieces, path_of)
         refused = {files.stem for files, source in zip(resting, pieces.sources, strict=True) if source.unknown}
         refused |= {files.stem for files in resting if not set(pieces.damaged).isdisjoint(files.segments)}
         refused |= {files.stem for files in resting if any(has_grown(path, pieces.read[path]) for path in files.segments)}
@@ -129,7 +132,7 @@ def _compact_processes(
         host = of_stem(resting[0].stem)[0]
         move = _places(folder, rank, host, written)
         with open(f"{draft}/processes.jsonl", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(description(source)) + "\n" for source in pieces.sources)
+            file.writelines(json.dumps(one) + "\n" for one in described)
         number = _free(f"{folder}/processes", f"{host}-r{rank}-")
         move.append((f"{draft}/processes.jsonl", f"{folder}/processes/{host}-r{rank}-{number}.jsonl"))
         remove = [path for files in resting for path in (*files.segments, files.dropped, files.names) if path is not None]
@@ -142,7 +145,7 @@ def _compact_processes(
         shutil.rmtree(draft, ignore_errors=True)
         raise
     _clear_up(folder, rank)
-    return events, set()
+    return sum(tally.n for one in described for tally in one["records"].values()), set()
 
 
 def _places(folder: str, rank: int, host: str, written: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

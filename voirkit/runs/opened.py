@@ -9,23 +9,44 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from voirkit.errors import RunDirectoryError, VoirkitError
 from voirkit.runs import directory
 from voirkit.runs.directory import LATEST, find
 from voirkit.runs.other_processes import goes_on
 from voirkit.runs.selection import EVERYTHING, Selection
-from voirkit.runs.trace_files import Process, SegmentRecords, is_little, layout
+from voirkit.runs.trace_files import (
+    COLD_NS,
+    Process,
+    SegmentRecords,
+    Tally,
+    described_processes,
+    is_little,
+    layout,
+    lost,
+    ranks_of,
+    read_descriptions,
+    tallies_of,
+    uncompacted_ranks,
+    without_names,
+)
 
-if TYPE_CHECKING:  # loaded when the tables are asked for: the end of a run does without
-    import duckdb
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import duckdb  # loaded when the tables are asked for: the end of a run does without
 
 BATCH = 10_000  # rows that are python objects at a time
 
 # (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid, arguments)
 Row = tuple[str, str, str, int, int, int, str, int, int, dict[str, Any]]
+
+
+Documents = tuple[dict[str, Any], "dict[str, Any] | None"]  # run.json, summary.json
+T = TypeVar("T")
 
 
 class Extent(NamedTuple):
@@ -41,6 +62,30 @@ class Extent(NamedTuple):
     events: int
     first_ns: int
     last_ns: int
+
+
+class Described(NamedTuple):
+    """What is known of processes.
+
+    Attributes:
+        processes: Descriptions, in no order.
+        tallies: (rank, host, pid, kind, what there is of it).
+    """
+
+    processes: list[dict[str, Any]]
+    tallies: list[tuple[int, str, int, str, Tally]]
+
+
+_RANKS_AT_ONCE = 32  # as many are read together: their records fit into memory, and opening DuckDB (15 ms) is paid for once
+_TASKS = 32  # as many at least for an executor, if there are so many ranks
+_TALLIES = (  # as trace_files.tally has them
+    f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT + "
+    f"coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase'), 0)::BIGINT, "
+    "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0)::BIGINT, "
+    "count(*) FILTER (kind = 'counter' AND category = 'memory'), max(start_ns + duration_ns) FROM (SELECT *, "
+    "lag(start_ns + duration_ns) OVER (PARTITION BY rank, host, pid, tid ORDER BY start_ns + duration_ns) AS before_ns FROM spans) "
+    "GROUP BY rank, host, pid, kind"
+)
 
 
 def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
@@ -62,28 +107,37 @@ class Run:
         path: The directory.
         ended: Ids of living processes of this host that record into it no more.
         compacts: Whether what has ended is compacted before it is read. If not, small runs are read without DuckDB where that is possible.
+        ranks: Only what these have recorded; all by default.
+        documents: The manifest and the summary, if they have been read.
 
     Attributes:
         path: Its absolute path, links resolved.
+        executor: What computes the parts of a run of many ranks (``map_ranks``); this process, if it is None.
         manifest: ``run.json``; empty if there is none, as of a script that recorded without voirkit's runner.
         summary: ``summary.json``, or None: the run goes on, or was killed.
         is_live: Whether it still runs.
         warnings: What could not be read.
     """
 
-    def __init__(self, path: str, ended: Collection[int] = (), *, compacts: bool = True) -> None:
+    def __init__(
+        self, path: str, ended: Collection[int] = (), *, compacts: bool = True, ranks: Collection[int] | None = None,
+        documents: Documents | None = None,
+    ) -> None:  # fmt: skip
         self.path = find(path)
-        self._ended, self._compacts = ended, compacts
+        self._ended, self._compacts, self.ranks = ended, compacts, ranks
+        self.executor: Executor | None = None
         self.warnings: list[str] = []
-        self.manifest = self._json(directory.MANIFEST) or {}
-        self.summary = self._json(directory.SUMMARY)
+        self.manifest, self.summary = documents or (self._json(directory.MANIFEST) or {}, self._json(directory.SUMMARY))
         self.is_live = goes_on(self.manifest)
         self._closed = False
         self._folder = ""  # of temporary files
         self._segments: SegmentRecords | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._kept: list[duckdb.DuckDBPyConnection] = []
-        self._processes: list[Process] = []
+        self._has_views = False
+        self._opened: list[dict[str, Any]] = []  # of the processes whose records are in the tables
+        self._described: Described | None = None
+        self._processes: list[Process] | None = None
         self._chosen: dict[Any, str] = {}  # queries of selections
 
     @property
@@ -126,27 +180,40 @@ class Run:
         """
         if self._closed:
             raise ValueError(f"the run {self.path} has been closed")
+        if not self._has_views:
+            self._compact()
+            self._open(self.database())
+            self._has_views = True
+        return self.database().cursor()
+
+    def database(self) -> duckdb.DuckDBPyConnection:
+        """DuckDB without tables.
+
+        Raises:
+            VoirkitError: There is no room for temporary files.
+        """
         if self._connection is None:
-            self._connection = self._open()
-        return self._connection.cursor()
+            from voirkit.runs.parquet import connect
 
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        from voirkit.runs.parquet import connect, no_room, open_trace
+            self._make_folder()
+            self._connection = connect(os.path.join(self._folder, "duckdb"))
+        return self._connection
 
-        self._make_folder()
-        connection = connect(os.path.join(self._folder, "duckdb"))
-        if self._compacts and not self.is_live:
-            self._compact(connection)
+    def _open(self, connection: duckdb.DuckDBPyConnection) -> None:
+        from voirkit.runs.parquet import no_room, open_trace
+
         try:
-            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns())
+            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns(), self.ranks)
         except OSError as exc:
-            connection.close()
             if str(exc.filename).startswith(self._folder):
                 raise no_room(exc, os.path.dirname(self._folder)) from None
             raise self._unreadable(exc) from None
-        self.warnings += [warning for warning in opened.warnings if warning not in self.warnings]
-        self._processes = opened.processes
-        return connection
+        self.warn(opened.warnings)
+        self._opened = opened.described
+
+    def warn(self, lines: Iterable[str]) -> None:
+        """Add to the warnings what is not among them."""
+        self.warnings += [line for line in dict.fromkeys(lines) if line and line not in self.warnings]
 
     def _make_folder(self) -> None:
         import tempfile
@@ -178,23 +245,70 @@ class Run:
             if self._segments is None:
                 self._compacts = True
             else:
-                self.warnings += self._segments.warnings
+                self.warn(self._segments.warnings)
         return self._segments
 
     def _from_segments(self) -> SegmentRecords | None:
-        now = layout(self.path)
+        now = layout(self.path, self.ranks)
         if now.spans or now.processes or not is_little(now.segments):
             return None
-        found = SegmentRecords(self.path, now, self._offset_ns())
-        after = layout(self.path)
+        found = SegmentRecords(self.path, now)
+        after = layout(self.path, self.ranks)
         return None if after.spans or after.processes else found  # else some of the files may have gone before they were read
+
+    # what its processes did, rank by rank
+
+    def map_ranks(self, function: Callable[[Run], T]) -> list[T]:
+        """What a function makes of the run opened with some of its ranks at a time, for all of them, ascending.
+
+        Args:
+            function: Of a module, if there is an executor. It reads the files of those ranks, and returns what can be pickled.
+        """
+        ranks = [] if self.ranks is not None else ranks_of(self.path)
+        if len(ranks) <= (1 if self.executor is not None else _RANKS_AT_ONCE):
+            return [function(self)]
+        size = _RANKS_AT_ONCE if self.executor is None else max(1, min(_RANKS_AT_ONCE, len(ranks) // _TASKS))
+        groups = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+        summary = {"memory": (self.summary or {}).get("memory")}
+        call = partial(_of_ranks, function, self.path, tuple(self._ended), self._compacts, (self.manifest, summary))
+        found = []
+        for result, warnings in (map if self.executor is None else self.executor.map)(call, groups):
+            self.warn(warnings)
+            found.append(result)
+        return found
+
+    def _description(self) -> Described:
+        """What is known of the processes, rank by rank; read once."""
+        if self._described is None:
+            parts = self.map_ranks(_describe)
+            self._described = Described([one for part in parts for one in part.processes], [one for part in parts for one in part.tallies])
+        return self._described
+
+    def describe(self) -> Described:
+        """What is known of the processes that are read here; of those that are compacted without opening what they recorded."""
+        segments = self.segments()
+        if segments is not None:
+            return Described(segments.described, tallies_of(segments.described))
+        self._compact()
+        now = layout(self.path, self.ranks)
+        lines: list[str] = []
+        described = read_descriptions(now.processes, lines)
+        if now.segments:
+            self.connection()
+            described = self._opened
+        self.warn([*lines, *without_names(now.orphans), *map(lost, now.spans)])
+        if lines or not all("records" in one for one in described):  # of an older voirkit, or damaged
+            rows = self.connection().execute(_TALLIES).fetchall()
+            return Described(described, [(rank, host, pid, kind, Tally(*row)) for rank, host, pid, kind, *row in rows])
+        return Described(described, tallies_of(described))
+
+    def tallies(self) -> list[tuple[int, str, int, str, Tally]]:
+        """(rank, host, pid, kind, what there is of it), ascending."""
+        return sorted(self._description().tallies)
 
     def recorded(self, kind: str) -> list[tuple[int, str, int]]:
         """(rank, host, pid) of the processes that have records of a kind, ascending."""
-        segments = self.segments()
-        if segments is not None:
-            return segments.recorded(kind)
-        return self.connection().execute("SELECT DISTINCT rank, host, pid FROM spans WHERE kind = ? ORDER BY ALL", [kind]).fetchall()
+        return [(rank, host, pid) for rank, host, pid, of, _ in self.tallies() if of == kind]
 
     def _offset_ns(self) -> int:
         clocks = self.manifest.get("clocks")
@@ -202,13 +316,18 @@ class Run:
             return 0
         return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
-    def _compact(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def _compact(self) -> None:
+        waiting = uncompacted_ranks(self.path) if self._compacts and not self.is_live else []
+        waiting = [rank for rank in waiting if self.ranks is None or rank in self.ranks]
+        if not waiting:
+            return
         import duckdb
 
         from voirkit.runs import compaction
 
         try:
-            compaction.compact(self.path, ended=self._ended, connection=connection)
+            for rank in waiting:
+                compaction.compact(self.path, rank, self._ended, self.database())
         except (OSError, duckdb.Error):
             pass  # the folder cannot be written to, the disk is full: it is read as it is
 
@@ -219,10 +338,8 @@ class Run:
 
     def processes(self) -> list[Process]:
         """The processes that recorded, in the order in which they began."""
-        segments = self.segments()
-        if segments is not None:
-            return list(segments.processes)
-        self.connection()
+        if self._processes is None:
+            self._processes = described_processes(self._description().processes, self._offset_ns())
         return list(self._processes)
 
     def threads(self) -> dict[tuple[str, int, int, int], str]:
@@ -321,3 +438,15 @@ class _Parse:
         elif number is not None:
             found[key or "value"] = number
         return found
+
+
+def _describe(run: Run) -> Described:
+    return run.describe()
+
+
+def _of_ranks(
+    function: Callable[[Run], T], path: str, ended: Collection[int], compacts: bool, documents: Documents, ranks: Collection[int]
+) -> tuple[T, list[str]]:
+    """What a function makes of some ranks of a run, and what could not be read; in any process that sees its files."""
+    with Run(path, ended, compacts=compacts, ranks=ranks, documents=documents) as part:
+        return function(part), part.warnings

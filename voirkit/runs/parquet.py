@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from voirkit.errors import VoirkitError
 from voirkit.runs.trace_files import (
     FIGURE,
     Process,
+    Tally,
     clean,
     damage,
     described_processes,
@@ -26,6 +27,7 @@ from voirkit.runs.trace_files import (
     layout,
     read_descriptions,
     strict,
+    tally,
     without_names,
 )
 from voirkit.trace.reader import Files, Piece, Pieces, Source, of_stem
@@ -120,7 +122,7 @@ def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
 OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 
 
-def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callable[[str, int], str]) -> int:
+def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callable[[str, int], str]) -> list[dict[str, Any]]:
     """Write all records of some processes of one rank.
 
     Args:
@@ -129,12 +131,12 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
         path_of: The path of the file for a kind and the number of a piece.
 
     Returns:
-        How many records were written.
+        What is to be kept of the processes.
 
     Raises:
         duckdb.Error, OSError: The disk is full, for instance; the files may be there in part.
     """
-    events = 0
+    tallies: dict[int, dict[str, Tally]] = {}
     columns = ", ".join(COLUMNS)
     for number, piece in enumerate(pieces):
         query = register(connection, piece, pieces.sources)
@@ -147,8 +149,8 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
                 connection.execute(f"COPY ({chosen}) TO {file(path)} ({OPTIONS})").fetchall()
             except duckdb.Error as exc:
                 raise system_error(exc, path) or exc from None
-        events += len(piece.columns["tid"])
-    return events
+        tally(piece, tallies)
+    return [description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)]
 
 
 def file(path: str) -> str:
@@ -211,11 +213,13 @@ def no_room(exc: OSError, folder: str) -> VoirkitError:
 class Trace(NamedTuple):
     """What has been opened: the tables are in the connection."""
 
-    processes: list[Process]
+    described: list[dict[str, Any]]
     warnings: list[str]
 
 
-def open_trace(run: str, connection: duckdb.DuckDBPyConnection, spare: str, offset_ns: int = 0) -> Trace:
+def open_trace(
+    run: str, connection: duckdb.DuckDBPyConnection, spare: str, offset_ns: int = 0, ranks: Collection[int] | None = None
+) -> Trace:
     """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column ``wall_ns`` too.
 
     Args:
@@ -223,22 +227,22 @@ def open_trace(run: str, connection: duckdb.DuckDBPyConnection, spare: str, offs
         connection: Where they are made.
         spare: A folder, made if need be, for what is still in segments.
         offset_ns: From the clock to the wall clock for a process of which nothing is known but its records.
+        ranks: Of which ranks; all by default.
 
     Raises:
         OSError: The folders cannot be read or written.
     """
     for attempt in range(10):
-        now = layout(run)
+        now = layout(run, ranks)
         live = _from_segments(run, now.segments, connection, f"{spare}/{attempt}")
-        after = layout(run)
+        after = layout(run, ranks)
         if (now.spans, now.processes) == (after.spans, after.processes):
             break  # nobody put the rest of it to rest meanwhile
     warnings = [*live.warnings, *without_names(now.orphans)]
     described = [*live.described, *read_descriptions(now.processes, warnings)]
     whole = [path for path in now.spans if _is_readable(path, connection, warnings)]
-    processes = described_processes(described, offset_ns)
-    _make_views(connection, whole + live.paths, processes, offset_ns)
-    return Trace(processes, warnings)
+    _make_views(connection, whole + live.paths, described_processes(described, offset_ns), offset_ns)
+    return Trace(described, warnings)
 
 
 class _Live(NamedTuple):
@@ -258,8 +262,7 @@ def _from_segments(run: str, segments: Sequence[Files], connection: duckdb.DuckD
             found.paths.append(f"{folder}/{rank}-{kind}-{number}.parquet")
             return found.paths[-1]
 
-        write(connection, pieces, path_of)
-        found.described.extend(map(description, pieces.sources))
+        found.described.extend(write(connection, pieces, path_of))
         found.warnings.extend(damage(run, pieces))
     return found
 

@@ -11,13 +11,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from voirkit.trace.layout import folder_of
-from voirkit.trace.reader import Array, Files, Name, Pieces, Source, files, records_in
+from voirkit.trace.reader import Array, Files, Name, Piece, Pieces, Source, files, rank_of, records_in
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
 
@@ -50,32 +50,58 @@ class Layout(NamedTuple):
     orphans: list[str]
 
 
-def layout(run: str) -> Layout:
-    """The files of a run's trace as they are now.
+def ranks_of(run: str) -> list[int]:
+    """The ranks in the names of a trace's files, ascending. What a process learnt later may be another: its files keep their names.
 
     Raises:
         OSError: The folder cannot be read.
     """
     folder = folder_of(run)
     names = _listed(folder)
-    journals = [found for name in names if _JOURNAL.fullmatch(name) and (found := read_journal(f"{folder}/{name}")) is not None]
+    found = {rank_of(name) for name in (*names, *_listed(f"{folder}/processes")) if name.endswith((".names", ".seg", ".jsonl"))}
+    found |= {int(journal[1]) for name in names if (journal := _JOURNAL.fullmatch(name))}
+    of_kinds = {rank.removeprefix("rank=") for name in names if name.startswith("kind=") for rank in _listed(f"{folder}/{name}")}
+    return sorted(found | {int(rank) for rank in of_kinds if rank.isdigit()})
+
+
+def uncompacted_ranks(run: str) -> list[int]:
+    """The ranks of which something is in segments, or was left behind by who was killed while compacting; ascending."""
+    names = _listed(folder_of(run))
+    begun = {int(found[1]) for name in names if (found := re.match(r"settle-r(\d+)\.", name))}
+    return sorted(begun | {rank_of(name) for name in names if name.endswith(".names")})
+
+
+def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
+    """The files of a run's trace as they are now, or those of some ranks.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    folder = folder_of(run)
+    names = _listed(folder)
+
+    def wanted(rank: int) -> bool:
+        return ranks is None or rank in ranks
+
+    own = [name for name in names if (found := _JOURNAL.fullmatch(name)) and wanted(int(found[1]))]
+    journals = [journal for name in own if (journal := read_journal(f"{folder}/{name}")) is not None]
     gone = {f"{folder}/{path}" for journal in journals for path in journal.remove}
     at_rest = {f"{folder}/{place}" for journal in journals for _, place in journal.move}
     drafts = [f"{folder}/{draft}" for journal in journals for draft, place in journal.move if not os.path.exists(f"{folder}/{place}")]
     for kind in names:
         if kind.startswith("kind="):
-            for rank in _listed(f"{folder}/{kind}"):
+            for rank in _listed(f"{folder}/{kind}") if ranks is None else [f"rank={rank}" for rank in ranks]:
                 at_rest.update(f"{folder}/{kind}/{rank}/{name}" for name in _listed(f"{folder}/{kind}/{rank}"))
-    at_rest.update(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes"))
+    at_rest.update(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes") if wanted(rank_of(name)))
     everything = sorted([path for path in at_rest if os.path.exists(path)] + [path for path in drafts if os.path.exists(path)])
-    segments = [_without(own, gone) for own in files(run)]
+    segments = [_without(own, gone) for own in files(run, ranks)]
     named = {path for own in segments for path in own.segments}
-    orphans = [f"{folder}/{name}" for name in names if name.endswith(".seg") and f"{folder}/{name}" not in named | gone]
+    unnamed = [name for name in names if name.endswith(".seg") and f"{folder}/{name}" not in named | gone]
     return Layout(
         [path for path in everything if path.endswith(".parquet")],
         [path for path in everything if path.endswith(".jsonl")],
         [own for own in segments if own.names not in gone],
-        orphans,
+        [f"{folder}/{name}" for name in unnamed if wanted(rank_of(name))],
     )
 
 
@@ -105,6 +131,73 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
+class Tally(NamedTuple):
+    """What there is of a process's records of a kind: enough to say what they cost it, without reading them.
+
+    Attributes:
+        n: How many.
+        cold: How many of the edges of phases come after ``COLD_NS`` of something else.
+        looks_ns: How long voirkit's own looks took.
+        readings: How many are readings of the memory.
+        end_ns: When the last one ended, on its host's clock.
+    """
+
+    n: int
+    cold: int
+    looks_ns: int
+    readings: int
+    end_ns: int
+
+    def __add__(self, other: object) -> Tally:
+        """That of both; of pieces that follow each other an edge between them may not be counted as cold."""
+        if not isinstance(other, Tally):
+            return NotImplemented
+        n, cold, looks_ns, readings, _ = (a + b for a, b in zip(self, other, strict=True))
+        return Tally(n, cold, looks_ns, readings, max(self.end_ns, other.end_ns))
+
+
+COLD_NS = 50_000  # of the program's own work, after which nothing of voirkit is in the processor's caches
+
+
+def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
+    """Count the records of a piece, by the number of their process and their kind."""
+    columns, names = piece.columns, piece.names
+    if not len(columns["tid"]):
+        return
+    kinds = sorted({_clean(name.kind) for name in names})
+    processes = int(columns["process"].max()) + 1
+    cell = columns["process"] * len(kinds) + np.array([kinds.index(_clean(name.kind)) for name in names], np.int64)[columns["name"]]
+
+    def counted(chosen: Array | slice = slice(None), weights: Array | None = None) -> Array:
+        return np.bincount(cell[chosen], weights, processes * len(kinds)).astype(np.int64)
+
+    def named(category: str, **also: str) -> Array:
+        wanted = [name.category == category and all(getattr(name, key) == value for key, value in also.items()) for name in names]
+        return np.flatnonzero(np.array(wanted, bool)[columns["name"]])
+
+    phases, looks = np.flatnonzero(np.array([name.kind == "phase" for name in names], bool)[columns["name"]]), named("voirkit", name="look")
+    last = np.zeros(processes * len(kinds), np.int64)
+    np.maximum.at(last, cell, columns["start_ns"] + columns["duration_ns"])
+    cold, looked = counted(phases, _cold_edges(columns)[phases]), counted(looks, columns["duration_ns"][looks])
+    rows = np.stack([counted(), cold, looked, counted(named("memory", kind="counter")), last], axis=1)
+    for i, (n, *rest) in enumerate(rows.tolist()):
+        if n:
+            of_process, kind, found = into.setdefault(i // len(kinds), {}), kinds[i % len(kinds)], Tally(n, *rest)
+            of_process[kind] = of_process[kind] + found if kind in of_process else found
+
+
+def _cold_edges(columns: Mapping[str, Array]) -> Array:
+    """How many of a record's two edges come after ``COLD_NS`` of something else: 0 to 2; shape (n,)."""
+    start, duration, tid, process = (columns[key] for key in ("start_ns", "duration_ns", "tid", "process"))
+    end = start + duration
+    order = np.lexsort((end, tid, process))
+    follows = (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0)
+    since = np.zeros(len(end), np.int64)
+    since[order[1:][follows]] = (start[order[1:]] - end[order[:-1]])[follows]
+    edges: Array = (duration > COLD_NS).astype(np.int64) + (since > COLD_NS)
+    return edges
+
+
 FIGURE = "figure"  # the key of a record's own number that is a double, as a counter's is
 _LITTLE_BYTES = 64_000_000  # two million records, which take 120 MB as columns
 
@@ -116,17 +209,19 @@ class SegmentRecords:
         columns: Arrays of shape (n,): ``start_ns, duration_ns, value, name, args, process, tid``. ``name`` and ``process`` are indices.
         names: What records are of.
         owners: (rank, host, pid) of each process.
-        processes: What is known of the processes, in the order in which they began.
+        described: What is known of the processes.
         warnings: What could not be read.
     """
 
-    def __init__(self, run: str, now: Layout, offset_ns: int = 0) -> None:
+    def __init__(self, run: str, now: Layout) -> None:
         pieces = Pieces(now.segments, most=_LITTLE_BYTES)
         piece = pieces.in_one()
         self.columns, self._arguments = piece.columns, piece.arguments
         self.names = [Name(_clean(name.kind), _clean(name.category), _clean(name.name), name.value_key) for name in piece.names]
         self.owners = [(source.process.rank, _clean(source.process.host), source.process.pid) for source in pieces.sources]
-        self.processes: Sequence[Process] = described_processes(map(description, pieces.sources), offset_ns)
+        tallies: dict[int, dict[str, Tally]] = {}
+        tally(piece, tallies)
+        self.described = [description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)]
         self.warnings = [*damage(run, pieces), *without_names(now.orphans)]
 
     def of_names(self, chosen: Iterable[int]) -> Array:
@@ -134,11 +229,6 @@ class SegmentRecords:
         wanted = np.zeros(len(self.names) + 1, bool)
         wanted[list(chosen)] = True
         return np.flatnonzero(wanted[self.columns["name"]])
-
-    def recorded(self, kind: str) -> list[tuple[int, str, int]]:
-        """(rank, host, pid) of the processes that have records of a kind, ascending."""
-        records = self.of_names(i for i, name in enumerate(self.names) if name.kind == kind)
-        return sorted({self.owners[i] for i in np.flatnonzero(np.bincount(self.columns["process"][records])).tolist()})
 
     def arguments(self, records: Array) -> tuple[list[str], Array]:
         """The arguments of some records: the distinct ones as JSON, ascending, and which of them each record has."""
@@ -235,9 +325,19 @@ def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> 
     return found
 
 
-def description(source: Source) -> dict[str, Any]:
+def description(source: Source, tallies: Mapping[str, Tally] | None) -> dict[str, Any]:
     """What is kept of a process."""
-    return {**source.process._asdict(), "threads": source.threads, "dropped": source.dropped}
+    return {**source.process._asdict(), "threads": source.threads, "dropped": source.dropped, "records": dict(tallies or {})}
+
+
+def tallies_of(described: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, int, str, Tally]]:
+    """(rank, host, pid, kind, what there is of it) of processes, each of which may have been described several times."""
+    found: dict[tuple[int, str, int, str], Tally] = {}
+    for one in described:
+        for kind, tally in one["records"].items():
+            key = (one["rank"], one["host"], one["pid"], kind)
+            found[key] = found[key] + tally if key in found else tally
+    return [(*key, tally) for key, tally in found.items()]
 
 
 def _described(line: str) -> dict[str, Any] | None:
@@ -253,6 +353,7 @@ def _described(line: str) -> dict[str, Any] | None:
             "dropped": dict(found["dropped"]),
             "stem": str(found["stem"]),
             "world_size": int(found.get("world_size", 0)),
+            **({"records": {str(kind): Tally(*map(int, row)) for kind, row in found["records"].items()}} if "records" in found else {}),
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -272,6 +373,17 @@ def read_descriptions(paths: Iterable[str], warnings: list[str]) -> list[dict[st
             warnings.append(f"{path} is damaged: names of processes and threads are missing.")
         found += described
     return found
+
+
+def lost(path: str) -> str:
+    """A line for a Parquet file that is cut short or none, as far as its end tells; else nothing."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(-4, os.SEEK_END)
+            whole = file.read() == b"PAR1"
+    except OSError:
+        whole = False
+    return "" if whole else f"{path} cannot be read; what is in it is lost."
 
 
 def damage(run: str, pieces: Pieces) -> list[str]:

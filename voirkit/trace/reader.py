@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
 from io import FileIO
 from typing import Any, NamedTuple
 
@@ -66,11 +67,11 @@ class Files(NamedTuple):
     dropped: str | None
 
 
-def files(folder: str) -> list[Files]:
-    """The files of each process in a run directory; none if nothing was recorded."""
+def files(folder: str, ranks: Collection[int] | None = None) -> list[Files]:
+    """The files of each process in a run directory, or of those of some ranks; none if nothing was recorded."""
     where = layout.folder_of(folder)
     try:
-        found = sorted(os.listdir(where))
+        found = sorted(name for name in os.listdir(where) if ranks is None or rank_of(name) in ranks)
     except (FileNotFoundError, NotADirectoryError):
         return []
     segments: dict[str, list[str]] = {}
@@ -383,12 +384,19 @@ def _source(own: Files, tables: Tables) -> Source:
     return Source(process, tables.threads, dropped)
 
 
+@lru_cache(1 << 14)  # every process has several files, which are listed again and again
 def of_stem(stem: str) -> tuple[str, int, int]:
     """(host, rank, pid) from the name of files; 0 where it has other parts."""
     host, _, pid = stem.rpartition("-")
     host, _, rank = host.rpartition("-r")
     pid = pid.partition(".")[0]
     return host or stem, int(rank) if rank.isdigit() else 0, int(pid) if pid.isdigit() else 0
+
+
+def rank_of(file: str) -> int:
+    """The rank in the name of a file that belongs to a process; 0 where there is none."""
+    stem, _, kind = file.rpartition(".")
+    return of_stem(stem.rpartition("-")[0] if kind == "seg" else stem)[1]
 
 
 def _codes(names: dict[int, Name], codes: dict[Name, int]) -> Array:

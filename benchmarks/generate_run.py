@@ -1,0 +1,154 @@
+"""Writes the run directory that a training of many ranks leaves, and measures what reading it takes.
+
+    python benchmarks/generate_run.py --ranks 1000 --steps 1000 RUN [--nodes 125] [--state segments|compacted|rolled-up] [--report]
+
+Each rank trains on batches of 32 from one loader, with DDP: a step is a request, forward, loss, backward, the optimizer's step and
+zero_grad. All ranks leave a step's backward when the last one has come; one rank in 500, from rank 1 on, waits 20 % of a step longer for
+its batches. The same arguments write the same records. ``--nodes N`` writes RUN0 to RUN<N-1>, as machines without a shared disk do.
+``--report`` prints the CPU time, the wall time and the peak memory of ``voirkit report --json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voirkit.analysis.run_steps import read_steps
+from voirkit.runs.opened import open_run
+from voirkit.runs.summary import empty
+from voirkit.trace import layout
+from voirkit.trace.reader import RECORD_TYPE
+
+RANKS_OF_NODE = 8
+BEGAN_NS, BOOTED_NS = 1_700_000_000_000_000_000, 3_600_000_000_000  # when the run began, on the wall clock and on that of the first host
+START_NS = 2_000_000_000  # from there to the first step
+# category, name, key of the value, median in nanoseconds; a step is these one after the other, 20 us apart
+EVENTS = [
+    ("dataloader", "fetch", "items", 2_000_000),
+    ("compute", "forward", None, 20_000_000),
+    ("compute", "loss", None, 300_000),
+    ("compute", "backward", None, 45_000_000),
+    ("compute", "step", None, 4_000_000),
+    ("compute", "zero_grad", None, 200_000),
+]
+ONCE = [("dataloader", "iter", None), ("dataloader", "end", None), ("pipeline", "epoch", None)]
+LOADER = {"loader": 0, "episode": 0}
+ARGUMENTS: list[dict[str, Any]] = [
+    LOADER,
+    {**LOADER, "workers": 4, "batch_size": 32, "length": 0, "dataset": "ImageFolder", "pin_memory": True, "persistent": False},
+    {"module": "DistributedDataParallel", "training": True, "grad": True},
+    {"optimizer": "AdamW", "which": 0, "fused": True, "device": "cuda"},
+]
+ARGUMENTS_OF = np.array([1, 3, 0, 0, 4, 0])
+GAP_NS = 20_000
+
+
+def durations(ranks: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """When each step begins, shape (steps,), and how long each of ``EVENTS`` takes in it, shape (ranks, steps, events); nanoseconds."""
+    random = np.random.default_rng(0)
+    took = np.empty((ranks, steps, len(EVENTS)), np.int32)
+    for i, (_, _, _, median) in enumerate(EVENTS):
+        took[:, :, i] = median * np.exp(random.normal(0, 0.05, (ranks, steps)).astype(np.float32))
+    took[1::500, :, 0] += round(0.2 * sum(event[3] for event in EVENTS))
+    exchanges = took[:, :, :4].sum(axis=2)
+    took[:, :, 3] += exchanges.max(axis=0) - exchanges
+    took[:, :, 4:] = took[0, :, 4:]
+    step = took.sum(axis=2).max(axis=0).astype(np.int64) + GAP_NS * len(EVENTS)
+    return np.cumsum(step) - step, took
+
+
+def write_rank(run: Path, rank: int, ranks: int, begins: np.ndarray, took: np.ndarray) -> None:
+    """The segment and the names of a rank."""
+    folder = run / "trace"
+    folder.mkdir(parents=True, exist_ok=True)
+    host, pid, steps = f"node{rank // RANKS_OF_NODE:03d}", 1000 + rank, len(begins)
+    clock_ns = BOOTED_NS * (1 + rank // RANKS_OF_NODE)  # each machine was switched on at another time
+    offsets = np.concatenate((np.zeros((steps, 1), np.int64), np.cumsum(took[:, :-1] + GAP_NS, axis=1)), axis=1)
+    records = np.zeros(1 + len(ONCE) + steps * len(EVENTS), RECORD_TYPE)
+    records[0] = (0, 0, pid, 0, layout.THREAD)
+    inner = records[2 : 2 + took.size].reshape(steps, len(EVENTS))
+    inner["start_ns"] = clock_ns + START_NS + begins[:, None] + offsets
+    inner["duration_ns"], inner["name"], inner["args"] = took, np.arange(1, 1 + len(EVENTS)), ARGUMENTS_OF
+    inner["value"][:, 0] = 32
+    first, last = int(inner["start_ns"][0, 0]), int(inner["start_ns"][-1, -1]) + int(took[-1, -1]) + GAP_NS
+    records[1] = (first - 1_000_000, 900_000, 0, 2, 1 + len(EVENTS))
+    records[-2] = (last, 50_000, 0, 1, 2 + len(EVENTS))
+    records[-1] = (first - 1_000_000, last + 60_000 - first + 1_000_000, 0, 1, 3 + len(EVENTS))
+    stem = folder / f"{host}-r{rank}-{pid}"
+    data = struct.pack(layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, pid, 0, clock_ns) + records.tobytes()
+    Path(f"{stem}-0.seg").write_bytes(data)
+    header = {"schema": layout.SCHEMA, "pid": pid, "ppid": 999, "rank": rank, "world_size": ranks, "host": host, "job": "generated"}
+    header |= {"clocks": {"perf_counter_ns": clock_ns, "time_ns": BEGAN_NS}, "process": "main.py", "argv": ["main.py"]}
+    lines: list[dict[str, Any]] = [header]
+    for number, (category, name, value, *_) in enumerate([*EVENTS, *ONCE], 1):
+        lines.append({layout.NAME: number, "kind": "phase", "category": category, "name": name, "value": value})
+    lines += [{layout.ARGUMENTS: number, "arguments": {**one}} for number, one in enumerate(ARGUMENTS, 1)]
+    lines += [{layout.THREAD_NAME: pid, "thread": "MainThread"}, {layout.ENDS: {"0": len(data)}}]
+    Path(f"{stem}.names").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+
+
+def generate(run: str, ranks: int, steps: int, nodes: int = 0) -> list[Path]:
+    """Write the run directory, or one for each machine; the first has the manifest and the summary, as rank 0 writes them."""
+    folders = [Path(f"{run}{i}") for i in range(nodes)] or [Path(run)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    begins, took = durations(ranks, steps)
+    for rank in range(ranks):
+        write_rank(folders[rank // RANKS_OF_NODE % len(folders)], rank, ranks, begins, took[rank])
+    duration_ns = START_NS + int(begins[-1]) + int(took[0, -1].sum()) + 1_000_000_000
+    manifest = {
+        "schema": 1, "voirkit": "0.1.0", "command": ["main.py"], "voirkit_options": [], "host": "node000", "cpus": 96, "pid": 1000,
+        "rank": 0, "world_size": ranks, "job": "generated", "restart": 0, "ended": "normal", "exit_code": 0,
+        "clocks": {"perf_counter_ns": BOOTED_NS, "time_ns": BEGAN_NS},
+        "moments": {"begun_ns": BOOTED_NS, "script_ns": BOOTED_NS + 400_000_000, "script_ended_ns": BOOTED_NS + duration_ns - 100_000_000},
+    }  # fmt: skip
+    (folders[0] / "run.json").write_text(json.dumps(manifest, indent=1))
+    own = {
+        **empty("0.1.0"),
+        "command": ["main.py"],
+        "world_size": ranks,
+        "ended": "normal",
+        "exit_code": 0,
+        "duration_s": duration_ns / 1e9,
+    }
+    (folders[0] / "summary.json").write_text(json.dumps({**own, "overhead": None}, indent=1))
+    return folders
+
+
+def main() -> None:
+    """Write a run, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, default=0, help="a directory for each of so many machines")
+    parser.add_argument("--state", choices=["segments", "compacted", "rolled-up"], default="segments")
+    parser.add_argument("--report", action="store_true", help="measure voirkit report")
+    parser.add_argument("RUN")
+    options = parser.parse_args()
+    folders = generate(options.RUN, options.ranks, options.steps, options.nodes)
+    if options.state != "segments":
+        for folder in folders:
+            with open_run(folder) as run:
+                run.recorded("phase")
+                if options.state == "rolled-up":
+                    read_steps(run)
+    if options.report:
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "voirkit", "report", "--json", *map(str, folders)]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        wall, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"{used.ru_utime + used.ru_stime:.2f} s of CPU, {wall:.2f} s, {used.ru_maxrss / 1e6:.2f} GB at most")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Runs of more ranks than are read at once: what each rank's files say is computed rank by rank, here or elsewhere, and put together."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voirkit.analysis import document, overhead
+from voirkit.analysis.summary import summary_of
+from voirkit.runs import compaction, opened
+from voirkit.runs.opened import Run, open_run
+from voirkit.runs.trace_files import layout
+
+GENERATE = Path(__file__).parents[2] / "benchmarks" / "generate_run.py"
+generate: Callable[..., list[Path]] = runpy.run_path(str(GENERATE))["generate"]
+RANKS, STEPS = 12, 20
+
+
+@pytest.fixture(autouse=True)
+def _few_ranks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "_RANKS_AT_ONCE", 5)
+    monkeypatch.setattr(overhead, "_call_s", lambda: 1e-7)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    (folder,) = generate(str(tmp_path / "run"), RANKS, STEPS)
+    return str(folder)
+
+
+def summary(path: str, **options: Any) -> dict[str, Any]:
+    with Run(path, **options) as run:
+        return summary_of(run)
+
+
+def test_ranks_read_a_few_at_a_time_come_to_what_all_at_once_come_to(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = summary(run, compacts=False)
+    monkeypatch.setattr(opened, "_RANKS_AT_ONCE", 100)
+    assert parts == summary(run, compacts=False)
+    assert parts["steps"]["n"] == STEPS
+    assert len(parts["ranks"]) == RANKS
+    assert parts["overhead"]["events"] == RANKS * (6 * STEPS + 3)
+
+
+def test_a_run_that_has_been_read_is_read_from_its_roll_ups_alone(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = summary(run)
+    monkeypatch.setattr(Run, "connection", lambda *_: pytest.fail("the trace was opened"))
+    assert summary(run) == before
+
+
+def test_an_executor_comes_to_the_same_summary(run: str) -> None:
+    before = summary(run, compacts=False)
+    with ThreadPoolExecutor(2) as executor, open_run(run) as opened_run:
+        opened_run.executor = executor
+        assert summary_of(opened_run) == before
+
+
+def test_a_file_that_is_damaged_is_named_by_whoever_reads_its_rank(run: str) -> None:
+    summary(run)
+    Path(f"{run}/trace/kind=phase/rank=9/node001-0.parquet").write_bytes(b"PAR1")
+    Path(f"{run}/steps/rank=7.parquet").write_bytes(b"PAR1")
+    with ThreadPoolExecutor(2) as executor, open_run(run) as opened_run:
+        opened_run.executor = executor
+        found = summary_of(opened_run)
+    assert [line for line in found["warnings"] if "steps/rank=7.parquet cannot be read" in line]
+    assert found["steps"]["n"] == STEPS
+
+
+def test_what_an_older_voirkit_compacted_is_counted_as_well(run: str) -> None:
+    before = summary(run)
+    for path in Path(run).glob("trace/processes/*.jsonl"):
+        known = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({key: one[key] for key in one if key != "records"}) + "\n" for one in known))
+    assert summary(run) == before
+
+
+def test_what_a_process_of_another_host_has_recorded_is_compacted_once_it_says_that_this_was_all(run: str) -> None:
+    goes_on = Path(next(Path(run).glob("trace/*-r3-*.names")))
+    *lines, _ = goes_on.read_text().splitlines(keepends=True)
+    goes_on.write_text("".join(lines))
+    assert compaction.compact(run).left == [goes_on.stem]
+    assert [files.stem for files in layout(run).segments] == [goes_on.stem]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+def test_a_rank_is_held_against_the_median_of_the_others(n: int) -> None:
+    values = np.random.default_rng(n).integers(0, 4, (n, 3, 5))
+    others = [np.sort(np.delete(values, rank, axis=0), axis=0)[(n - 2) // 2] for rank in range(n)]
+    assert (document._usual_of_others(values) == others).all()  # private: the verdict shows it only through thresholds
