@@ -92,3 +92,13 @@ def test_a_unit_that_the_figure_does_not_have_is_refused(text, hint):
     with pytest.raises(CommandLineError, match="is not measured in") as caught:
         read(text, KNOWN)
     assert f"Write: {hint}" in str(caught.value)
+
+
+def test_a_bound_with_a_sign_and_a_percentage_is_beside_another_run():
+    condition = read("step_time<+3%", KNOWN, baseline=True)
+    assert (condition.relative, condition.holds(0.02), condition.holds(0.04)) == (True, True, False)
+
+
+def test_without_another_run_it_is_refused():
+    with pytest.raises(CommandLineError, match="voirkit compare BASELINE RUN --require 'step_time<\\+3%'"):
+        read("step_time<+3%", KNOWN)

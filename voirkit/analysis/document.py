@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
+from voirkit.analysis.significance import Estimate, median_of_steps, rate_of_steps
 from voirkit.analysis.steps import BACKWARD, COMMUNICATION, LOSS, PARTS, REST, WAIT, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
 from voirkit.runs.thresholds import STRAGGLES, UNLIKE
@@ -49,7 +50,7 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     trained = [r for r in ranks if len(r.steps.train)]
     devices = [r.steps.device for r in trained if r.steps.device is not None]
     on_device = bool(trained) and len(devices) == len(trained)
-    tables = [d.table for d in devices] if on_device else [r.steps.train for r in trained]
+    tables = _timed(trained)
     evaluations = [r.steps.evaluation for r in ranks if len(r.steps.evaluation)]
     evaluated = [t.time_ns for t in evaluations]
     teams = _teams(trained, tables)
@@ -69,6 +70,13 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
         "ranks": [row for row, r in zip(rows, trained, strict=True) if not r.alone] if len(teams[0]) > 1 else [],
         "processes": [_alone(*one) for one in zip(rows, trained, tables, strict=True)] if len(teams) > 1 else [],
     }
+
+
+def _timed(trained: Sequence[Rank]) -> list[Table]:
+    """The steps of training, on the clock of the devices where all ranks have one."""
+    devices = [rank.steps.device for rank in trained]
+    on_device = [device.table for device in devices if device is not None]
+    return on_device if len(on_device) == len(trained) else [rank.steps.train for rank in trained]
 
 
 def _evaluation(times: Sequence[Array], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -297,6 +305,42 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
         "phases": {name: float(rest[at] / spent) for at, name in enumerate(PHASES[:-1])} | {"other": float(rest[LOSS:].sum() / spent)},
         "parts": {name: float(rest[LOSS + at] / spent) for at, name in enumerate(PARTS[:-1]) if rest[LOSS + at]},
     }
+
+
+def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
+    """How sure figures of a summary are, by their place in it: step time, phases, rates, evaluation.
+
+    They are of the steps that come back: without compiling and imports, and without the few that take much longer than a usual one.
+    """
+    trained = [rank for rank in ranks if len(rank.steps.train)]
+    teams = [_steady(team) for team in _teams(trained, _timed(trained)) if team]
+    if not teams:
+        return {}
+    time = np.concatenate([_slowest([t.time_ns for t in team]) for team in teams])
+    found: dict[tuple[str, ...], Estimate | None] = {("steps", "time_s"): median_of_steps(time * _NS)}
+    for phase in PHASES:
+        own = [np.stack([table.phase_ns(phase) for table in team]) for team in teams]
+        found["steps", "phases", phase, "step_s"] = median_of_steps(
+            (own[0] if len(own) == 1 else np.hstack([o.mean(axis=0) for o in own])) * _NS
+        )
+    for name, time_of in RATE_TIMES.items():
+        time = np.concatenate([_slowest([time_of(t) for t in team]) for team in teams])
+        items = np.concatenate([np.sum([t.items for t in team], axis=0) for team in teams])
+        counted = np.concatenate([np.all([t.items >= 0 for t in team], axis=0) for team in teams])
+        found["rates", name] = rate_of_steps(items[counted], time[counted] * _NS)
+    evaluated = [rank.steps.evaluation.time_ns for rank in ranks if len(rank.steps.evaluation)]
+    found["evaluation", "time_s"] = median_of_steps(np.concatenate(evaluated) * _NS) if evaluated else None
+    return found
+
+
+def _steady(team: Sequence[Table]) -> list[Table]:
+    """The steps of those that train in step, as many as all have, without what ``typical`` leaves out."""
+    n = min(map(len, team))
+    own = np.stack([table.own_ns[:n] for table in team])
+    own[:, :, _ONCE] = 0
+    time = own.sum(axis=2)
+    kept = np.delete(np.arange(n), outliers(time.max(axis=0)) if n >= _FEWEST else [])
+    return [Table(t.start_ns[kept], time[i, kept], t.items[kept], own[i, kept]) for i, t in enumerate(team)]
 
 
 def outliers(time: Array) -> Array:

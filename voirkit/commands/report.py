@@ -8,26 +8,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
-from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, tell
+from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, RunDirectoryError, tell
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
-from voirkit.plugins import installed_instruments
+from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.report.html.document import page
 from voirkit.report.output import NAME, STDOUT, may_write, printable, with_file, write
+from voirkit.runs.conditions import Condition, read
 from voirkit.runs.directory import LATEST, check_manifest, finite
 from voirkit.runs.opened import Run, open_run
+from voirkit.runs.summary import empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.report.comparison import Figure, Pairs
+    from voirkit.analysis.significance import Estimate
+    from voirkit.report.comparison import Figure, Pairs, Side
     from voirkit.runs.trace_files import Process
 
 EXIT_DIFFERENT = 1  # as of diff
@@ -159,26 +163,73 @@ def _report_parser() -> ExtendedArgumentParser:
     return parser
 
 
-# two runs
+# runs beside others
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Compare two runs; returns 1 if they are to call the same and do not."""
+    """Compare runs; returns 1 if they are to call the same and do not, 3 if a condition of ``--require`` does not hold."""
     options = _compare_parser().parse_args(with_file(argv))
-    if len(options.RUN) != 2:
-        given = "no RUN is given" if not options.RUN else f"only {options.RUN[0]!r} is given" if len(options.RUN) == 1 else "there are more"
-        raise CommandLineError(f"two RUNs are compared, {given}.", next="voirkit compare RUN RUN")
     asked = next((one for one in _comparing() if getattr(options, one.name)), None)
-    if options.html is not None and (options.json or asked or not options.html):
-        beside = "--json" if options.json else f"--{asked.name}" if asked else ""
+    paths = _sides(options, asked)
+    if options.html is not None and (options.json or options.markdown or asked or not options.html):
+        beside = "--json" if options.json else "--markdown" if options.markdown else f"--{asked.name}" if asked else ""
         what = "FILE is missing" if not options.html else f"it is asked for beside {beside}"
         raise CommandLineError(f"a page is written to a file of its own, and {what}.", next="voirkit compare RUN RUN --html FILE.html")
+    if options.markdown and (options.json or asked):
+        beside = "json" if asked is None else asked.name
+        raise CommandLineError(f"--markdown and --{beside} are two answers; ask for one of them.")
+    if options.require and asked:
+        raise CommandLineError(f"--require is of figures, and is not looked at with --{asked.name}.")
+    required = [read(text, {*empty(""), *parts_of_summary()}, baseline=True) for text in options.require]
     with ExitStack() as opened:
-        first, second = (opened.enter_context(open_run(path)) for path in options.RUN)
+        runs = [[opened.enter_context(open_run(path)) for path in side] for side in paths]
         try:
-            return _difference(asked, first, second, options) if asked else _summaries(first, second, options)
+            if asked:
+                return _difference(asked, runs[0][0], runs[1][0], options)
+            sides = [_side(side, typed) for side, typed in zip(runs, paths, strict=True)]
+            return _summaries(sides[0], sides[1], options, required)
         finally:
-            _warn((first, second))
+            _warn([run for side in runs for run in side])
+
+
+def _sides(options: Any, instrument: Instrument | None) -> list[list[str]]:
+    """The directories of each side, as they were typed."""
+    first, second = options.RUN, options.side
+    if not second and len(first) != 2:
+        given = "no RUN is given" if not first else f"only {first[0]!r} is given" if len(first) == 1 else "there are more"
+        several = "" if len(first) < 3 else "\n  Several a side: voirkit compare A1 A2 --with B1 B2"
+        raise CommandLineError(f"two RUNs are compared, {given}.", next=f"voirkit compare RUN RUN{several}")
+    if second and not first:
+        raise CommandLineError("--with: there is no RUN to compare them with.", next="voirkit compare A1 A2 --with B1 B2")
+    sides = [first, second] if second else [first[:1], first[1:]]
+    if instrument and max(map(len, sides)) > 1:
+        raise CommandLineError(f"--{instrument.name} compares one run with one.", next=f"voirkit compare --{instrument.name} RUN RUN")
+    for side in sides:
+        places = [os.path.realpath(path) for path in side]
+        twice = next((path for path, place in zip(side, places, strict=True) if places.count(place) > 1), None)
+        if twice is not None:
+            raise CommandLineError("it is given twice, and counts as one run.", where=twice)
+    return sides
+
+
+def _side(runs: Sequence[Run], typed: Sequence[str]) -> Side:
+    """The runs of a side; directories that hold ranks of one run are one."""
+    from voirkit.analysis.document import estimates
+    from voirkit.analysis.run_steps import read_steps
+    from voirkit.report.comparison import Side
+
+    groups = _groups(runs)
+    names = {run.path: path for run, path in zip(runs, typed, strict=True)}
+    failures = PartFailures()
+
+    nothing: dict[tuple[str, ...], Estimate | None] = {}
+
+    def intervals(group: Sequence[Run]) -> dict[tuple[str, ...], Estimate | None]:
+        return estimates([rank for run in group for rank in read_steps(run)])
+
+    sure = [failures.attempt("intervals", partial(intervals, group), nothing) for group in groups]
+    runs[0].warnings += failures.lines()
+    return Side([summary_of(*group) for group in groups], [names[group[0].path] for group in groups], [group[0] for group in groups], sure)
 
 
 def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -> int:
@@ -194,38 +245,80 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
     return 0 if document["equal"] else EXIT_DIFFERENT
 
 
-def _summaries(first: Run, second: Run, options: Any) -> int:
-    from voirkit.report.comparison import comparison_page, comparison_table, environments, figures, figures_of_instruments, said
+def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condition]) -> int:
+    from voirkit.report.comparison import (
+        comparison_page,
+        comparison_sections,
+        environments,
+        figures,
+        figures_of_instruments,
+        missed_by,
+        said,
+    )
 
-    summaries = [summary_of(run) for run in (first, second)]
-    if options.html is not None:
+    if not options.force:
+        _check_comparable(first, second)
+    failures = PartFailures()
+    rows: list[Figure] = failures.attempt("figures", lambda: figures(first, second), [])
+    rows += failures.attempt("figures of instruments", lambda: list(figures_of_instruments(first, second)), [])
+    different: Pairs = failures.attempt("what else differs", lambda: said(first, second), {})
+    environment: Pairs = failures.attempt("environment", lambda: environments(first, second), {})
+    page = comparison_page(first, second) if options.html is not None else ""
+    for run in (*first.runs, *second.runs):
+        if not os.path.isdir(run.path):
+            raise RunDirectoryError("it was removed while it was read.", where=run.path)
+    missed = [line for one in required for line in missed_by(one, rows, first, second)]
+    first.runs[0].warnings += failures.lines()
+    if page:
         target = may_write(options.html)
         with printing():
-            write(comparison_page((first, second), (options.RUN[0], options.RUN[1]), (summaries[0], summaries[1])), target)
+            write(page, target)
             if target != STDOUT:
                 print(printable(target))
-        return 0
-    failures = PartFailures()
-    rows: list[Figure] = failures.attempt("figures", lambda: figures(summaries[0], summaries[1]), [])
-    rows += failures.attempt("figures of instruments", lambda: list(figures_of_instruments(summaries[0], summaries[1])), [])
-    different: Pairs = failures.attempt("what else differs", lambda: said(summaries[0], summaries[1]), {})
-    environment: Pairs = failures.attempt("environment", lambda: environments(first.manifest, second.manifest), {})
-    first.warnings += failures.lines()
-    if options.json:
-        document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment}
+    elif options.json:
+        paths = [[run.path for run in side.runs] for side in (first, second)]
+        document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment, "missed": missed}
         with printing():
-            print(json.dumps(finite({"runs": [first.path, second.path], **document}), indent=1))
+            print(json.dumps(finite({"runs": [side[0] if len(side) == 1 else side for side in paths], **document}), indent=1))
     else:
-        from rich.console import Console
-        from rich.segment import SegmentLines
-
-        from voirkit.report.terminal import rendered
-
+        sections = comparison_sections(first, second, rows, {**different, **environment})
         with printing():
-            console = Console(file=sys.stdout, highlight=False)
-            drawn = comparison_table((options.RUN[0], options.RUN[1]), rows, {**different, **environment}, console.width)
-            console.print(SegmentLines(rendered(console, drawn), new_lines=True), end="")
-    return 0
+            if options.markdown:
+                from voirkit.report.markdown import in_markdown
+
+                print(in_markdown("Comparison", sections), end="")
+            else:
+                from rich.console import Console
+
+                from voirkit.report.terminal import draw_sections
+
+                draw_sections(sections, Console(file=sys.stdout, highlight=False))
+    for line in missed:
+        tell(f"check failed: {line}")
+    return EXIT_CHECK_FAILED if missed else 0
+
+
+def _check_comparable(first: Side, second: Side) -> None:
+    """Refuse what says nothing: other scripts, or runs of which one has not trained.
+
+    Raises:
+        CommandLineError: They are not comparable.
+    """
+    known = [(name, _script(one)) for side in (first, second) for name, one in zip(side.names, side.summaries, strict=True)]
+    scripts = {script: name for name, script in known if script}
+    force = "--force compares them all the same."
+    if len(scripts) > 1:
+        (one, a), (other, b) = list(scripts.items())[:2]
+        raise CommandLineError(f"they are runs of two scripts: {a} ran {one}, {b} ran {other}.", next=force)
+    for name, summary in ((n, s) for side in (first, second) for n, s in zip(side.names, side.summaries, strict=True)):
+        if not (summary.get("steps") or {}).get("n"):
+            raise CommandLineError("no step of a training is recorded there.", where=name, next=force)
+
+
+def _script(summary: Mapping[str, Any]) -> str:
+    """The script or module that ran, without its folder; empty where that is not known."""
+    words = [*map(str, summary.get("command") or ()), "", ""]
+    return words[1] if words[0] == "-m" else os.path.basename(words[0])
 
 
 def _comparing() -> list[Instrument]:
@@ -235,13 +328,19 @@ def _comparing() -> list[Instrument]:
 def _compare_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit compare",
-        "voirkit compare [--calls] [--json] [--html FILE] RUN RUN",
-        description="Shows two runs beside each other: steps, phases, rates, verdicts, and what is not the same around them. With --calls: "
-        "the first step and call at which they do different things; exit code 1 if there is one.",
+        "voirkit compare [--json] [--markdown] [--html FILE] [--require CONDITION] RUN RUN\n       voirkit compare RUN ... --with RUN ...",
+        description="Shows two runs beside each other: steps, phases, rates, whether they differ by more than noise, verdicts, and what is "
+        "not the same around them. With --with several runs a side, which show how much runs differ. With --calls: the first step and "
+        "call at which they do different things; exit code 1 if there is one.",
     )
-    parser.add_argument("RUN", nargs="*", help="two run directories")
+    parser.add_argument("RUN", nargs="*", help="two run directories; those of the first side where --with has the second's")
+    parser.add_argument("--with", dest="side", nargs="+", default=[], metavar="RUN", help="run directories of the second side")
     for one in _comparing():
         parser.add_argument(f"--{one.name}", action="store_true", help=f"find where what --{one.name} recorded begins to differ")
     parser.add_argument("--html", nargs="?", const="", metavar="FILE", help="write the comparison as an HTML page; - is stdout")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    parser.add_argument("--markdown", action="store_true", help="print it as Markdown, for the summary of a CI job")
+    require = 'exit with code 3 if the second misses a target beside the first: "step_time<+3%%", "memory<+10%%" (repeatable)'
+    parser.add_argument("--require", action="append", default=[], metavar="CONDITION", help=require)
+    parser.add_argument("--force", action="store_true", help="compare runs of different scripts, or without training steps")
     return parser

@@ -1,16 +1,29 @@
-"""Two runs beside each other: what ``voirkit compare A B`` shows, in a terminal and as an HTML page. It measures nothing.
+"""Runs beside others: what ``voirkit compare`` shows, in a terminal, as Markdown and as an HTML page. It measures nothing.
 
-Figures have their ratio, and whether they differ by more than steps of one run do. ``+`` is what the second has more.
+Figures have their ratio, and whether noise explains it (``voirkit.analysis.significance``). Of several runs a side a figure is the median
+of theirs. ``+`` is what the second has more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf, log
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.run_steps import read_steps
+from voirkit.analysis.significance import (
+    BETWEEN_RUNS,
+    BETWEEN_RUNS_BUSY,
+    BUSY_RATE,
+    CHANCE,
+    FEWEST_STEPS,
+    Difference,
+    Estimate,
+    difference,
+)
 from voirkit.report import duration
 from voirkit.report.html.components import Html, join, lines, paragraph, section, stacked, strong, text
 from voirkit.report.html.document import document, drawn_parts, picture
@@ -30,15 +43,15 @@ from voirkit.report.sections import (
     signed,
     written,
 )
-from voirkit.runs.summary import PARTS, PHASES, shown_phases
+from voirkit.runs.summary import PARTS, PHASES, busy_machine, shown_phases
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from voirkit.runs.conditions import Condition
     from voirkit.runs.opened import Run
 
 
 _COLUMNS = 240  # of a picture of steps
+_PICTURES = 4  # of the runs of a side
 
 # Of a manifest: what may explain a difference, by the name that it is shown under.
 ENVIRONMENT = {
@@ -48,110 +61,184 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
+Summary = Mapping[str, Any]
+Place = tuple[str, ...]  # of a figure in a summary
+
+
+@dataclass(frozen=True)
+class Side:
+    """The runs of one side, at least one; each attribute has an entry for each run.
+
+    Attributes:
+        summaries: As ``voirkit.analysis.summary.summary_of`` gives them.
+        names: Of the runs, as the user typed them.
+        runs: The opened runs.
+        estimates: How sure figures are, by their place in the summary; what is not there has no interval.
+    """
+
+    summaries: Sequence[Summary]
+    names: Sequence[str] = ()
+    runs: Sequence[Run] = ()
+    estimates: Sequence[Mapping[Place, Estimate | None]] = ()
+
+    def median(self, *place: str) -> float | None:
+        """Of a figure, over the runs that have it; None where none has."""
+        known = [value for summary in self.summaries if (value := number_at(summary, *place)) is not None]
+        return median(known) if known else None
+
+    def estimates_of(self, place: Place, values: bool) -> list[Estimate]:
+        """What is known of a figure of each run; empty where of some run nothing is.
+
+        Args:
+            place: Of the figure.
+            values: Whether its value alone will do where its steps say nothing: it is held against those of other runs.
+        """
+        known = [one.get(place) for one in self.estimates]
+        if values and not any(known):
+            numbers = [number_at(summary, *place) for summary in self.summaries]
+            known = [Estimate(log(value)) if value and value > 0 else None for value in numbers]
+        found = [one for one in known if one is not None]
+        return found if len(found) == len(self.summaries) else []
+
+    @property
+    def held_up(self) -> bool:
+        """Whether other work on the processors held up steps of some run: it alone makes equal runs differ by much."""
+        return any(busy_machine(one.get("processors")) and _unlike(one) >= _HELD_UP for one in self.summaries)
+
+
+def _unlike(summary: Summary) -> float:
+    mean, typical = number_at(summary, "steps", "mean_s"), number_at(summary, "steps", "time_s", "median")
+    return mean / typical if mean and typical else 1.0
+
+
+_COUNTS = ("", "share")  # units of what is no measurement, or may be 0
+_HELD_UP = 1.05  # the mean step is so many times the median one
+STEP: Place = ("steps", "time_s")
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A figure of two runs.
+    """A figure of two sides.
 
     Attributes:
         name: As it is shown.
         units: ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers.
         first, second: Its value; None where it is not known.
-        spreads: p10 and p90 of each, where it has them.
-        medians: What is held against the spreads, where that is not the value itself: of a rate, that of typical steps.
+        place: Where it stands in a summary.
+        spreads: p10 and p90 of each, where it has them and there is one run a side.
         better: ``higher``, ``lower``, or nothing where neither is.
+        difference: The ratio with its interval, where it is known how sure it is.
     """
 
     name: str
     units: str
     first: float | None
     second: float | None
+    place: Place = ()
     spreads: tuple[tuple[float, float], tuple[float, float]] | None = None
-    medians: tuple[float, float] | None = None
     better: str = ""
+    difference: Difference | None = None
 
     @property
     def ratio(self) -> float | None:
         """The second over the first."""
+        if self.difference is not None:
+            return self.difference.ratio
         return self.second / self.first if self.first and self.second is not None else None
 
     @property
     def is_better(self) -> bool | None:
-        """Whether the second is better; None where neither is, or one is not known."""
+        """Whether the second is better; None where neither is, noise explains the difference, or one is not known."""
         if not self.better or self.first is None or self.second is None or self.first == self.second:
             return None
-        return (self.second > self.first) is (self.better == "higher")
-
-    @property
-    def beyond(self) -> bool | None:
-        """Whether each median lies outside of the other run's p10 .. p90; None where there is no spread."""
-        if self.spreads is None or self.first is None or self.second is None:
+        if self.difference is not None and not self.difference.significant:
             return None
-        (low, high), (other_low, other_high) = self.spreads
-        first, second = self.medians or (self.first, self.second)
-        return not low <= second <= high and not other_low <= first <= other_high
+        return (self.second > self.first) is (self.better == "higher")
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         spreads = None if self.spreads is None else [{"p10": low, "p90": high} for low, high in self.spreads]
+        found = self.difference
         return {
             "name": self.name, "units": self.units, "first": self.first, "second": self.second, "ratio": self.ratio, "spreads": spreads,
-            "beyond_spread": self.beyond,
+            "difference": None if found is None else {
+                "low": found.low, "high": found.high, "first": found.first, "second": found.second, "significant": found.significant,
+                "between_runs": "measured" if found.measured else "assumed",
+            },
         }  # fmt: skip
 
 
-Summary = Mapping[str, Any]
-
-
-def figures(first: Summary, second: Summary) -> list[Figure]:
-    """What both summaries, or one of them, have."""
+def figures(first: Side, second: Side) -> list[Figure]:
+    """What both sides, or one of them, have."""
+    one, typical = partial(_one, first, second), partial(_typical, first, second)
     found = [
-        _one("run", "s", first, second, "duration_s"),
-        *(_one(f"wall time: {part}", "s", first, second, "wall", "parts", part, "total_s") for part in PARTS),
-        _one("steps", "", first, second, "steps", "n"),
-        _spread("step", "s", first, second, "steps", "time_s"),
-        _one("step, mean", "s", first, second, "steps", "mean_s"),
+        one("run", "s", "duration_s"),
+        *(one(f"wall time: {part}", "s", "wall", "parts", part, "total_s") for part in PARTS),
+        one("steps", "", "steps", "n"),
+        typical("step", "s", *STEP),
+        one("step, mean", "s", "steps", "mean_s"),
         *_phases(first, second),
-        _one("checkpoints between steps", "s", first, second, "steps", "checkpoints_between", "total_s"),
-        _one("checkpoints between steps, share", "share", first, second, "steps", "checkpoints_between", "share"),
+        one("checkpoints between steps", "s", "steps", "checkpoints_between", "total_s"),
+        one("checkpoints between steps, share", "share", "steps", "checkpoints_between", "share"),
         *_rates(first, second),
-        _spread("evaluation batch", "s", first, second, "evaluation", "time_s"),
-        _one("peak memory", "bytes", first, second, "memory", "peak"),
-        _one("last loss", "", first, second, "loss", "last"),
-        _one("loader workers", "", first, second, "steps", "loader", "workers"),
-        _one("calls", "", first, second, "calls", "events"),
-        _one("overhead", "share", first, second, "overhead", "share"),
+        typical("evaluation batch", "s", "evaluation", "time_s"),
+        one("peak memory", "bytes", "memory", "peak"),
+        one("last loss", "", "loss", "last"),
+        one("loader workers", "", "steps", "loader", "workers"),
+        one("calls", "", "calls", "events"),
+        one("overhead", "share", "overhead", "share"),
     ]
-    return [one for one in found if one.first is not None or one.second is not None]
+    return with_differences([figure for figure in found if figure.first is not None or figure.second is not None], first, second)
 
 
-def _phases(first: Summary, second: Summary) -> Iterator[Figure]:
+def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> list[Figure]:
+    """Figures with how sure their ratio is.
+
+    Step time is judged by itself: equal runs are called different in 5 of 100 cases at most. The other figures share another 5.
+    """
+    several = len(first.summaries) + len(second.summaries) > 2
+    known = [[side.estimates_of(one.place, several and one.units not in _COUNTS) for side in (first, second)] for one in figures]
+    others = max(sum(all(sides) for sides in known) - 1, 1)
+    busy = first.held_up or second.held_up
+    found = []
+    for one, (ones, those) in zip(figures, known, strict=True):
+        between = (BUSY_RATE if one.place[:1] == ("rates",) else BETWEEN_RUNS_BUSY) if busy else BETWEEN_RUNS
+        chance = CHANCE if one.place == STEP else CHANCE / others
+        found.append(replace(one, difference=difference(ones, those, between, chance)) if ones and those else one)
+    return found
+
+
+def _phases(first: Side, second: Side) -> Iterator[Figure]:
     for phase in PHASES:
-        if any(_at(one, "steps", "phases", phase, "total_s") for one in (first, second)):
-            yield _one(f"{phase}, share", "share", first, second, "steps", "phases", phase, "share")
-            yield _spread(f"{phase}, a step", "s", first, second, "steps", "phases", phase, "step_s")
+        place = ("steps", "phases", phase)
+        if any(side.median(*place, "total_s") for side in (first, second)):
+            yield _one(first, second, f"{phase}, share", "share", *place, "share")
+            yield _typical(first, second, f"{phase}, a step", "s", *place, "step_s")
 
 
-def _rates(first: Summary, second: Summary) -> Iterator[Figure]:
-    for name in dict.fromkeys([*(first.get("rates") or {}), *(second.get("rates") or {})]):
-        units = _at(first, "rates", name, "units") or _at(second, "rates", name, "units") or ""
-        typical = _spread(name, units, first, second, "rates", name)
-        values = [_number(_at(one, "rates", name, "value")) for one in (first, second)]
-        if None in values and typical.first is not None and typical.second is not None:
-            yield typical  # one of the runs is of a version that knew the median alone: like is held against like
-            continue
-        medians = None if typical.first is None or typical.second is None else (typical.first, typical.second)
-        yield replace(typical, first=values[0], second=values[1], medians=medians)
+def _rates(first: Side, second: Side) -> Iterator[Figure]:
+    for name in dict.fromkeys(name for side in (first, second) for one in side.summaries for name in one.get("rates") or ()):
+        units = [_at(one, "rates", name, "units") for side in (first, second) for one in side.summaries]
+        figure = _typical(first, second, name, next(filter(None, units), ""), "rates", name)
+        values = [side.median("rates", name, "value") for side in (first, second)]
+        if None not in values or None in (figure.first, figure.second):
+            figure = replace(figure, first=values[0], second=values[1])
+        yield figure  # else one of the runs is of a version that knew the median alone: like is held against like
 
 
-def _one(name: str, units: str, first: Summary, second: Summary, *path: str) -> Figure:
-    return Figure(name, units, _number(_at(first, *path)), _number(_at(second, *path)))
+def _one(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
+    return Figure(name, units, first.median(*place), second.median(*place), place)
 
 
-def _spread(name: str, units: str, first: Summary, second: Summary, *path: str) -> Figure:
-    ones = [one if isinstance(one := _at(summary, *path), Mapping) else {} for summary in (first, second)]
-    medians = [_number(one.get("median")) for one in ones]
-    spreads = [(one["p10"], one["p90"]) for one in ones if _number(one.get("p10")) is not None and _number(one.get("p90")) is not None]
-    return Figure(name, units, medians[0], medians[1], (spreads[0], spreads[1]) if len(spreads) == 2 else None)
+def _typical(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
+    """A figure of steps, of which a summary has median, p10 and p90."""
+    values = [side.median(*place, "median") for side in (first, second)]
+    spreads = [
+        (low, high)
+        for side in (first, second)
+        if len(side.summaries) == 1 and (low := side.median(*place, "p10")) is not None and (high := side.median(*place, "p90")) is not None
+    ]
+    return Figure(name, units, values[0], values[1], place, (spreads[0], spreads[1]) if len(spreads) == 2 else None)
 
 
 def _at(summary: Any, *path: str) -> Any:
@@ -160,29 +247,50 @@ def _at(summary: Any, *path: str) -> Any:
     return summary
 
 
-def _number(value: Any) -> float | None:
+def number_at(summary: Any, *path: str) -> float | None:
+    """A number of a summary; None where it has none there."""
+    value = _at(summary, *path)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def environments(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What of two manifests is not the same."""
-    pairs = {name: tuple(_at(one, *path.split(".")) for one in (first, second)) for name, path in ENVIRONMENT.items()}
-    ones, others = first.get("packages"), second.get("packages")
-    if ones and others:  # a run that was killed has none
-        pairs.update({name: (ones.get(name), others.get(name)) for name in sorted({*ones, *others})})
+def environments(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
+    """What of two sides' manifests is not the same."""
+    sides = [[{**run.manifest, "voirkit_options": _own_options(run.manifest)} for run in side.runs] for side in (first, second)]
+    pairs = {name: tuple(_together(_at(one, *path.split(".")) for one in side) for side in sides) for name, path in ENVIRONMENT.items()}
+    packages = [[one["packages"] for one in side if one.get("packages")] for side in sides]  # a run that was killed has none
+    if all(packages):
+        names = sorted({name for side in packages for one in side for name in one})
+        pairs.update({name: tuple(_together(one.get(name) for one in side) for side in packages) for name in names})
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
-def said(first: Summary, second: Summary) -> dict[str, tuple[Any, Any]]:
+def _own_options(manifest: Mapping[str, Any]) -> list[str] | None:
+    """Options without where the run was recorded, which no two runs have in common."""
+    words = manifest.get("voirkit_options")
+    if not isinstance(words, list):
+        return None
+    named = {at + 1 for at, word in enumerate(words) if word == "--run-dir"}
+    return [str(word) for at, word in enumerate(words) if at not in named and not str(word).startswith("--run-dir")]
+
+
+def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
     """Verdicts, alerts, checks that found something, how each ended: those that are not the same."""
-    pairs = {
-        "ended": tuple(one.get("ended") for one in (first, second)),
-        "exit code": tuple(one.get("exit_code") for one in (first, second)),
-        "verdict": tuple(_at(one, "verdict", "kind") for one in (first, second)),
-        "alerts": tuple(sorted(alert["kind"] for alert in one.get("alerts") or ()) for one in (first, second)),
-        "checks": tuple(sorted(check["name"] for check in one.get("checks") or () if check.get("found")) for one in (first, second)),
+    facts: dict[str, Callable[[Summary], Any]] = {
+        "ended": lambda one: one.get("ended"),
+        "exit code": lambda one: one.get("exit_code"),
+        "verdict": lambda one: _at(one, "verdict", "kind"),
+        "alerts": lambda one: sorted(alert["kind"] for alert in one.get("alerts") or ()),
+        "checks": lambda one: sorted(check["name"] for check in one.get("checks") or () if check.get("found")),
     }
+    pairs = {name: tuple(_together(map(fact, side.summaries)) for side in (first, second)) for name, fact in facts.items()}
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+
+
+def _together(values: Iterable[Any]) -> Any:
+    """What runs of one side have: the value itself where it is the same in all."""
+    distinct: list[Any] = []
+    distinct += [value for value in values if value not in distinct]
+    return distinct[0] if len(distinct) == 1 else " or ".join(sorted(map(_in_words, distinct)))
 
 
 # as sections
@@ -190,15 +298,70 @@ def said(first: Summary, second: Summary) -> dict[str, tuple[Any, Any]]:
 
 Pairs = Mapping[str, tuple[Any, Any]]
 
-_SPREAD = "beyond: each median lies outside of the other run's p10 .. p90. How much runs of one script differ, two runs do not tell."
 
-
-def figures_of_instruments(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Figure]:
-    """The figures of instruments' sections that both runs have."""
+def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
+    """The figures of instruments' sections that all runs have."""
     for part in {**instrument_parts(True), **instrument_parts(False)}.values():
-        ones, others = (dict(figures_of(part(summary))) for summary in (first, second))
-        both = ((name, one, others[name]) for name, one in ones.items() if name in others)
-        yield from (Figure(name, one.unit, one.value, other.value, better=one.better) for name, one, other in both)
+        ones, others = ([dict(figures_of(part(summary))) for summary in side.summaries] for side in (first, second))
+        for name, one in ones[0].items():
+            if all(name in run for run in (*ones, *others)):
+                values = [median([run[name].value for run in side]) for side in (ones, others)]
+                yield Figure(name, one.unit, values[0], values[1], better=one.better)
+
+
+def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Section:
+    """Which runs they are, and whether their step time differs."""
+    blocks: list[Block] = [Text(" ".join(side.names), head) for head, side in (("first", first), ("second", second))]
+    step = next((one for one in figures if one.place == STEP), None)
+    found = step.difference if step is not None else None
+    if found is None:
+        counts = " and ".join(f"{side.median('steps', 'n') or 0:.0f}" for side in (first, second))
+        blocks.append(Text(f"too few to say whether they differ ({counts}; {FEWEST_STEPS} are the fewest).", "steps"))
+        return Section("answer", "", blocks)
+    interval = f"(95%: {change(found.low)} .. {change(found.high)})"
+    if found.significant:
+        words = f"{abs(found.ratio - 1):.1%} {'longer' if found.ratio > 1 else 'shorter'} {interval}."
+        blocks.append(Text(words, "step time", mood="bad" if found.ratio > 1 else "good"))
+    else:
+        blocks.append(Text(f"no significant difference: {change(found.ratio)} {interval}.", "step time"))
+    if not found.measured:
+        busy = first.held_up or second.held_up
+        why = f"{BETWEEN_RUNS_BUSY:.1%}, since other work held up steps" if busy else f"{BETWEEN_RUNS:.1%}"
+        more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
+        blocks.append(Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note"))
+    return Section("answer", "", blocks)
+
+
+def change(ratio: float) -> str:
+    """A ratio as what is more or less."""
+    return f"{ratio - 1:+.1%}"
+
+
+def missed_by(condition: Condition, figures: Sequence[Figure], first: Side, second: Side) -> Iterator[str]:
+    """Why a condition does not hold; nothing if it does.
+
+    One with a sign and % is of the second side beside the first; where noise explains the difference, it counts as none. Others are of
+    each run of the second side.
+    """
+    if not condition.relative:
+        for name, summary in zip(second.names, second.summaries, strict=True):
+            failure = condition.failure(dict(summary))
+            if failure:
+                yield f"{name}: {failure}"
+        return
+    place = condition.path[:-1] if condition.path[-1] in ("median", "value") else condition.path
+    whole = ".".join(condition.path)
+    figure = next((one for one in figures if one.place == place), None) or _one(first, second, whole, "", *condition.path)
+    for head, value in (("first", figure.first), ("second", figure.second)):
+        if value is None:
+            yield f"{condition.text}: the {head} has no {whole}"
+            return
+    ratio = (1.0 if not figure.second else inf) if figure.ratio is None else figure.ratio
+    found = figure.difference
+    noise = found is not None and not found.significant
+    if not condition.holds(0.0 if noise else ratio - 1):
+        interval = "" if found is None else f" (95%: {change(found.low)} .. {change(found.high)})"
+        yield f"{condition.text}: {'no significant difference' if noise else 'it is'} {change(ratio)}{interval}"
 
 
 def figures_section(figures: Sequence[Figure]) -> Section:
@@ -208,13 +371,30 @@ def figures_section(figures: Sequence[Figure]) -> Section:
         more = "" if one.first is None or one.second is None else signed(one.second - one.first, one.units)
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
         mood = "" if one.is_better is None or ratio == "1.00x" else "good" if one.is_better else "bad"
-        spread: AnyCell = Cell("beyond", "strong") if one.beyond else "" if one.beyond is None else "within"
-        rows.append((one.name, written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood), spread))
-    ratios = (Column("second - first", narrowest=100), Column("second / first", narrowest=60))
-    heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, "spread"]
+        found = one.difference
+        sides = ("", "") if found is None else tuple(_interval(*side, one.units) for side in (found.first, found.second))
+        interval = "" if found is None else f"{found.low:.2f} .. {found.high:.2f}"
+        bounds: AnyCell = (
+            Cell(f"{interval} *", "strong") if found is not None and found.significant else Cell(interval and f"{interval}  ", "dim")
+        )
+        values = (written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood))
+        rows.append((one.name, *values, bounds, *sides))
+    ratios = (Column("second - first", narrowest=110), Column("ratio", narrowest=60), Column("95%  ", narrowest=76))
+    sides_heads = (Column("first, 95%", narrowest=160), Column("second, 95%", narrowest=160))
+    heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, *sides_heads]
     notes: list[Block] = [OnPage([Text("+ is what the second has more.", mood="note")])]
-    notes += [Text(_SPREAD, mood="note")] if any(one.beyond is not None for one in figures) else []
+    notes += [Text(_DIFFERENCE, mood="note")] if any(one.difference is not None for one in figures) else []
     return Section("figures", "Figures", [Table(heads, rows, most=len(rows)), *notes])
+
+
+_DIFFERENCE = (
+    "ratio: second / first. 95%: where the true one is. *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 find "
+    "one in the step time, and 5 in any of the others, whose intervals are wider for that."
+)
+
+
+def _interval(low: float, high: float, units: str) -> str:
+    return f"{written(low, units)} .. {written(high, units)}"
 
 
 def differences_section(different: Pairs) -> Section:
@@ -235,91 +415,79 @@ def _in_words(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-# in a terminal and on a page
+# in a terminal, as Markdown and on a page
 
 
-def comparison_table(names: tuple[str, str], figures: Sequence[Figure], different: Pairs, width: int) -> RenderableType:
-    """Two runs beside each other.
+def comparison_sections(first: Side, second: Side, figures: Sequence[Figure], different: Pairs) -> list[Section]:
+    """What a terminal and Markdown show.
 
     Args:
-        names: Of the runs, as the user typed them.
+        first, second: The runs.
         figures: What is compared.
         different: Verdicts, environment: only what differs.
-        width: Columns of the terminal.
     """
-    from rich.console import Group
-    from rich.text import Text as Line
-
-    from voirkit.report.terminal import rendered_section
-
-    named = zip(("first", "second"), names, strict=True)
-    heads = [Line.assemble((f"{head:8}", "dim"), name, overflow="fold") for head, name in named]
-    sections = (rendered_section(one, width) for one in (figures_section(figures), differences_section(different)))
-    return Group(*heads, *(section for section in sections if section is not None))
+    return [answer_section(first, second, figures), figures_section(figures), differences_section(different)]
 
 
-Pair = tuple[Summary, Summary]
-
-
-def comparison_page(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> str:
-    """The page of two runs.
-
-    Args:
-        runs: The opened runs.
-        names: Of the runs, as the user typed them.
-        summaries: Of the two runs, as ``voirkit.analysis.summary.summary_of`` gives them.
-    """
+def comparison_page(first: Side, second: Side) -> str:
+    """The page of two sides. Of several runs a side, what instruments recorded is that of the first of each."""
     shown = {**instrument_parts(True), **instrument_parts(False)}
     parts: dict[str, Callable[[], Html | None]] = {
-        "first": partial(_first, names, summaries),
-        "figures": partial(_figures, summaries),
-        "steps": partial(_steps, runs, names, summaries),
-        **{name: partial(_compared, part, summaries) for name, part in shown.items()},
-        "different": partial(_different, runs, summaries),
+        "first": partial(_first, first, second),
+        "figures": partial(_figures, first, second),
+        "steps": partial(_steps, first, second),
+        **{name: partial(_compared, part, first.summaries[0], second.summaries[0]) for name, part in shown.items()},
+        "different": partial(_different, first, second),
     }
-    return document(f"{names[0]} and {names[1]} · voirkit", list(drawn_parts(parts)))
+    return document(f"{' '.join(first.names)} and {' '.join(second.names)} · voirkit", list(drawn_parts(parts)))
 
 
-def _compared(part: Part, summaries: Pair) -> Html | None:
-    first, second = (list(part(summary)) for summary in summaries)
-    return join(compared_sections(first, second), "\n") or None
+def _compared(part: Part, first: Summary, second: Summary) -> Html | None:
+    return join(compared_sections(list(part(first)), list(part(second))), "\n") or None
 
 
-def _first(names: tuple[str, str], summaries: Pair) -> Html:
-    parts: list[object] = [Html(f"<h1>{text(names[0])} <span class='note'>and</span> {text(names[1])}</h1>")]
-    for head, name, summary in zip(("first", "second"), names, summaries, strict=True):
-        verdict = summary.get("verdict") or {}
-        command = " ".join(map(str, summary.get("command") or []))
-        because = f": {verdict['because']}" if verdict else ""
-        parts.append(paragraph(strong(f"{head}  {name}"), f"  {command}  ", strong(verdict.get("kind", "")), text(because, 1200)))
+def _first(first: Side, second: Side) -> Html:
+    sides = (("first", first), ("second", second))
+    title = [text(" ".join(side.names)) for _, side in sides]
+    parts: list[object] = [Html(f"<h1>{title[0]} <span class='note'>and</span> {title[1]}</h1>")]
     bars = []
-    for head, summary in zip(("first", "second"), summaries, strict=True):
-        steps = summary.get("steps") or {}
-        if steps.get("n"):
-            median = steps["time_s"]["median"]
-            means = {phase: steps["phases"][phase]["share"] * median for phase in shown_phases(steps["phases"])}
-            bars.append((f"{head}: a step", means, duration(median)))
+    for head, side in sides:
+        for name, summary in zip(side.names, side.summaries, strict=True):
+            verdict = summary.get("verdict") or {}
+            command = " ".join(map(str, summary.get("command") or []))
+            because = f": {verdict['because']}" if verdict else ""
+            parts.append(paragraph(strong(f"{head}  {name}"), f"  {command}  ", strong(verdict.get("kind", "")), text(because, 1200)))
+            steps = summary.get("steps") or {}
+            if steps.get("n"):
+                typical = steps["time_s"]["median"]
+                means = {phase: steps["phases"][phase]["share"] * typical for phase in shown_phases(steps["phases"])}
+                bars.append((f"{head if len(side.names) == 1 else name}: a step", means, duration(typical)))
     parts.append(Html(f'<div class="big">{stacked(bars, duration, order=PHASES)}</div>') if bars else None)
     return Html(f'<section id="first">{join(parts, chr(10))}</section>')
 
 
-def _figures(summaries: Pair) -> Html | None:
-    return section_html(figures_section([*figures(*summaries), *figures_of_instruments(*summaries)]))
+def _figures(first: Side, second: Side) -> Html | None:
+    found = [*figures(first, second), *figures_of_instruments(first, second)]
+    answer = answer_section(first, second, found)
+    section = figures_section(found)
+    return section_html(section._replace(blocks=[*answer.blocks[2:], *section.blocks]))
 
 
-def _steps(runs: tuple[Run, Run], names: tuple[str, str], summaries: Pair) -> Html | None:
+def _steps(first: Side, second: Side) -> Html | None:
     parts: list[object] = []
-    for at, (run, name) in enumerate(zip(runs, names, strict=True)):
-        ranks = [rank for rank in read_steps(run) if len(rank.steps.train)]
-        if ranks:
-            caption = f"{('first', 'second')[at]} ({name}): time of a step"
-            parts.append(picture(run, ranks[0], _COLUMNS, caption, group=f"time {at}"))
-    curves = [(head, (one.get("loss") or {}).get("curve") or []) for head, one in zip(("first", "second"), summaries, strict=True)]
+    for head, side in (("first", first), ("second", second)):
+        for run, name in zip(side.runs[:_PICTURES], side.names, strict=False):
+            ranks = [rank for rank in read_steps(run) if len(rank.steps.train)]
+            if ranks:
+                caption = f"{head} ({name}): time of a step"
+                parts.append(picture(run, ranks[0], _COLUMNS, caption, group=f"time {len(parts)}"))
+    sides = (("first", first), ("second", second))
+    curves = [(head, (side.summaries[0].get("loss") or {}).get("curve") or []) for head, side in sides]
     known = {head: [(float(x), y) for x, y in curve] for head, curve in curves if len(curve) > 1}
     if known:
         parts.append(lines(known, format_value=lambda y: f"{y:.4g}", caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
     return section("steps", "Steps over time", *parts) if parts else None
 
 
-def _different(runs: tuple[Run, Run], summaries: Pair) -> Html | None:
-    return section_html(differences_section({**said(*summaries), **environments(runs[0].manifest, runs[1].manifest)}))
+def _different(first: Side, second: Side) -> Html | None:
+    return section_html(differences_section({**said(first, second), **environments(first, second)}))

@@ -35,6 +35,11 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
+def in_markdown(title: str, shown: Iterable[sections.Section]) -> str:
+    """Sections below a heading."""
+    return "\n\n".join(filter(None, [f"# {_escaped(title)}", *("\n".join(_section(one)) for one in shown)])) + "\n"
+
+
 def _head(summary: Summary) -> Iterator[str]:
     yield f"# `{command_of(summary)}`"
     yield ", ".join(map(_escaped, how_it_went(summary)))

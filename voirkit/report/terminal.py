@@ -123,6 +123,14 @@ def shows(summary: Summary) -> bool:
     return any(True for leads in (True, False) for part in instrument_parts(leads).values() for _ in _drawn_sections(part, summary, LINES))
 
 
+def draw_sections(shown: Iterable[sections.Section], console: Console) -> None:
+    """Print sections whole."""
+    for section in shown:
+        drawn = rendered_section(section, console.width)
+        if drawn is not None:
+            console.print(SegmentLines(rendered(console, drawn), new_lines=True), end="")
+
+
 def rendered_section(section: sections.Section, width: int = 100) -> RenderableType | None:
     """A section as rich prints it: its title in front, each block below; None if there is nothing in it.
 

@@ -1,4 +1,7 @@
-"""Conditions over the figures of a summary: ``train_rate>=500``, ``memory.peak<2GB``, ``duration<10min``. For ``--require``."""
+"""Conditions over the figures of a summary, for ``--require``: ``train_rate>=500``, ``memory.peak<2GB``, ``duration<10min``.
+
+Of two runs also ``step_time<+3%``: what the second has more, as a part of what the first has.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,7 @@ class Condition:
         operator: One of ``>= <= == != > <``.
         bound: What it is compared with.
         unit: As it was written.
+        relative: Whether the bound is what one run may have more than another, as a part of that one's.
     """
 
     text: str
@@ -46,6 +50,11 @@ class Condition:
     operator: str
     bound: float
     unit: str = ""
+    relative: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a value fulfils it."""
+        return bool(_HOLDS[self.operator](value, self.bound))
 
     def failure(self, summary: dict[str, Any]) -> str | None:
         """Why a summary does not fulfil it, with the figure; None if it does."""
@@ -60,7 +69,7 @@ class Condition:
             inside = [f"{where}.{name}" for name, held in _inside(value).items() if isinstance(held, (int, float))]
             more = f"; it has {', '.join(inside[:6])}" if inside else ""
             return f"{self.text}: {where} is no number{more}"
-        return None if _HOLDS[self.operator](value, self.bound) else f"{self.text}: it is {_shown(value, self.unit)}"
+        return None if self.holds(value) else f"{self.text}: it is {_shown(value, self.unit)}"
 
 
 def _inside(value: Any) -> dict[str, Any]:
@@ -83,12 +92,13 @@ def _shown(value: float, unit: str) -> str:
     return f"{value / size('1' + unit):.6g}{unit}" if unit else f"{value:.6g}"
 
 
-def read(text: str, known: set[str]) -> Condition:
+def read(text: str, known: set[str], *, baseline: bool = False) -> Condition:
     """A condition from its text.
 
     Args:
         text: Such as ``train_rate>=500``.
         known: The first keys that a summary has.
+        baseline: Whether there is a run that the figures stand beside.
 
     Raises:
         CommandLineError: It has not this form, or begins with a word that no summary has.
@@ -107,6 +117,11 @@ def read(text: str, known: set[str]) -> Condition:
     except ValueError:
         hint = "With a unit if need be: 500, 0.2, 20%, 250ms, 10min, 1.5h, 500MB, 2GiB."
         raise CommandLineError(f"{number!r} is not a number.", where=where, next=hint) from None
+    if unit == "%" and number[0] in "+-":
+        if not baseline:
+            hint = f"Beside another run: voirkit compare BASELINE RUN --require {text!r}"
+            raise CommandLineError(f"{number} is more or less than a run had that is not given.", where=where, next=hint)
+        return Condition(text, path, operator, bound, unit, relative=True)
     measured = _measured_in(path)
     if unit and measured is not None and measured != _kind(unit):
         hint = f"Write: {name}{operator}{_EXAMPLES[measured]}"

@@ -35,7 +35,6 @@ from voirkit.runs.directory import SUMMARY, read_json, write_json
 from voirkit.runs.summary import SCHEMA
 from voirkit_instruments.loader_sweep.record import program_words, started_with
 from voirkit_instruments.values import is_readable
-from voirkit_instruments.what_if.analyse import NONE, judge_pairs
 from voirkit_instruments.what_if.analyse_results import Results
 from voirkit_instruments.what_if.record_changes import PLAIN, make_change
 from voirkit_instruments.what_if.show import HEAD, ceiling, name_of, row, sentences
@@ -435,7 +434,7 @@ class Experiment:
             code, outcome["because"], outcome["verdict"] = exc.code, str(exc), None
             print(exc.err, end="", file=sys.stderr, flush=True)
         except NothingToChange as exc:
-            outcome.update(verdict=NONE, because=f"there is nothing to change: {exc}")
+            self._change_nothing(str(exc))
         except (KeyboardInterrupt, Terminated) as exc:
             code = 130 if isinstance(exc, KeyboardInterrupt) else 143
             outcome["because"] = f"Interrupted after {len(outcome['pairs'])} of {pairs} pairs."
@@ -457,8 +456,7 @@ class Experiment:
         print(f"what if {name_of(self.outcome)}\n  {ceiling(self.outcome)}")
         share = self.outcome["ceiling"]["share"]
         if share == 0:
-            because = f"there is nothing to change, and nothing was run for it: {self.outcome['ceiling']['because']}"
-            self.outcome.update(verdict=NONE, because=because)
+            self._change_nothing(self.outcome["ceiling"]["because"], ", and nothing was run for it")
             return
         if share is not None and share < _SMALL:
             print("  That is less than runs differ by, as a rule: Ctrl-C, if that is not worth the time.")
@@ -466,7 +464,14 @@ class Experiment:
         print(f"  {2 * pairs} more runs of {duration(whole_s)} and python's start each. Ctrl-C ends with what is known by then.")
         print(HEAD, flush=True)
 
+    def _change_nothing(self, because: str, more: str = "") -> None:
+        from voirkit.analysis.significance import NONE  # and numpy, which the runs themselves do not load
+
+        self.outcome.update(verdict=NONE, because=f"there is nothing to change{more}: {because}")
+
     def _run_pairs(self, pairs: int) -> None:
+        from voirkit.analysis.significance import judge_pairs
+
         for n in range(1, pairs + 1):
             results = {changed: self._run_one(changed) for changed in ((False, True) if n % 2 else (True, False))}
             plain, changed = results[False], results[True]

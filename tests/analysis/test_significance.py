@@ -1,0 +1,173 @@
+"""What runs beside each other and pairs of runs tell, and how often chance alone would say so."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voirkit.analysis.significance import (
+    LOSS,
+    NONE,
+    WIN,
+    Estimate,
+    block_length,
+    difference,
+    judge_pairs,
+    median_of_steps,
+    rank_of_bound,
+    rate_of_steps,
+    student,
+)
+
+NOISES = {
+    "normal": lambda rng: rng.gauss(0, 0.1),
+    "laplace": lambda rng: rng.choice((-1, 1)) * rng.expovariate(10),
+    "exponential": lambda rng: rng.expovariate(10),
+}
+
+
+def pairs(*ratios: float, plain: float = 10.0) -> list[tuple[float, float]]:
+    return [(plain * (1 + 0.001 * (at % 2)), plain * (1 + 0.001 * (at % 2)) * ratio) for at, ratio in enumerate(ratios)]
+
+
+def test_five_pairs_on_one_side_are_a_win_or_a_loss() -> None:
+    won = judge_pairs(pairs(0.8, 0.85, 0.82, 0.9, 0.7))
+    assert (won.verdict, round(won.median, 6), round(won.low, 6), round(won.high, 6)) == (WIN, 0.82, 0.7, 0.9)
+    assert judge_pairs(pairs(1.1, 1.2, 1.05, 1.3, 1.15)).verdict == LOSS
+
+
+def test_one_pair_on_the_other_side_leaves_no_difference_of_five() -> None:
+    assert judge_pairs(pairs(0.8, 0.85, 1.01, 0.9, 0.7)).verdict == NONE
+
+
+def test_a_difference_no_larger_than_that_of_two_plain_runs_is_none() -> None:
+    told = judge_pairs([(10, 9.9), (12, 11.8), (10, 9.8), (12, 11.9), (10, 9.9)])
+    assert told.high < 1
+    assert (told.verdict, told.because) == (NONE, "It is no more than two plain runs differ by.")
+
+
+def test_a_win_of_more_than_could_be_touched_is_none() -> None:
+    assert judge_pairs(pairs(0.9, 0.91, 0.9, 0.92, 0.9), ceiling=0.2).verdict == WIN
+    told = judge_pairs(pairs(0.9, 0.91, 0.9, 0.92, 0.9), ceiling=0.01)
+    assert told.verdict == NONE
+    assert "something else" in told.because
+
+
+def test_fewer_than_five_pairs_have_no_verdict() -> None:
+    told = judge_pairs(pairs(0.5, 0.5, 0.5, 0.5))
+    assert told.verdict is None
+    assert told.because == "4 pairs are too few to tell; 5 are the fewest."
+
+
+def test_one_pair_has_a_ratio() -> None:
+    told = judge_pairs([(2.0, 1.0)])
+    assert (told.median, told.low, told.high, told.spread) == (0.5, 0.5, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 1), (5, 1), (8, 1), (9, 2), (12, 3), (20, 6)])
+def test_the_bounds_of_the_median_are_those_of_the_sign_test(n: int, k: int) -> None:
+    assert rank_of_bound(n) == k
+
+
+@pytest.mark.parametrize("noise", sorted(NOISES))
+def test_chance_alone_is_told_as_a_difference_in_at_most_4_of_100_cases(noise: str) -> None:
+    rng, draw = random.Random(8), NOISES[noise]
+    found = []
+    for _ in range(4000):
+        times = [exp(draw(rng)) for _ in range(10)]
+        told = judge_pairs([(a, b) if at % 2 else (b, a) for at, (a, b) in enumerate(list(pairwise(times))[::2])])
+        found.append(told.verdict)
+    assert 0.015 < found.count(WIN) / len(found) + found.count(LOSS) / len(found) < 0.045
+
+
+# runs beside each other
+
+
+def autoregressive(rng: np.random.Generator, n: int, of_last: float, spread: float = 0.06) -> Any:
+    """Step times each of which is like the one before, as a part."""
+    shocks = rng.normal(0, spread * (1 - of_last**2) ** 0.5, n)
+    values = [rng.normal(0, spread)]
+    for shock in shocks[1:]:
+        values.append(of_last * values[-1] + shock)
+    return np.exp(values)
+
+
+def bursts(rng: np.random.Generator, n: int) -> Any:
+    """Step times that are half as long again while other work is at it."""
+    edges = np.cumsum(rng.exponential([80, 20], (n // 20, 2)).ravel())
+    return np.exp(rng.normal(0, 0.05, n)) * np.where(np.searchsorted(edges, np.arange(n)) % 2, 1.5, 1.0)
+
+
+SERIES = {
+    "independent": lambda rng: autoregressive(rng, 400, 0),
+    "autocorrelated": lambda rng: autoregressive(rng, 1000, 0.7),
+    "bursts": lambda rng: bursts(rng, 1500),
+    "drift": lambda rng: autoregressive(rng, 400, 0) * np.linspace(1, 1.1, 400),
+    "stalls": lambda rng: autoregressive(rng, 400, 0) + 4 * (rng.random(400) < 0.1),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SERIES))
+def test_of_equal_runs_few_are_called_different_and_a_planted_5_percent_is_found(kind: str) -> None:
+    rng = np.random.default_rng(17)
+    equal, found = [], []
+    for _ in range(100):
+        first, second = (median_of_steps(SERIES[kind](rng)) for _ in range(2))
+        assert first is not None
+        assert second is not None
+        equal.append(difference([first], [second]).significant)
+        found.append(difference([first], [second._replace(value=second.value + log(1.05))]).significant)
+    assert np.mean(equal) <= 0.07
+    assert np.mean(found) >= 0.9
+
+
+def test_the_interval_of_autocorrelated_steps_alone_is_true() -> None:
+    rng = np.random.default_rng(3)
+    pairs = [[median_of_steps(autoregressive(rng, 500, 0.8)) for _ in range(2)] for _ in range(300)]
+    called = [difference([a], [b], between=0).significant for a, b in pairs if a is not None and b is not None]
+    assert 0.02 < np.mean(called) < 0.09
+
+
+def test_blocks_are_longer_where_steps_are_alike() -> None:
+    rng = np.random.default_rng(5)
+    lengths = [block_length(autoregressive(rng, 2000, of_last)) for of_last in (0.0, 0.5, 0.9)]
+    assert lengths[0] <= 3
+    assert lengths[0] < lengths[1] < lengths[2] <= 3 * 2000**0.5 + 1
+    assert block_length(np.ones(100)) == 1
+
+
+def test_several_runs_are_held_against_how_much_they_differ() -> None:
+    sure = [[Estimate(log(ms), 0.001) for ms in side] for side in ((10, 11, 12), (11, 12, 13))]
+    told = difference(*sure)
+    assert (told.measured, told.significant) == (True, False)
+    assert difference(sure[0][:1], sure[1][:1]).significant
+    assert difference([Estimate(log(10 + i / 100)) for i in range(3)], [Estimate(log(10.5 + i / 100)) for i in range(3)]).significant
+
+
+def test_several_runs_are_never_surer_than_their_steps() -> None:
+    told = difference([Estimate(0.0, 0.1)] * 4, [Estimate(0.05, 0.1)] * 4)
+    assert not told.significant
+
+
+@pytest.mark.parametrize(("freedom", "reach"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042), (None, 1.96)])
+def test_intervals_reach_as_far_as_student_says(freedom: float | None, reach: float) -> None:
+    assert student(0.05, freedom) == pytest.approx(reach, rel=1e-3)
+
+
+def test_ranks_of_a_step_are_drawn_together() -> None:
+    one = autoregressive(np.random.default_rng(1), 300, 0)
+    alone, twice = median_of_steps(one), median_of_steps(np.stack([one, one]))
+    assert alone is not None
+    assert twice is not None
+    assert twice.error == pytest.approx(alone.error, rel=0.01)
+
+
+def test_what_has_too_few_steps_or_takes_no_time_has_no_estimate() -> None:
+    assert median_of_steps(np.ones(9)) is None
+    assert median_of_steps(np.zeros(50)) is None
+    assert rate_of_steps(np.ones(50), np.zeros(50)) is None

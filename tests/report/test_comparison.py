@@ -1,0 +1,224 @@
+"""``voirkit compare``: whether step times differ by more than noise, conditions beside a baseline, and what cannot be compared.
+
+In process, over run directories whose steps the tests make up.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voirkit.analysis.document import Rank
+from voirkit.analysis.run_steps import roll_up
+from voirkit.analysis.steps import BACKWARD, COMPILE, FORWARD, NO_STEPS, PARTS, REST, Steps, Table
+from voirkit.commands import report
+from voirkit.errors import CommandLineError, RunDirectoryError
+from voirkit.runs.opened import open_run
+from voirkit.runs.summary import PHASES, empty
+
+Make = Callable[..., str]
+
+
+def noise(n: int = 300, seed: int = 0, spread: float = 0.05) -> Any:
+    return np.exp(np.random.default_rng(seed).normal(0, spread, n))
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a run directory of steps of such times in ms, half of each forward and half backward."""
+    monkeypatch.chdir(tmp_path)
+
+    def make_run(
+        name: str, times_ms: Sequence[float], command: Sequence[str] = ("main.py",), compiling_ms: float = 0, **summary: Any
+    ) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        manifest = {"schema": 1, "voirkit": "0", "command": list(command), "ended": "normal", "exit_code": 0}
+        (folder / "run.json").write_text(json.dumps(manifest))
+        (folder / "summary.json").write_text(json.dumps({**empty("0"), "command": list(command), "ended": "normal", **summary}))
+        if len(times_ms):
+            time = (np.asarray(times_ms) * 1e6).astype(np.int64)
+            own = np.zeros((len(time), len(PHASES) - 1 + len(PARTS)), np.int64)
+            own[:, FORWARD] = time // 2
+            own[:, BACKWARD] = time - time // 2
+            own[0, COMPILE] = int(compiling_ms * 1e6)
+            assert own.shape[1] == REST + 1
+            train = Table(np.cumsum(own.sum(axis=1)), own.sum(axis=1), np.full(len(time), 4), own)
+            with open_run(str(folder)) as run:
+                roll_up(run, Rank(0, "node", Steps(train, NO_STEPS.evaluation, True), {}, (("node", 1),)))
+        return name
+
+    return make_run
+
+
+def compare(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert report.compare(words) == code
+    return capsys.readouterr().out
+
+
+def step_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return next(row for row in json.loads(compare(capsys, "--json", *words))["figures"] if row["name"] == "step")
+
+
+# whether they differ
+
+
+def test_noise_is_no_significant_difference(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1)), make("b", 10 * noise(seed=2))
+    out = compare(capsys, "a", "b")
+    assert "step time  no significant difference: " in out
+    assert "One run a side: how much runs themselves differ is not known" in out
+
+
+def test_a_step_that_takes_a_tenth_longer_is_significant(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1)), make("b", 11 * noise(seed=2))
+    step = step_of(capsys, "a", "b")
+    assert step["difference"]["low"] < 1.1 < step["difference"]["high"]
+    assert (step["difference"]["significant"], step["difference"]["between_runs"]) == (True, "assumed")
+    assert " longer (95%: +" in compare(capsys, "a", "b")
+
+
+def test_several_runs_show_how_much_runs_differ(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, ms in (("a1", 10), ("a2", 11), ("a3", 12), ("b1", 11), ("b2", 12), ("b3", 13)):
+        make(name, ms * noise(seed=ms))
+    one_each = step_of(capsys, "a1", "b3")
+    several = step_of(capsys, "a1", "a2", "a3", "--with", "b1", "b2", "b3")
+    assert (one_each["difference"]["significant"], several["difference"]["significant"]) == (True, False)
+    assert several["difference"]["between_runs"] == "measured"
+    assert "One run a side" not in compare(capsys, "a1", "a2", "--with", "b1", "b2")
+
+
+def test_a_first_step_that_compiles_is_no_part_of_the_rate(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1), compiling_ms=20_000), make("b", 11 * noise(seed=2), compiling_ms=5_000)
+    rows = json.loads(compare(capsys, "--json", "a", "b"))["figures"]
+    rate = next(row for row in rows if row["name"] == "train_rate")
+    assert rate["second"] > rate["first"]
+    assert rate["difference"]["high"] < 1
+
+
+def test_work_of_others_that_held_up_steps_widens_the_interval(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    held_up = np.where(np.arange(300) % 5 == 0, 14, 10)
+    contention = {"waited_share": 0.3, "others_share": 0.5}
+    make("a", held_up * noise(seed=1)), make("b", 1.08 * held_up * noise(seed=2))
+    make("c", held_up * noise(seed=1), processors=contention)
+    assert step_of(capsys, "a", "b")["difference"]["significant"]
+    assert not step_of(capsys, "c", "b")["difference"]["significant"]
+    assert "since other work held up steps" in compare(capsys, "c", "b")
+
+
+def test_few_steps_have_no_interval(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", [10.0] * 9), make("b", [20.0] * 9)
+    assert step_of(capsys, "a", "b")["difference"] is None
+    assert "steps  too few to say whether they differ (9 and 9; 10 are the fewest)." in compare(capsys, "a", "b")
+
+
+def test_equal_steps_are_equal(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", [10.0] * 50), make("b", [10.0] * 50)
+    assert step_of(capsys, "a", "b")["ratio"] == 1.0
+    assert "no significant difference" in compare(capsys, "a", "b")
+
+
+def test_markdown_has_the_answer_and_a_table(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1)), make("b", 12 * noise(seed=2))
+    out = compare(capsys, "a", "b", "--markdown")
+    assert out.startswith("# Comparison\n\n**first** a\n\n**second** b\n\n**step time** ")
+    assert "\n| step | " in out
+
+
+def test_a_page_of_several_runs_has_each(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a1", "a2", "b1", "b2"):
+        make(name, 10 * noise(seed=ord(name[0])))
+    compare(capsys, "a1", "a2", "--with", "b1", "b2", "--html", "page.html")
+    page = Path("page.html").read_text()
+    assert "This part cannot be drawn" not in page
+    assert all(f"({name}): time of a step" in page for name in ("a1", "a2", "b1", "b2"))
+
+
+def test_the_run_directory_itself_is_no_difference(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, options in (("a", ["--run-dir", "a", "--quiet"]), ("b", ["--run-dir=b", "--quiet", "--html"])):
+        make(name, [10.0] * 20)
+        manifest = json.loads(Path(name, "run.json").read_text())
+        Path(name, "run.json").write_text(json.dumps({**manifest, "voirkit_options": options}))
+    assert json.loads(compare(capsys, "--json", "a", "b"))["environment"] == {"voirkit options": [["--quiet"], ["--quiet", "--html"]]}
+
+
+# conditions beside a baseline
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [("step_time<+3%", 3), ("step_time<+20%", 0), ("step_time<-5%", 3), ("train_rate>-3%", 3), ("step_time<1s", 0), ("step_time<1ms", 3)],
+)
+def test_a_condition_is_held_against_the_first_run(condition: str, code: int, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1)), make("b", 11 * noise(seed=2))
+    assert report.compare(["a", "b", "--require", condition]) == code
+    assert (f"{condition}: it is " in capsys.readouterr().err) == (code == 3)
+
+
+@pytest.mark.parametrize(("condition", "code"), [("step_time<+0.1%", 0), ("step_time<-0.1%", 3)])
+def test_what_noise_explains_counts_as_no_difference(condition: str, code: int, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1)), make("b", 10.1 * noise(seed=2))
+    assert step_of(capsys, "a", "b")["ratio"] > 1.005
+    assert report.compare(["a", "b", "--require", condition]) == code
+
+
+def test_a_figure_that_a_run_does_not_have_fails_the_condition(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", [10.0] * 20), make("b", [10.0] * 20)
+    assert report.compare(["a", "b", "--require", "memory<+5%"]) == 3
+    assert "check failed: memory<+5%: the first has no memory.peak" in capsys.readouterr().err
+
+
+# what cannot be compared
+
+
+def refused(*words: str) -> str:
+    with pytest.raises((CommandLineError, RunDirectoryError)) as info:
+        report.compare(words)
+    return str(info.value)
+
+
+def test_runs_of_two_scripts_are_refused_and_nothing_is_written(make: Make) -> None:
+    make("a", [10.0] * 20, ["main.py"]), make("b", [10.0] * 20, ["/elsewhere/other.py", "main.py"])
+    assert "a ran main.py, b ran other.py" in refused("a", "b", "--html", "page.html")
+    assert not Path("page.html").exists()
+    assert report.compare(["a", "b", "--force"]) == 0
+
+
+def test_one_script_in_two_folders_is_one_script(make: Make) -> None:
+    make("a", [10.0] * 20, ["old/main.py"]), make("b", [10.0] * 20, ["new/main.py"])
+    assert report.compare(["a", "b"]) == 0
+
+
+def test_a_run_without_steps_is_refused(make: Make) -> None:
+    make("a", [10.0] * 20), make("b", [])
+    assert refused("a", "b").startswith("b: no step of a training is recorded there.")
+
+
+def test_a_directory_that_vanishes_is_one_line(make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", [10.0] * 20), make("b", [10.0] * 20)
+    check = report._check_comparable  # runs when both have been read
+
+    def remove(*sides: Any) -> None:
+        check(*sides)
+        shutil.rmtree("b")
+
+    monkeypatch.setattr(report, "_check_comparable", remove)
+    assert refused("a", "b", "--html", "page.html").endswith("b: it was removed while it was read.")
+    assert not Path("page.html").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_is_given_twice_on_a_side_is_refused(make: Make) -> None:
+    make("a", [10.0] * 20), make("b", [10.0] * 20)
+    assert refused("a", "./a", "--with", "b") == "a: it is given twice, and counts as one run."
+
+
+def test_more_than_two_runs_need_sides(make: Make) -> None:
+    assert "Several a side: voirkit compare A1 A2 --with B1 B2" in refused("a", "b", "c")
+    assert refused("a", "b", "--with", "c", "--calls").startswith("--calls compares one run with one.")

@@ -1,0 +1,250 @@
+"""Whether times differ by more than chance: those of runs beside each other, by their steps, and those of pairs of runs. Pure functions.
+
+**Runs beside each other** (``difference``). Steps that follow each other are alike, so a run of 1,000 steps tells less than 1,000 numbers
+would. How exact its median is comes from a circular block bootstrap: runs of successive steps are drawn with replacement, around the end
+of the run, as many as fill it (D. N. Politis and J. P. Romano, 1992). The length of a block is the one that D. N. Politis and H. White
+derive from the autocorrelation (Automatic Block-Length Selection for the Dependent Bootstrap, Econometric Reviews 23, 2004, with the
+correction of A. Patton, D. N. Politis and H. White, 2009).
+
+Runs of one script differ by more than their steps show: where memory lies, which processor they get, what else the machine does. Of
+several runs that is measured: the interval is that of Student's t over the runs, and never narrower than that of their steps. With one
+run a side it cannot be, and is taken to be ``BETWEEN_RUNS``, which whoever shows the result should say. How often equal runs are called
+different, and how often a planted 5 % is found, is in docs/compare.md (``benchmarks/compare.py``).
+
+**Pairs** (``judge_pairs``). Each is a plain run and a changed one, right after each other, so that what drifts over minutes (heat,
+neighbours, caches) is in both. The interval of the median is the one of the sign test: from the k-th smallest ratio to the k-th largest,
+where no form of distribution is assumed but that pairs are independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd edition,
+section 7.1). Of 5 pairs it is from the smallest to the largest, and holds the true median in 15 of 16 cases.
+
+A difference of pairs is found where that interval leaves out 1 and the median is further from 1 than two successive plain runs are from
+each other. Where the change does nothing at all, 5 pairs find one in 3 to 4 of 100 cases, half of them a win (simulated with normal,
+Laplace and exponential noise and with drift: ``tests/analysis/test_significance.py``); the sign alone would in 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, comb, exp, hypot, log, log10, sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+
+CHANCE = 0.05  # how often equal runs may be called different
+FEWEST_STEPS = 10  # of a run, under which nothing is said
+# The standard deviation of a run's median beside that of its steps, as a part of it, where there is one run a side: with nothing else on
+# the machine, and where other work held up the steps (measured: docs/compare.md).
+BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.045
+BUSY_RATE = 0.3  # the same of items over time, in which steps that were held up count in full
+_DRAWS = 1000
+_MOST_BLOCKS = 1000  # in a draw: with longer blocks nothing is lost where there are so many
+
+
+class Estimate(NamedTuple):
+    """What the steps of a run tell of a figure.
+
+    Attributes:
+        value: The figure's logarithm.
+        error: The standard error of that, as the steps show it.
+    """
+
+    value: float
+    error: float = 0.0
+
+
+class Difference(NamedTuple):
+    """Runs beside others.
+
+    Attributes:
+        ratio: Second over first.
+        low, high: Where the true ratio is.
+        first, second: The interval of each side's figure.
+        measured: Whether it was measured how much runs differ; else it was assumed.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    first: tuple[float, float]
+    second: tuple[float, float]
+    measured: bool
+
+    @property
+    def significant(self) -> bool:
+        """Whether noise does not explain it."""
+        return not self.low <= 1 <= self.high
+
+
+def median_of_steps(values: Array) -> Estimate | None:
+    """The median of a run's steps.
+
+    Args:
+        values: Of shape (n,), in the order of the steps; or (ranks, n): ranks train in step, so that their k-th steps are drawn together.
+
+    Returns:
+        None of fewer than 10 steps, or where the median is 0.
+    """
+    values = np.atleast_2d(values)
+    middle = float(np.median(values))
+    if values.shape[1] < FEWEST_STEPS or middle <= 0:
+        return None
+    above = (values > middle).mean(axis=0) + (values == middle).mean(axis=0) / 2
+    # The median of a draw is, to the first order, the quantile that the share of the draw's steps above the median points to (R. R.
+    # Bahadur, A Note on Quantiles in Large Samples, 1966): a draw then costs its blocks, not a sort of a million steps.
+    shares, inflation = bootstrap_means(above)
+    medians = np.quantile(values, np.clip(0.5 + shares - above.mean(), 0.0, 1.0))
+    return Estimate(log(middle), inflation * float(np.log(np.maximum(medians, middle * 1e-3)).std()))
+
+
+def rate_of_steps(amount: Array, time: Array) -> Estimate | None:
+    """The sum of an amount over the sum of a time; both of shape (n,). None of fewer than 10 steps, or where either sum is 0."""
+    if len(time) < FEWEST_STEPS or not amount.sum() or not time.sum():
+        return None
+    means, inflation = bootstrap_means(amount / amount.mean() - time / time.mean())  # the logarithm, to the first order
+    return Estimate(log(amount.sum() / time.sum()), inflation * float(means.std()))
+
+
+def bootstrap_means(series: Array) -> tuple[Array, float]:
+    """Means of draws of blocks, and by how much their spread is to be taken larger since there are so few blocks.
+
+    The draws are the same each time: a comparison that is repeated says the same.
+    """
+    n = len(series)
+    length = max(block_length(series), ceil(n / _MOST_BLOCKS))
+    blocks = ceil(n / length)
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([series, series[: length - 1]]))])
+    means = (sums[length:] - sums[:-length]) / length  # of the block that begins at each step
+    drawn = np.random.default_rng(0).integers(0, n, (_DRAWS, blocks))
+    return means[drawn].mean(axis=1), student(CHANCE, max(n / length - 1, 1.0)) / student(CHANCE)
+
+
+def block_length(series: Array) -> int:
+    """How many successive values of a series are drawn together: the rule of Politis and White for the circular bootstrap."""
+    n = len(series)
+    centred = np.asarray(series, np.float64) - np.mean(series)
+    near = max(5, ceil(sqrt(log10(n))))
+    lags = min(ceil(sqrt(n)) + near, n - 1)
+    power = np.abs(np.fft.rfft(centred, 2 * n)) ** 2
+    covariance = np.fft.irfft(power)[: lags + 1] / n
+    if covariance[0] <= 1e-12 * max(float(np.square(series).mean()), 1e-300):
+        return 1  # all are the same
+    small = np.abs(covariance[1:] / covariance[0]) < 2 * sqrt(log10(n) / n)
+    quiet = [m for m in range(lags - near + 1) if small[m : m + near].all()]
+    width = min(2 * max(quiet[0] if quiet else lags, 1), lags)
+    k = np.arange(1, width + 1)
+    window = np.clip(2 * (1 - k / width), 0, 1) * covariance[1 : width + 1]
+    spread = float(covariance[0] + 2 * window.sum())
+    if spread <= 0:
+        return 1
+    length: float = (2 * (2 * float((window * k).sum())) ** 2 / (4 / 3 * spread**2)) ** (1 / 3) * n ** (1 / 3)
+    return max(1, min(round(length), ceil(min(3 * sqrt(n), n / 3))))
+
+
+def student(chance: float, freedom: float | None = None) -> float:
+    """How many standard errors from the middle an interval reaches that misses in so many cases; with no freedom given, the normal one's.
+
+    Of Student's t, x = sqrt(f) tan(a) where the density of the angle a is as cos(a) ** (f - 1).
+    """
+    if freedom is None or freedom > 1000:
+        return NormalDist().inv_cdf(1 - chance / 2)
+    angle = np.linspace(0.0, np.pi / 2, 100_001)
+    below = np.cumsum(np.cos(angle[:-1] + angle[1] / 2) ** (freedom - 1))
+    return float(sqrt(freedom) * np.tan(angle[1 + np.searchsorted(below, (1 - chance) * below[-1])]))
+
+
+def difference(first: Sequence[Estimate], second: Sequence[Estimate], between: float = BETWEEN_RUNS, chance: float = CHANCE) -> Difference:
+    """Runs beside others, at least one a side.
+
+    Args:
+        first, second: Of each run.
+        between: The standard deviation of a run's figure that its steps do not show, as a part of it: it counts with one run a side.
+        chance: How often the interval may leave out the true ratio.
+    """
+    sides = (first, second)
+    centres = [sum(one.value for one in side) / len(side) for side in sides]
+    errors = [sqrt(sum(one.error**2 for one in side)) / len(side) for side in sides]
+    reach, freedom = student(chance), len(first) + len(second) - 2
+    if freedom:
+        spread = sqrt(sum((one.value - centre) ** 2 for side, centre in zip(sides, centres, strict=True) for one in side) / freedom)
+        further = student(chance, freedom) * spread
+        parts = [max(reach * error, further / sqrt(len(side))) for side, error in zip(sides, errors, strict=True)]
+        half = max(reach * hypot(*errors), further * sqrt(1 / len(first) + 1 / len(second)))
+    else:
+        parts = [reach * hypot(error, between) for error in errors]
+        half = hypot(*parts)
+    middle = centres[1] - centres[0]
+    bounds = [(exp(centre - part), exp(centre + part)) for centre, part in zip(centres, parts, strict=True)]
+    return Difference(exp(middle), exp(middle - half), exp(middle + half), bounds[0], bounds[1], bool(freedom))
+
+
+# pairs of runs
+
+
+FEWEST = 5
+MISSES = 1 / 16  # how often the interval may leave out the true median
+WIN, LOSS, NONE = "win", "loss", "no difference found"
+
+
+class Judgement(NamedTuple):
+    """What pairs tell.
+
+    Attributes:
+        median: Of the ratios, changed over plain.
+        low, high: Where the true median is.
+        spread: By what part of it two successive plain runs differ: the median of that; 0 with one.
+        verdict: ``win``, ``loss``, ``no difference found``; None of fewer than 5 pairs.
+        because: Why not, where a difference might be expected.
+    """
+
+    median: float
+    low: float
+    high: float
+    spread: float
+    verdict: str | None
+    because: str = ""
+
+
+def judge_pairs(pairs: Sequence[tuple[float, float]], ceiling: float | None = None) -> Judgement:
+    """Judge pairs of times.
+
+    Args:
+        pairs: (plain, changed) in seconds, all above 0, in the order in which they ran; at least one.
+        ceiling: The share of the time that the change could win at most; None if that is not known.
+    """
+    logs = sorted(log(changed / plain) for plain, changed in pairs)
+    n = len(logs)
+    k = rank_of_bound(n)
+    middle = (logs[(n - 1) // 2] + logs[n // 2]) / 2
+    spread = typical_difference([plain for plain, _ in pairs])
+    result = Judgement(exp(middle), exp(logs[k - 1]), exp(logs[n - k]), exp(spread) - 1, None)
+    if n < FEWEST:
+        return result._replace(because=f"{n} pairs are too few to tell; {FEWEST} are the fewest.")
+    if result.low <= 1 <= result.high:
+        return result._replace(verdict=NONE)
+    if abs(middle) <= spread:
+        return result._replace(verdict=NONE, because="It is no more than two plain runs differ by.")
+    if middle > 0:
+        return result._replace(verdict=LOSS)
+    if ceiling is not None and 1 - result.median > ceiling + result.spread:
+        return result._replace(
+            verdict=NONE, because="The changed runs took less by more than the change could touch: something else did that."
+        )
+    return result._replace(verdict=WIN)
+
+
+def rank_of_bound(n: int) -> int:
+    """Which of n ratios from below, and from above, bounds the median's interval: 1 is the smallest."""
+    missed, k = 2 / 2**n, 1
+    while k < n // 2 and missed + 2 * comb(n, k) / 2**n <= MISSES:
+        missed += 2 * comb(n, k) / 2**n
+        k += 1
+    return k
+
+
+def typical_difference(times: Sequence[float]) -> float:
+    """The median difference of the logarithms of two successive times; 0 of fewer than two."""
+    steps = sorted(abs(log(later / earlier)) for earlier, later in pairwise(times))
+    return (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2 if steps else 0.0
