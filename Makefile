@@ -84,6 +84,7 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/parameters.py
 	$(PY) benchmarks/syscalls.py
 	$(PY) benchmarks/what_if_read.py
+	$(PY) benchmarks/compare.py
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)

@@ -103,10 +103,9 @@ def test_a_first_step_that_compiles_is_no_part_of_the_rate(make: Make, capsys: p
 
 
 def test_work_of_others_that_held_up_steps_widens_the_interval(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    held_up = np.where(np.arange(300) % 5 == 0, 14, 10)
-    contention = {"waited_share": 0.3, "others_share": 0.5}
-    make("a", held_up * noise(seed=1)), make("b", 1.08 * held_up * noise(seed=2))
-    make("c", held_up * noise(seed=1), processors=contention)
+    steps = np.where(np.arange(300) % 5 == 0, 14, 10) * noise(seed=1, spread=0.1)
+    make("a", steps), make("b", 1.07 * steps)
+    make("c", steps, processors={"waited_share": 0.3, "others_share": 0.5})
     assert step_of(capsys, "a", "b")["difference"]["significant"]
     assert not step_of(capsys, "c", "b")["difference"]["significant"]
     assert "since other work held up steps" in compare(capsys, "c", "b")

@@ -36,9 +36,10 @@ from voirkit.analysis.nesting import Array
 CHANCE = 0.05  # how often equal runs may be called different
 FEWEST_STEPS = 10  # of a run, under which nothing is said
 # The standard deviation of a run's median beside that of its steps, as a part of it, where there is one run a side: with nothing else on
-# the machine, and where other work held up the steps (measured: docs/compare.md).
-BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.045
-BUSY_RATE = 0.3  # the same of items over time, in which steps that were held up count in full
+# the machine. Where other work held up steps it is a part of how far they lie apart: the fastest tenth from the median, which is how much
+# the speed itself varies, and of rates the mean from the median; at most what was measured then (docs/compare.md).
+BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.04
+_HELD_UP = 0.4
 _DRAWS = 1000
 _MOST_BLOCKS = 1000  # in a draw: with longer blocks nothing is lost where there are so many
 
@@ -153,6 +154,19 @@ def student(chance: float, freedom: float | None = None) -> float:
     angle = np.linspace(0.0, np.pi / 2, 100_001)
     below = np.cumsum(np.cos(angle[:-1] + angle[1] / 2) ** (freedom - 1))
     return float(sqrt(freedom) * np.tan(angle[1 + np.searchsorted(below, (1 - chance) * below[-1])]))
+
+
+def between_runs(median: float, fastest: float, mean: float | None = None) -> float:
+    """What is taken for the difference of runs, where other work held up steps.
+
+    Args:
+        median: Of the steps.
+        fastest: Their tenth percentile.
+        mean: Of the steps, where the figure is a rate.
+    """
+    if mean is not None:
+        return max(BETWEEN_RUNS, _HELD_UP * log(mean / median))
+    return min(max(BETWEEN_RUNS, _HELD_UP * log(median / fastest)), BETWEEN_RUNS_BUSY)
 
 
 def difference(first: Sequence[Estimate], second: Sequence[Estimate], between: float = BETWEEN_RUNS, chance: float = CHANCE) -> Difference:

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, log
+from math import inf, log, sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.significance import (
     BETWEEN_RUNS,
-    BETWEEN_RUNS_BUSY,
-    BUSY_RATE,
     CHANCE,
     FEWEST_STEPS,
     Difference,
     Estimate,
+    between_runs,
     difference,
 )
 from voirkit.report import duration
@@ -100,19 +99,27 @@ class Side:
         found = [one for one in known if one is not None]
         return found if len(found) == len(self.summaries) else []
 
-    @property
-    def held_up(self) -> bool:
-        """Whether other work on the processors held up steps of some run: it alone makes equal runs differ by much."""
-        return any(busy_machine(one.get("processors")) and _unlike(one) >= _HELD_UP for one in self.summaries)
+    def between_runs(self, place: Place) -> float:
+        """What is taken for the difference of runs, of those on this side that differ most."""
+        return max(_between_runs(summary, place) for summary in self.summaries)
 
 
-def _unlike(summary: Summary) -> float:
-    mean, typical = number_at(summary, "steps", "mean_s"), number_at(summary, "steps", "time_s", "median")
-    return mean / typical if mean and typical else 1.0
+def _between_runs(summary: Summary, place: Place) -> float:
+    """Of a run, where there is one a side.
+
+    Of a phase that is a tenth of a step it is three times as much as of the step: the fewer calls, the less of what differs evens out.
+    """
+    typical, fastest, mean = (number_at(summary, "steps", *at) for at in (("time_s", "median"), ("time_s", "p10"), ("mean_s",)))
+    taken = BETWEEN_RUNS
+    if busy_machine(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
+        taken = between_runs(typical, fastest, mean if place[:1] == ("rates",) else None)
+    share = number_at(summary, *place[:-1], "share") if place[:2] == ("steps", "phases") else None
+    return taken / sqrt(max(share, _LEAST_SHARE)) if share else taken
 
 
 _COUNTS = ("", "share")  # units of what is no measurement, or may be 0
-_HELD_UP = 1.05  # the mean step is so many times the median one
+_HELD_UP = 1.05  # the mean step is so many times the median one: work of others held up steps
+_LEAST_SHARE = 0.01
 STEP: Place = ("steps", "time_s")
 
 
@@ -199,10 +206,9 @@ def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> li
     several = len(first.summaries) + len(second.summaries) > 2
     known = [[side.estimates_of(one.place, several and one.units not in _COUNTS) for side in (first, second)] for one in figures]
     others = max(sum(all(sides) for sides in known) - 1, 1)
-    busy = first.held_up or second.held_up
     found = []
     for one, (ones, those) in zip(figures, known, strict=True):
-        between = (BUSY_RATE if one.place[:1] == ("rates",) else BETWEEN_RUNS_BUSY) if busy else BETWEEN_RUNS
+        between = max(first.between_runs(one.place), second.between_runs(one.place))
         chance = CHANCE if one.place == STEP else CHANCE / others
         found.append(replace(one, difference=difference(ones, those, between, chance)) if ones and those else one)
     return found
@@ -325,8 +331,8 @@ def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Sect
     else:
         blocks.append(Text(f"no significant difference: {change(found.ratio)} {interval}.", "step time"))
     if not found.measured:
-        busy = first.held_up or second.held_up
-        why = f"{BETWEEN_RUNS_BUSY:.1%}, since other work held up steps" if busy else f"{BETWEEN_RUNS:.1%}"
+        taken = max(first.between_runs(STEP), second.between_runs(STEP))
+        why = f"{taken:.1%}" + (", since other work held up steps" if taken > BETWEEN_RUNS else "")
         more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
         blocks.append(Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note"))
     return Section("answer", "", blocks)
