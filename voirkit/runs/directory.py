@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
 from voirkit.errors import RunDirectoryError, did_you_mean
 from voirkit.plugins import installed_instruments
 from voirkit.runs.manifest import SCHEMA, job, machine, rank_and_world_size, restart
-from voirkit.runs.other_processes import began_s
+from voirkit.runs.other_processes import began_s, locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 MANIFEST, SUMMARY = "run.json", "summary.json"
 _OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps")  # files and folders
 PARENT = "voirkit-runs"
+_RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
 
 
 def make(chosen: str | None, script: str, force: bool) -> str:
@@ -227,6 +230,49 @@ def finite(value: Any) -> Any:
 
 def _unknown(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+# what an instrument's processes recorded, each for itself, and what was counted of it
+
+
+def record_stems(folder: str) -> list[str]:
+    """The paths, without ``.json``, of what each process says of what it recorded in a folder."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name.removesuffix(".json")) for name in names if _RECORD.fullmatch(name)]
+
+
+def kept_counts(
+    stem: str, schema: int, count: Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[str]] | None]
+) -> dict[str, Any] | None:
+    """What was counted of a process's records, as it is kept beside them, or counted now; who asks at the same moment waits for it.
+
+    Args:
+        stem: Of ``record_stems``.
+        schema: Of the record and of the counts.
+        count: Counts by the record, if that can be done by now; also gives the endings of the files that are of no use once it is kept.
+    """
+    path = f"{stem}.counts.json"
+
+    def counts() -> dict[str, Any] | None:
+        kept = read_json(path, schema)
+        if kept is not None or (record := read_json(f"{stem}.json", schema)) is None or (counted := count(record)) is None:
+            return kept
+        try:
+            write_json(path, counted[0])
+            folder, name = os.path.split(stem)
+            for file in [one for one in os.listdir(folder) if one.startswith(f"{name}.") and one.endswith(tuple(counted[1]))]:
+                os.remove(os.path.join(folder, file))
+        except OSError:
+            pass  # the next reader of the run counts again
+        return counted[0]
+
+    if (kept := read_json(path, schema)) is not None:
+        return kept
+    try:
+        with locked(f"{stem}.lock"):
+            return counts()
+    except OSError:  # the folder is read-only: nobody keeps or removes anything there
+        return counts()
 
 
 LATEST = os.path.join(PARENT, "latest")

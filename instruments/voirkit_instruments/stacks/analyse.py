@@ -8,11 +8,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
-from voirkit.runs.directory import read_json, write_json
+from voirkit.runs.directory import kept_counts, record_stems
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
@@ -30,7 +31,6 @@ _ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
 _ASKS = re.compile(r"^(async )?for\b|\bnext\(")  # the line that asks for a batch says nothing of what is waited for
 _LONGEST = 80  # characters of a line of source
-COUNTS = ".counts.json"
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -49,47 +49,32 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
 
 def counts_of(run: Run) -> list[dict[str, Any]]:
     """The counts of each rank's stacks; made and kept if nobody has yet."""
-    folder = os.path.join(run.path, FLAME_FOLDER)
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    counts = []
-    for stem in [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.endswith((COUNTS, "speedscope.json"))]:
-        one = read_json(os.path.join(folder, f"{stem}{COUNTS}"), SCHEMA) or _count(run, folder, stem)
-        if one is not None:
-            counts.append(one)
-    return counts
+    stems = record_stems(os.path.join(run.path, FLAME_FOLDER))
+    return [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
 
 
-def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    record = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
-    if record is None or "tool" not in record or not has_settled(record, "taker_pid"):
+def _count(run: Run, stem: str, record: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]] | None:
+    if "tool" not in record or not has_settled(record, "taker_pid"):
         return None
     try:
-        document = _document(run, folder, stem, record)
+        return _document(run, stem, record), (".spy", ".sampled")
     except (OSError, ValueError, LookupError, TypeError) as exc:
         run.warnings.append(f"--flame: what {record.get('tool')} wrote cannot be counted ({type(exc).__name__}: {exc}).")
         return None
-    try:
-        write_json(os.path.join(folder, f"{stem}{COUNTS}"), document)
-        for name in os.listdir(folder):
-            if name.startswith(f"{stem}.") and name.endswith((".spy", ".sampled")):
-                os.remove(os.path.join(folder, name))
-    except OSError:
-        pass  # the next reader of the run counts again
-    return document
 
 
-def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:
+def _document(run: Run, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:
     stacks, period_ns = Stacks(), round(1e9 / record["rate_hz"])
     within_ns = record.get("attached_ns") or 0, record.get("ended_ns") or _NEVER
     recorded = RecordedSpans(run, record["rank"], record["host"])
     counts = StackCounts(recorded, stacks, period_ns, record["pid"], _workers(run, record), within_ns)
-    notes = _notes(os.path.join(folder, f"{stem}.chunks"))
+    notes = _notes(f"{stem}.chunks")
     if record["tool"] == "sampler":
-        with open(os.path.join(folder, f"{stem}.sampled"), encoding="utf-8", errors="replace") as lines:
+        with open(f"{stem}.sampled", encoding="utf-8", errors="replace") as lines:
             counts.add_samples(record["pid"], read_sampler(lines, stacks))
     for note in notes:
         if note["file"] is not None:
-            _add_file(counts, os.path.join(folder, note["file"]), note, bool(record["by_clock"]), stacks)
+            _add_file(counts, os.path.join(os.path.dirname(stem), note["file"]), note, bool(record["by_clock"]), stacks)
     known = {key: record.get(key) for key in ("tool", "version", "rate_hz", "gil", "native", "rank", "host", "cut", "by_clock")}
     processes = [(pid, kind, n) for pid, kinds in counts.processes.items() for kind, n in kinds.items()]
     return {

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array
-from voirkit.runs.directory import read_json, write_json
+from voirkit.runs.directory import kept_counts, record_stems, write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.other_processes import has_settled
 from voirkit_instruments.stacks import NATIVE_FILE, NATIVE_FOLDER
@@ -33,13 +34,8 @@ _SHORT = 3  # functions of an operation that the summary names
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``native`` of a summary, with ``native.json`` made or brought up to date; see ``voirkit.instrument.Instrument``."""
     run = runs[0]
-    folder = os.path.join(run.path, NATIVE_FOLDER)
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    counts = [
-        one
-        for name in names
-        if name.endswith(".json") and not name.endswith(".counts.json") and (one := _counts(run, folder, name.removesuffix(".json")))
-    ]
+    stems = record_stems(os.path.join(run.path, NATIVE_FOLDER))
+    counts = [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
     if not counts:
         return None
     document = figures(counts)
@@ -51,24 +47,15 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     return {"native": _shortened(document)}
 
 
-def _counts(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    path = os.path.join(folder, f"{stem}.counts.json")
-    counts = read_json(path, SCHEMA)
-    if counts is not None:
-        return counts
-    record, data = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA), os.path.join(folder, f"{stem}.data")
-    if record is None or not os.path.exists(data) or not has_settled(record, "profiler_pid"):
+def _count(run: Run, stem: str, record: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]] | None:
+    data = f"{stem}.data"
+    if not os.path.exists(data) or not has_settled(record, "profiler_pid"):
         return None
     try:
-        counts = count(run, record, data)
+        return count(run, record, data), ()
     except (OSError, KeyError, TypeError) as exc:
-        run.warnings.append(f"--native: {NATIVE_FOLDER}/{stem}.data cannot be read ({exc}).")
+        run.warnings.append(f"--native: {NATIVE_FOLDER}/{os.path.basename(data)} cannot be read ({exc}).")
         return None
-    try:
-        write_json(path, counts)
-    except OSError:
-        pass  # the next reader of the run counts again
-    return counts
 
 
 def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
-from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.other_processes import has_settled, locked
+from voirkit.runs.directory import kept_counts, read_json, record_stems
+from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
 from voirkit_instruments.syscalls import FOLDER
 from voirkit_instruments.syscalls.analyse_attribution import Attribution, Rows, TraceContext, add_rows
@@ -34,56 +35,28 @@ _DEEPEST = 8  # operations that lie in each other
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``syscalls`` of a summary; see ``voirkit.instrument.Instrument``."""
     run = runs[0]
-    documents = [document for folder, stem in _records(run) if (document := _counts(run, folder, stem)) is not None]
+    stems = record_stems(os.path.join(run.path, FOLDER))
+    documents = [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
     return {"syscalls": merge_documents(documents)} if documents else None
 
 
 def is_by_strace(run: Run) -> bool:
     """Whether strace has traced a run: each system call stopped for it, so that all times with calls in them are far too long."""
-    records = (read_json(os.path.join(folder, f"{stem}.json"), SCHEMA) for folder, stem in _records(run))
+    records = (read_json(f"{stem}.json", SCHEMA) for stem in record_stems(os.path.join(run.path, FOLDER)))
     return any(record is not None and record.get("tool") == "strace" for record in records)
 
 
-def _records(run: Run) -> Iterator[tuple[str, str]]:
-    folder = os.path.join(run.path, FOLDER)
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if name.endswith(".json") and not name.endswith((".counts.json", ".ring.json")):
-            yield folder, name.removesuffix(".json")
-
-
-def _counts(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    """The counts of a rank, made by the first that needs them: others at the same moment wait for it."""
-    path = os.path.join(folder, f"{stem}.counts.json")
-    counts = read_json(path, SCHEMA)
-    if counts is not None:
-        return counts
-    try:
-        with locked(os.path.join(folder, f"{stem}.lock")):
-            return read_json(path, SCHEMA) or _count(run, folder, stem)
-    except OSError:  # the folder is read-only: nobody keeps or removes anything there
-        return _count(run, folder, stem)
-
-
-def _count(run: Run, folder: str, stem: str) -> dict[str, Any] | None:
-    record = read_json(os.path.join(folder, f"{stem}.json"), SCHEMA)
-    if record is None or not has_settled(record, "tracer_pid"):
+def _count(run: Run, stem: str, record: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]] | None:
+    if not has_settled(record, "tracer_pid"):
         return None
     try:
-        document = _document(run, folder, stem, record)
+        document = _document(run, *os.path.split(stem), record)
     except (SyscallLogError, RingError, OSError, KeyError, TypeError, ValueError) as exc:
         run.warnings.append(f"--syscalls: what {record.get('tool')} wrote cannot be counted ({exc}).".replace("\n", " "))
         return None
     known = {key: record.get(key) for key in ("tool", "mode", "trusted", "cut")}
-    document = {"schema": SCHEMA, **known, "cost": _cost(record, document), **document}
-    try:
-        write_json(os.path.join(folder, f"{stem}.counts.json"), document)
-        if record.get("ended") and record.get("mode") not in _KEPT_MODES:
-            for name in os.listdir(folder):
-                if name == f"{stem}.strace" or (name.startswith(f"{stem}.") and name.endswith((".ring", ".mapped"))):
-                    os.remove(os.path.join(folder, name))
-    except OSError:
-        pass  # the next reader of the run counts again
-    return document
+    is_over = record.get("ended") and record.get("mode") not in _KEPT_MODES
+    return {"schema": SCHEMA, **known, "cost": _cost(record, document), **document}, (".strace", ".ring", ".mapped") if is_over else ()
 
 
 def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,8 @@ from voirkit.analysis.phases import Records
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
-from voirkit.runs.directory import read_json, write_json
-from voirkit.runs.other_processes import is_alive, is_here, locked
+from voirkit.runs.directory import kept_counts, read_json, record_stems
+from voirkit.runs.other_processes import is_alive, is_here
 from voirkit_instruments.torch_profile import FOLDER
 from voirkit_instruments.torch_profile.analyse_operators import (
     MEMORY,
@@ -40,37 +41,17 @@ SCHEMA = 1
 _CLOSE_NS = 50_000  # between the end of an optimizer's step, where a step without a loader begins, and voirkit's seeing it
 _FEW = 3  # steps outside of the window that a comparison needs
 MARK = "voirkit.mark"
-_COUNTS, _TRACE = ".counts.json", ".trace.json"
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``torch_profile`` of a summary; see ``voirkit.instrument.Instrument``."""
     run = runs[0]
-    folder = os.path.join(run.path, FOLDER)
-    if not os.path.isdir(folder):
-        return None
-    found, taken = [], []
-    phases: Records | None = None
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith(".json") or name.endswith((_COUNTS, _TRACE)):
-            continue
-        one = read_json(os.path.join(folder, name), SCHEMA)
-        if one is None:
-            continue
-        taken.append(one)
-        stem = os.path.join(folder, name.removesuffix(".json"))
-        counts = read_json(stem + _COUNTS, SCHEMA)
-        if counts is None and _has_ended(run, one):
-            phases = phases if phases is not None else records(run)
-            try:
-                with locked(os.path.join(folder, "count.lock")):  # another rank may be about to do the same
-                    counts = read_json(stem + _COUNTS, SCHEMA) or _count(run, stem, one, phases, ranks)
-            except OSError:  # the folder cannot be written to
-                counts = _count(run, stem, one, phases, ranks)
-        if counts is not None:
-            found.append(counts)
+    stems = record_stems(os.path.join(run.path, FOLDER))
+    taken = [one for stem in stems if (one := read_json(f"{stem}.json", SCHEMA)) is not None]
     if not taken:
         return None
+    count = partial(_count, run, ranks, cache(partial(records, run)))
+    found = [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(count, stem))) is not None]
     first, figures_ = taken[0], shorten(merge_figures(found))
     for phase, row in figures_["phases"].items():
         row["time_s"] = sum(one["times"].get(phase, 0.0) for one in found)
@@ -99,8 +80,12 @@ def _why(record: Mapping[str, Any]) -> str | None:
     return killed if record["state"] == "recording" else record["why"]
 
 
-def _count(run: Run, stem: str, record: Mapping[str, Any], phases: Records, ranks: Sequence[Rank]) -> dict[str, Any] | None:
-    """Count what one process recorded, put it into the trace, and keep the counts."""
+def _count(
+    run: Run, ranks: Sequence[Rank], phases: Callable[[], Records], stem: str, record: Mapping[str, Any]
+) -> tuple[dict[str, Any], Sequence[str]] | None:
+    """Count what one process recorded, and put it into the trace."""
+    if not _has_ended(run, record):
+        return None
     rank = next((one for one in ranks if one.rank == record["rank"]), None)
     steps: list[int] = []
     parts, files, errors, left_out, times = [], [], [0], 0, dict[str, float]()
@@ -110,7 +95,7 @@ def _count(run: Run, stem: str, record: Mapping[str, Any], phases: Records, rank
             path += ".gz"
         try:
             events = Events(path)
-            counted = _recording(run, record, recording, events, phases, rank)
+            counted = _recording(run, record, recording, events, phases(), rank)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             run.warnings.append(f"--torch-profile: {FOLDER}/{recording['file']} cannot be read ({exc}).")
             continue
@@ -121,15 +106,10 @@ def _count(run: Run, stem: str, record: Mapping[str, Any], phases: Records, rank
         steps += range(*recording["steps"])
         left_out += events.left_out
         files.append(f"{FOLDER}/{_compressed(path)}")
-    document = {
+    return {
         "schema": SCHEMA, "rank": record["rank"], "steps": steps, **merge_figures(parts), "files": files, "left_out": left_out,
         "clock_error_s": max(errors) / 1e9, "slower": _slower(rank, record), "times": times,
-    }  # fmt: skip
-    try:
-        write_json(stem + _COUNTS, document)
-    except OSError:
-        pass  # who opens the run next counts again
-    return document
+    }, ()  # fmt: skip
 
 
 class RecordingCounts(NamedTuple):
