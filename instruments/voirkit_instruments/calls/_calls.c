@@ -17,8 +17,6 @@
 #error "This relies on the GIL; a free-threaded Python records no calls."
 #endif
 
-#include "_calls_tensor.h"
-
 #include "_calls_summary.h"
 
 enum { METHOD = 1, MODULE = 2 }; /* of a target, as in record_functions.py */
