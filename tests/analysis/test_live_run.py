@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from live_training import TRAINING
 
-from voirkit.live.picture import of_summary
+from voirkit.live import of_summary
 from voirkit.live.run import LiveRun
 from voirkit.trace import recorder
 
@@ -115,8 +115,8 @@ def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None
 
 
 def test_the_last_picture_has_the_whole_wall_time() -> None:
+    from voirkit.live import of_summary
     from voirkit.live.frame import TerminalStyle, picture_lines
-    from voirkit.live.picture import of_summary
     from voirkit.runs.summary import account
 
     picture = of_summary({"wall": account({"startup": 1.0, "training": 9.0}, 10.0), "steps": None})

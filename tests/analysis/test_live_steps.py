@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from live_training import PHASES, TRAINING
 
-from voirkit.live.picture import Picture
+from voirkit.live import Picture
 from voirkit.live.steps import LiveSteps
 from voirkit.trace import recorder
 

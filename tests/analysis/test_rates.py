@@ -10,7 +10,7 @@ import pytest
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.steps import REST, WAIT, Steps, Table, steps_of
 from voirkit.commands.run import words
-from voirkit.live.picture import of_summary
+from voirkit.live import of_summary
 from voirkit.report.comparison import Side
 from voirkit.report.comparison import figures as compared
 from voirkit.runs.conditions import read

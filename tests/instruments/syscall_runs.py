@@ -103,7 +103,7 @@ def why_not_strace() -> str:
 def why_not_kernel() -> str:
     """Why the kernel cannot trace here; empty if it can."""
     from voirkit_instruments.detached import CannotAttach
-    from voirkit_instruments.syscalls.record_tracers import tracefs
+    from voirkit_instruments.syscalls.record import tracefs
 
     try:
         tracefs()

@@ -17,7 +17,7 @@ import pytest
 import recorded
 from conftest import Ended, Place
 
-from voirkit.live.picture import children_of
+from voirkit.live import children_of
 from voirkit.runs.opened import open_run
 from voirkit_instruments.monitor.analyse import summarise
 from voirkit_instruments.monitor.record import Machine, Sampler

@@ -17,14 +17,12 @@ from live_training import TRAINING
 from rich.console import Console
 
 from voirkit.analysis import summary as summaries
-from voirkit.analysis.part_failures import PartFailures, reason
 from voirkit.commands.report import compare, report
-from voirkit.errors import RunDirectoryError
+from voirkit.errors import PartFailures, RunDirectoryError, reason
 from voirkit.instrument import Instrument
 from voirkit.plugins import installed_instruments
 from voirkit.report import comparison as html_comparison
-from voirkit.report import finish, overview, terminal
-from voirkit.report.html import document as html
+from voirkit.report import finish, html, overview, terminal
 from voirkit.report.sections import Section, Text
 
 pytestmark = pytest.mark.long
@@ -144,7 +142,7 @@ def test_a_summary_with_a_part_of_another_form_is_drawn(key: str, damage: Any, r
 
 
 def test_a_part_of_a_page_that_fails_is_one_section(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("voirkit.report.html.document.steps", fails)
+    monkeypatch.setattr("voirkit.report.html.steps", fails)
     shown(capsys, "--html", str(run))
     page = (run / "report.html").read_text()
     assert "This part cannot be drawn (KeyError: &#x27;planted&#x27;)" in page

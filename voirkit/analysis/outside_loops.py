@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.requests import Work
-from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, StepInterval
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, StepInterval, Work
 
 
 @dataclass(frozen=True)

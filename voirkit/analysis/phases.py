@@ -14,8 +14,7 @@ import numpy as np
 from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array, distinct, outer_first
-from voirkit.analysis.requests import requests_through_queue
-from voirkit.analysis.segmentation import Kind, Request
+from voirkit.analysis.segmentation import Kind, Request, requests_through_queue
 from voirkit.analysis.steps import (
     BACKWARD,
     COMMUNICATION,

@@ -13,8 +13,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.outside_loops import Marks, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
-from voirkit.analysis.requests import Work, as_read, iterator_of
-from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, split_at_requests
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, as_read, iterator_of, split_at_requests
 from voirkit.runs.summary import PHASES
 
 PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other

@@ -13,11 +13,11 @@ import numpy as np
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.overhead import overhead_of
-from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.phases import on_the_clock
 from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.steps import ASIDE, Steps
 from voirkit.analysis.verdict.diagnosis import conclusions
+from voirkit.errors import PartFailures
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.runs import thresholds as limits

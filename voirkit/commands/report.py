@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from voirkit.analysis.part_failures import PartFailures
 from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
-from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, RunDirectoryError, tell
+from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, PartFailures, RunDirectoryError, tell
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments, parts_of_summary
-from voirkit.report.html.document import page
+from voirkit.report.html import page
 from voirkit.report.output import NAME, STDOUT, may_write, printable, with_file, write
 from voirkit.runs.conditions import Condition, read
 from voirkit.runs.directory import LATEST, check_manifest, finite

@@ -16,8 +16,8 @@ from voirkit.runner import completion
 from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.overseer import Overseer
 from voirkit.runner.script import current_folder, folder_of, put_last, shorten
-from voirkit.runs.lines import listening
 from voirkit.runs.manifest import rank_and_world_size
+from voirkit.runs.record import listening
 from voirkit.runs.summary import throughput
 
 TYPE_CHECKING = False

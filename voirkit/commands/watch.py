@@ -14,8 +14,8 @@ from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from voirkit.live import Picture
     from voirkit.live.frame import TerminalStyle
-    from voirkit.live.picture import Picture
     from voirkit.live.run import LiveRun
     from voirkit.live.terminal import BottomRows, Keys
 

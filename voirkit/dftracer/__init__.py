@@ -9,8 +9,8 @@ import os
 
 from voirkit.ai import Node as DFTracerAI
 from voirkit.ai import ai, checkpoint, comm, compute, data, dataloader, device, other, pipeline
-from voirkit.dftracer import constants
-from voirkit.dftracer.constants import *  # noqa: F403 -- all of them are DFTracer's
+from voirkit.dftracer import logger
+from voirkit.dftracer.logger import *  # noqa: F403 -- all of them are DFTracer's
 from voirkit.dftracer.logger import dft_fn, dftracer, is_enabled
 
 TYPE_CHECKING = False
@@ -39,5 +39,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "DFTRACER_ENABLE_ENV", "DFTRACER_INIT_ENV", "DFTRACER_LOG_LEVEL_ENV", "DFTRACER_TIME_METRIC_ENV", "DFTracerAI", "ai", "checkpoint",
-    "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "get_time_scale", "other", "pipeline", *constants.__all__,
+    "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "get_time_scale", "other", "pipeline", *logger.__all__,
 ]  # fmt: skip

@@ -1,1 +1,226 @@
-"""A run that goes on: what its files tell so far, and the view of it that stays below a terminal's lines."""
+"""A run that goes on: what its files tell so far, and the view of it that stays below a terminal's lines.
+
+Here is what a view shows of a run at a moment: plain values, made from a run that goes on or from the summary of one that is over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from voirkit.runs.summary import throughput
+
+if TYPE_CHECKING:
+    import psutil
+
+
+HISTORY = 24  # values of a rate's history
+
+
+class Number(NamedTuple):
+    """A figure with a name.
+
+    Attributes:
+        name: Such as ``train_rate``, ``loss``, ``train loss``.
+        value: Now.
+        units: May be empty.
+        history: Values up to now, at even distances.
+    """
+
+    name: str
+    value: float
+    units: str
+    history: Sequence[float]
+
+
+class Progress(NamedTuple):
+    """How far something is; ``left_s`` is the seconds that it will still take, or None if that is not known."""
+
+    label: str
+    done: float
+    total: float
+    left_s: float | None
+
+
+class Worker(NamedTuple):
+    """A loader's worker process: its id, and the share of a core that it used since the last look."""
+
+    pid: int
+    share: float
+
+
+@dataclass
+class Picture:
+    """A run at a moment; what is not known is empty or None.
+
+    Attributes:
+        title: What was run.
+        state: How it goes: ``running``, or how it ended, in words.
+        is_over: Whether nothing will change any more.
+        elapsed_s: Since it began.
+        steps: ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps that are shown.
+        shown_s: How long these steps took together; None if they are the whole run's.
+        done: Steps of the training so far, as far as they have been counted.
+        is_counted: Whether all have been.
+        where: Of the run directory.
+        wall: The account of the whole wall time, of a run that is over.
+        evaluation: What is known of its evaluation.
+    """
+
+    title: str = ""
+    state: str = ""
+    is_over: bool = False
+    elapsed_s: float | None = None
+    steps: Mapping[str, Any] | None = None
+    shown_s: float | None = None
+    done: int = 0
+    is_counted: bool = True
+    rates: Sequence[Number] = ()
+    progress: Sequence[Progress] = ()
+    numbers: Sequence[Number] = ()
+    workers: int | None = None
+    worker_shares: Sequence[Worker] = ()
+    devices: Sequence[Number] = ()
+    ranks: Sequence[Mapping[str, Any]] = ()
+    verdict: Mapping[str, Any] | None = None
+    wall: Mapping[str, Any] | None = None
+    evaluation: Mapping[str, Any] | None = None
+    warnings: Sequence[str] = field(default_factory=list)
+
+
+def of_summary(summary: Mapping[str, Any]) -> Picture:
+    """The last picture of a run that is over."""
+    steps = summary.get("steps")
+    loss = summary.get("loss")
+    given = [Number("loss", loss["last"], f"(from {loss['first']:.4g})", ())] if loss and loss.get("last") is not None else []
+    said = [*(alert["because"] for alert in summary.get("alerts") or []), *(summary.get("warnings") or [])]
+    peak = (summary.get("memory") or {}).get("peak")
+    dropped = sum((summary.get("dropped") or {}).values())
+    return Picture(
+        title=title_of(summary.get("command") or []),
+        state=ended(str(summary.get("ended")), summary.get("exit_code")),
+        is_over=True,
+        elapsed_s=summary.get("duration_s"),
+        steps=steps if steps and steps["n"] else None,
+        done=steps["n"] if steps else 0,
+        rates=[Number(name, throughput(rate), rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
+        numbers=given,
+        workers=(summary.get("loader") or (steps or {}).get("loader") or {}).get("workers"),
+        devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
+        ranks=summary.get("ranks") or (),
+        verdict=summary.get("verdict"),
+        wall=summary.get("wall"),
+        evaluation=summary.get("evaluation"),
+        warnings=[*([f"{dropped:,} records were dropped"] if dropped else []), *(str(text).split("\n")[0] for text in said)],
+    )
+
+
+def title_of(command: Sequence[str]) -> str:
+    """A command as one line."""
+    return " ".join(command) or "(unknown command)"
+
+
+def ended(how: str, exit_code: int | None) -> str:
+    """How a run ended, in words."""
+    code = "" if exit_code is None else f", exit code {exit_code}"
+    said = {
+        "running": "is running",
+        "normal": "ended",
+        "exit": "ended",
+        "exception": "ended by an exception",
+        "signal": "ended by a signal",
+        "killed": "was killed: it did not end by itself",
+    }
+    return said.get(how, "ended") + code
+
+
+# a loader's workers while they work
+
+
+_MOST = 64  # workers
+
+
+class Workers:
+    """The worker processes below a process.
+
+    Args:
+        pid: The process that trains.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before: dict[int, tuple[float, float]] = {}  # by process: when it was sampled, seconds of a core that it had used
+
+    def sample(self) -> list[Worker]:
+        """Those that run now, and how busy each was since the last sample; a new one, since its start."""
+        import psutil  # not before somebody looks: the program that voirkit runs has not imported it
+
+        workers, before = [], {}
+        for process in _workers_below(self._pid)[:_MOST]:
+            try:
+                with process.oneshot():
+                    times, started_s = process.cpu_times(), process.create_time()
+            except psutil.Error:
+                continue
+            now_s, used_s = time.time(), times.user + times.system
+            at_s, used_before_s = self._before.get(process.pid, (started_s, 0.0))
+            before[process.pid] = now_s, used_s
+            if now_s > at_s:
+                workers.append(Worker(process.pid, min(max((used_s - used_before_s) / (now_s - at_s), 0.0), 9.99)))
+        self._before = before
+        return workers
+
+
+def _workers_below(pid: int) -> list[psutil.Process]:
+    """The children that run the same program: one that was forked has its parent's command, one that was spawned reports it."""
+    import psutil
+
+    try:
+        parent = psutil.Process(pid)
+        program, command = parent.exe(), parent.cmdline()
+    except psutil.Error:
+        return []
+    workers = []
+    for child in sorted(children_of(pid)):
+        try:
+            process = psutil.Process(child)
+            words = process.cmdline()
+            if process.exe() == program and (words == command or any("spawn_main" in word for word in words)):
+                workers.append(process)
+        except psutil.Error:
+            continue
+    return workers
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process; empty if it has ended.
+
+    Linux lists them by thread, at the cost of one small file each; psutil would read the files of all processes of the machine.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return [] if os.path.isdir("/proc/self/task") else _children_by_psutil(pid)
+    children: list[int] = []
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
+                return _children_by_psutil(pid)
+        except OSError:
+            continue
+    return children
+
+
+def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []

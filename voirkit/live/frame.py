@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from voirkit.live.picture import Number, Picture
+from voirkit.live import Number, Picture
 from voirkit.report import duration
 from voirkit.report.overview import wall_line
 from voirkit.report.sections import written

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from voirkit.live.picture import Number, Picture, Progress, Workers, ended, of_summary, title_of
+from voirkit.live import Number, Picture, Progress, Workers, ended, of_summary, title_of
 from voirkit.live.steps import LiveSteps, devices
 from voirkit.runs import directory
 from voirkit.runs.other_processes import goes_on, is_alive, is_here

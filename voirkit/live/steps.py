@@ -18,7 +18,7 @@ from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import KIND, Records, ranks
 from voirkit.analysis.steps import Steps, Table, concatenated
 from voirkit.analysis.verdict.diagnosis import verdict
-from voirkit.live.picture import HISTORY, Number, Picture, Progress
+from voirkit.live import HISTORY, Number, Picture, Progress
 from voirkit.runs.summary import throughput
 from voirkit.trace.following import CHUNK, Followed, Following, Fresh
 from voirkit.trace.reader import Name, Process

@@ -24,8 +24,8 @@ from voirkit.analysis.significance import (
     difference,
 )
 from voirkit.report import duration
+from voirkit.report.html import document, drawn_parts, picture
 from voirkit.report.html.components import Html, join, lines, paragraph, section, stacked, strong, text
-from voirkit.report.html.document import document, drawn_parts, picture
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.overview import Part, instrument_parts
 from voirkit.report.sections import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from voirkit.analysis.part_failures import left_out, reason
+from voirkit.errors import left_out, reason
 from voirkit.report import sections
 from voirkit.report.overview import Part, command_of, how_it_went, parts_of_report
 from voirkit.report.sections import written

@@ -13,7 +13,7 @@ from rich.console import Group as Parts
 from rich.padding import Padding
 from rich.segment import Segment, SegmentLines
 
-from voirkit.analysis.part_failures import left_out, reason
+from voirkit.errors import left_out, reason
 from voirkit.report import sections
 from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
 from voirkit.report.sections import written

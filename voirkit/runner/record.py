@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from voirkit import __version__
 from voirkit.errors import EXIT_CHECK_FAILED, RunDirectoryError, VoirkitError, say_as_it_is
-from voirkit.processes import children
+from voirkit.processes import inherit
 from voirkit.runner import completion, recording
 from voirkit.runner.script import current_folder, shorten
 from voirkit.runner.voirfiles import text_of
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.runner.overseer import Overseer
-    from voirkit.runs.lines import DataDescriptor
-    from voirkit.runs.record import Record
+    from voirkit.runs.record import DataDescriptor, Record
 
 
 class Outcome:
@@ -88,7 +87,7 @@ class RunRecord:
 
     def open_log(self) -> None:
         """Have what is logged written from now on."""
-        from voirkit.runs.lines import DataDescriptor, to_json
+        from voirkit.runs.record import DataDescriptor, to_json
 
         descriptor = self._descriptor = DataDescriptor(self._logfile) if self._logfile is not None else None
 
@@ -167,9 +166,9 @@ class RunRecord:
             if self._has_trace or completion.has_records(files.path):  # of processes that the script has started
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
-            if not late and children.has_running_children():
+            if not late and inherit.has_running_children():
                 ov.say("processes that the script has started still run: they are reported when they have ended.")
-                children.after_children(self._complete_late)
+                inherit.after_children(self._complete_late)
             if not late:
                 ov.check_requirements()
             files.end(ov.outcome.ended, ov.exit_code, {**ov.summary, "warnings": ov.warnings, "exit_code": ov.exit_code})

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from voirkit.live.picture import Picture
+    from voirkit.live import Picture
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
@@ -47,7 +47,7 @@ class OwnSteps:
     def _load(self, _: object) -> None:
         if self._ov.run_dir is None:
             return
-        from voirkit.live.picture import Workers
+        from voirkit.live import Workers
         from voirkit.live.steps import LiveSteps
 
         self._workers = Workers(os.getpid())
@@ -63,7 +63,7 @@ class OwnSteps:
         return self._picture
 
     def _make_picture(self) -> Picture | None:
-        from voirkit.live.picture import Picture
+        from voirkit.live import Picture
         from voirkit.live.steps import devices
 
         picture = Picture()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from voirkit.live import Picture
 from voirkit.live.frame import (
     BOLD,
     CYAN,
@@ -35,7 +36,6 @@ from voirkit.live.frame import (
     styled,
     width,
 )
-from voirkit.live.picture import Picture
 from voirkit.live.terminal import BottomRows, Keys
 
 TYPE_CHECKING = False

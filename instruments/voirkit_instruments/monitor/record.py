@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
     from typing import Any
 
-    from voirkit.live.picture import Picture
+    from voirkit.live import Picture
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.monitor.record_gpus import Gpus

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psutil
 
-from voirkit.live.picture import children_of
+from voirkit.live import children_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

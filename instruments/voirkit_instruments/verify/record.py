@@ -143,7 +143,7 @@ def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(NAMES)
     if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
         return found
-    from voirkit.live.picture import Picture
+    from voirkit.live import Picture
     from voirkit.live.steps import LiveSteps
 
     steps = LiveSteps(run_dir, pid=os.getpid())
