@@ -93,15 +93,13 @@ def test_a_parsed_function_tells_what_is_captured_in_it() -> None:
     assert f.variables == ["a", "c"]
     assert f.loops == ["i", "j"]
     assert f.hashes == ["#value"]
-    assert f.is_generic
     assert [(c.name, c.alias, c.focus) for c in f.captures[:2]] == [("a", "b", 0), ("#loop_i", "s", 1)]
     assert [(c.name, c.alias, c.focus) for c in f.captures[2:5]] == [
         ("#endloop_j", "#endloop_j", 2),
         ("#value", "#value", 0),
         ("", "g", 0),
     ]
-    assert [c.name for c in f.captures if c.is_compared] == ["c"]
-    assert [c.alias for c in f.captures if c.is_tagged] == ["t"]
+    assert [(c.name, c.alias) for c in f.captures[5:]] == [("", "t"), ("c", "c")]
 
 
 def test_a_parsed_selector_tells_the_names_that_it_needs() -> None:

@@ -12,9 +12,8 @@ from page import Page
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
-from voirkit.report.html import picture
+from voirkit.report.html import picture, with_file
 from voirkit.report.html.components import LONGEST, Html, bars, columns, differences, heat_map, lines, stacked, table, text
-from voirkit.report.output import with_file
 
 HOSTILE = "</td><script>alert('\"&')</script>"
 

@@ -18,8 +18,8 @@ from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, PartFailures, Ru
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments, parts_of_summary
-from voirkit.report.html import page
-from voirkit.report.output import NAME, STDOUT, may_write, printable, with_file, write
+from voirkit.report.html import NAME, may_write, page, with_file, write
+from voirkit.report.output import STDOUT, printable
 from voirkit.runs.conditions import Condition, read
 from voirkit.runs.directory import LATEST, check_manifest, finite
 from voirkit.runs.opened import Run, open_run

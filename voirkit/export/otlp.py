@@ -29,14 +29,14 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from voirkit.errors import VoirkitError, tell
-from voirkit.export.spans import FLOW, Nesting, typed, unicode_text
-from voirkit.report.output import Labels, text
+from voirkit.export.spans import FLOW, Labels, Nesting, typed, unicode_text
+from voirkit.report.output import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from voirkit.report.output import Key
+    from voirkit.export.spans import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from voirkit.errors import VoirkitError
-from voirkit.export.spans import FLOW, Nesting, typed, unicode_text
-from voirkit.report import output
-from voirkit.report.output import Labels, complete
+from voirkit.export.spans import FLOW, LOADER, Labels, Nesting, arrow_of, typed, unicode_text
+from voirkit.report.output import complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
-    from voirkit.report.output import Key
+    from voirkit.export.spans import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 
@@ -102,7 +101,7 @@ class _Writer:
         del annotations[:], packet.track_event.flow_ids[:]
         if FLOW in arguments and lane >= 0:
             packet.track_event.flow_ids.append(_number_of("flow", arguments[FLOW]))
-        arrow = output.arrow(process[1], category, name, arguments) if kind == output.LOADER else None
+        arrow = arrow_of(process[1], category, name, arguments) if kind == LOADER else None
         if arrow is not None:
             packet.track_event.flow_ids.append(_number_of(*arrow))
         for key, value in arguments.items():

@@ -28,8 +28,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 
 from voirkit.export import Format, process_table
-from voirkit.export.spans import overlapping
-from voirkit.report import output
+from voirkit.export.spans import ARROW, ARROW_AT, ARROWS, IS_MOMENT, LOADER, overlapping, workers
 from voirkit.report.output import STDOUT, text
 
 TYPE_CHECKING = False
@@ -109,7 +108,7 @@ def write_chrome(run: Run, selection: Selection, target: str) -> list[str]:
     first_ns = min((one.first_ns for one in extents), default=0)
     with text(target) as put:
         put(f'{{"displayTimeUnit":"ns","otherData":{dumps(_about(run, first_ns))},"traceEvents":[\n')
-        head = list(_chrome_metadata(extents, extra, output.workers(run)))
+        head = list(_chrome_metadata(extents, extra, workers(run)))
         put(",\n".join(head))
         between = ",\n" if head else ""
         for batch in run.fetch(_chrome_query(run, selection, extents, first_ns)):
@@ -174,11 +173,11 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
     events = _with_shown_tid(events)
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
-    line = f"CASE WHEN {output.IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
+    line = f"CASE WHEN {IS_MOMENT} THEN {_LINES['mark']} ELSE CASE kind {cases} ELSE {_SPAN} END END"
     flow = "json_extract_string(args, '$.flow')"
     flows = f"SELECT *, {flow} AS flow FROM ({events}) WHERE contains(args, '\"flow\":') AND kind NOT IN ('counter', 'mark', 'meta')"
-    at = f"* REPLACE ({output.ARROW_AT} AS since_ns), {output.ARROW} AS flow"
-    flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {output.ARROWS}"
+    at = f"* REPLACE ({ARROW_AT} AS since_ns), {ARROW} AS flow"
+    flows += f" UNION ALL SELECT {at} FROM ({events}) WHERE {ARROWS}"
     counted = "row_number() OVER w AS turn, count(*) OVER (PARTITION BY flow) AS turns, "
     counted += "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere, "
     counted += "dense_rank() OVER (ORDER BY flow) AS arrow"  # of an id that is no number Perfetto draws no arrow
@@ -187,7 +186,7 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
     return (
         f"SELECT line FROM (SELECT {line} AS line, 0 AS place, {order} FROM ({events}) "
         f"UNION ALL SELECT {_ARROW}, 1, {order} FROM ({turns}) "
-        f"WHERE turns > 1 AND (kind <> '{output.LOADER}' OR leads_elsewhere)) "
+        f"WHERE turns > 1 AND (kind <> '{LOADER}' OR leads_elsewhere)) "
         "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )
 

@@ -156,7 +156,7 @@ def _line(label: str, parts: list[str]) -> Text:
 
 def _busy(run: Run) -> Iterator[Block]:
     """How busy each worker was with making batches."""
-    from voirkit.report.output import LOADER, workers
+    from voirkit.export.spans import LOADER, workers
 
     where = f"kind = '{LOADER}' AND category = 'data' AND name = 'preprocess'"
     connection = run.connection()

@@ -45,16 +45,10 @@ class Steps:
 
     def __init__(self, ov: Overseer | ChildProcess, recorder: Any = None) -> None:
         self._ov = ov
-        self.warnings: list[str] = []
         self._recorder = recorder
         self._torch: TorchPatches | None = None
         self._evaluations: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
         self._over = False
-
-    def warn(self, text: str) -> None:
-        """Tell the user, once in all processes that are started from here on."""
-        self.warnings.append(text)
-        self._ov.warn(text)
 
     def start(self, torch: ModuleType) -> None:
         """torch has been imported."""
@@ -71,12 +65,12 @@ class Steps:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            recording = Recording(self._recorder, torch, self.warn, self._ov.shared(LoaderNumbers))
-            self._torch = TorchPatches(recording, self.warn, self._ov.shared(StepEvents))
+            recording = Recording(self._recorder, torch, self._ov.warn, self._ov.shared(LoaderNumbers))
+            self._torch = TorchPatches(recording, self._ov.warn, self._ov.shared(StepEvents))
             self._torch.install()
             self._recorder.timed(0, time.perf_counter_ns() - began, "start")
         except Exception as exc:  # a torch that is not like any known one
-            self.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
+            self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
     def on_given(self, event: dict[str, Any]) -> None:
         """Record each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``).
@@ -150,7 +144,7 @@ def offered() -> dict[str, Any] | None:
     """What a process needs that is started anew from here; one that loads data needs nothing, and pays nothing."""
     from voirkit_instruments.identity import is_starting_worker
 
-    return None if _here is None or is_starting_worker() else {"warnings": _here.warnings}
+    return None if _here is None or is_starting_worker() else {"warnings": _here._ov.warnings}
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:

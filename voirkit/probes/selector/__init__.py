@@ -85,15 +85,11 @@ class Capture:
         name: ``x``, ``#enter``, ``#loop_i``; empty for a generic ``$x``.
         alias: Its name in the events.
         focus: 1 for ``>`` and ``!``, 2 for ``!!``, 0 for context.
-        is_tagged: Only values with a tag count, ``x:@Tag``.
-        is_compared: Only some values count, ``x=2``, ``x ~ every(3)``.
     """
 
     name: str
     alias: str
     focus: int
-    is_tagged: bool
-    is_compared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +135,6 @@ class ParsedFunction:
     def hashes(self) -> list[str]:
         """The other ``#`` variables."""
         return [c.name for c in self.captures if c.name in HASH_VARIABLES]
-
-    @property
-    def is_generic(self) -> bool:
-        """Whether it captures all variables: ``$x`` without a tag."""
-        return any(not c.name and not c.is_tagged for c in self.captures)
 
     def wrong(self, what: str, next: str = "") -> SelectorError:
         """An error about this function."""
@@ -252,7 +243,7 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
         raise _wildcard(selector, where)
     name = element.name.value
     at = selector.find(name.replace(_TOP_WORD, TOP))
-    if _is_compared(element):
+    if element.value is not ABSENT:
         raise wrong(selector, where, f"'{name}' is a function here, and has no value to compare.", position=at)
     module, path = None, name.split(".")
     if name == "//" or (name.startswith("/") and name.endswith(f"/{_TOP_WORD}") and name.count("/") == 2):
@@ -287,11 +278,7 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
     elif name and not all(part.isidentifier() for part in name.split(".")):  # self.x: an attribute that the function sets
         raise wrong(selector, where, f"'{name}' is not the name of a variable.", position=at)
     focus = max(element.tags, default=0)
-    return Capture(name, element.capture or "", focus, element.category is not None, _is_compared(element))
-
-
-def _is_compared(element: Any) -> bool:
-    return element.value is not ABSENT
+    return Capture(name, element.capture or "", focus)
 
 
 def _names_in(value: Any, selector: str, where: str) -> list[str]:

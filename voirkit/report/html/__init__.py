@@ -5,7 +5,9 @@ Styles, script and pictures are in the page; it works without its script but for
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,11 +16,11 @@ import numpy as np
 
 from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.steps import Table
-from voirkit.errors import reason
+from voirkit.errors import CommandLineError, VoirkitError, reason
 from voirkit.report import duration, figure
 from voirkit.report.html.components import TIME, Html, asset, columns, folded, join, lines, seconds, section, table, text
 from voirkit.report.html.sections import section_html
-from voirkit.report.output import MARK
+from voirkit.report.output import STDOUT, STDOUT_NAMES, complete
 from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went, instrument_parts, number, spread
 from voirkit.report.sections import Finding, Section, begin_ns, blocks_within
 from voirkit.runs.summary import PHASES, evaluation_name
@@ -225,3 +227,78 @@ def _evaluation(evaluation: Mapping[str, Any] | None) -> Iterator[Html]:
             ("", "n", "a batch", "p10 .. p90"),
             [(f"{evaluation_name(evaluation)} batches", f"{evaluation['n']:,}", *spread(evaluation["time_s"]))],
         )
+
+
+# where a page goes: it replaces nothing but a page that voirkit made
+
+
+MARK = "<!-- made by voirkit -->"  # by which a page is known as one that may be replaced
+NAME = "report.html"  # of a run's, in its directory
+_ENDS = (".html", ".htm")
+
+
+def with_file(words: Sequence[str]) -> list[str]:
+    """The words of a command line in which the word after ``--html`` is its file only if it is called like one.
+
+    ``voirkit report --html RUN`` names a run; any file can be given as ``--html=FILE``.
+    """
+    made: list[str] = []
+    at = 0
+    while at < len(words):
+        word, following = words[at], words[at + 1] if at + 1 < len(words) else ""
+        if word == "--":
+            return [*made, *words[at:]]
+        if word == "--html":
+            taken = following == STDOUT or following.lower().endswith(_ENDS)
+            made.append(f"--html={following if taken else ''}")
+            at += taken
+        else:
+            made.append(word)
+        at += 1
+    return made
+
+
+def may_write(target: str) -> str:
+    """Where a page may be written: that file, or ``report.html`` in that folder.
+
+    Raises:
+        CommandLineError: Something is there that voirkit did not make.
+    """
+    if target in STDOUT_NAMES:
+        if sys.stdout is None:
+            raise VoirkitError("it is closed.", where="stdout")
+        return STDOUT
+    if os.path.isdir(target) or target.endswith(os.sep):
+        target = os.path.join(target, NAME)
+    if os.path.lexists(target) and not _is_own(target):
+        raise CommandLineError("it is there already, and is no page of voirkit's.", where=target, next="Give another name: --html=FILE.")
+    return target
+
+
+def _is_own(path: str) -> bool:
+    if os.path.islink(path) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(200)
+    except OSError:
+        return False
+    return not begin or MARK.encode() in begin
+
+
+def write(page: str, target: str) -> None:
+    """Write a page to where ``may_write`` said that it may go.
+
+    Raises:
+        VoirkitError: It cannot be written.
+    """
+    try:
+        folder = os.path.dirname(target)
+        if target != STDOUT and folder:
+            os.makedirs(folder, exist_ok=True)
+        with complete(target) as temporary, open(temporary, "wb") as file:
+            file.write(page.encode())
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise VoirkitError(f"it cannot be written: {exc.strerror or exc}.", where="stdout" if target == STDOUT else target) from None
