@@ -121,7 +121,7 @@ def cpu_ns(work: Callable[[], object]) -> int:
 
 def watched(folder: Path) -> Callable[[], Any]:
     """Begins to record into files, and tells how the instrument is put in place."""
-    from voirkit.processes.inherit import this_process
+    from voirkit.processes.children import this_process
     from voirkit.trace import recorder
     from voirkit_instruments.loader.record import start_recording
 

@@ -18,7 +18,7 @@ from voirkit import streams
 from voirkit.errors import SelectorError, VoirkitError
 from voirkit.fork import at_fork
 from voirkit.probes import weave
-from voirkit.processes import inherit
+from voirkit.processes import children, inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def end_after_children(function: Callable[[], None]) -> bool:
 
     That is so if multiprocessing was imported before what registered the function, so that its turn comes later.
     """
-    return bool(_probes) and _exchange is not None and inherit.after_children(function)
+    return bool(_probes) and _exchange is not None and children.after_children(function)
 
 
 def _receive(pid: int, key: int, data: Any) -> None:

@@ -4,8 +4,6 @@ Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such 
 program's own; so is what it pickles before, which is loaded before the main module.  Pythons that are started by ``subprocess`` take the
 same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
 changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.14.
-
-``ChildProcess`` stands there for what instruments need of a run: somebody to warn, and what they share.
 """
 
 from __future__ import annotations
@@ -13,64 +11,13 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.errors import tell
 from voirkit.imports import when_imported
-from voirkit.phases import SharedState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
     from typing import Any
-
-
-class ChildProcess(SharedState):
-    """This process's part in the run.
-
-    Attributes:
-        summary: What an instrument would add to the run's summary; the run's own process writes that, from what is recorded here.
-        warnings: Those shown, here or in the process that started this one: each is shown once.
-    """
-
-    def __init__(self) -> None:
-        self.summary: dict[str, Any] = {"dropped": {}}
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        """Warn the user, unless this warning has been shown."""
-        if text not in self.warnings:
-            self.warnings.append(text)
-            tell(text)
-
-
-_this = ChildProcess()
-
-
-def this_process(warnings: Iterable[str] = ()) -> ChildProcess:
-    """What stands for the run in this process; the same for all instruments.
-
-    Args:
-        warnings: Those shown already.
-    """
-    _this.warnings += warnings
-    return _this
-
-
-def has_running_children() -> bool:
-    """Whether children of multiprocessing still run that python will wait for at its end. Asks nothing of them: nothing is reaped."""
-    process = sys.modules.get("multiprocessing.process")
-    children = list(getattr(process, "_children", ()))
-    return any(not child.daemon and child._popen is not None and child._popen.returncode is None for child in children)
-
-
-def after_children(function: Callable[[], None]) -> bool:
-    """Call a function when multiprocessing has waited for its children at python's end; False if it will not."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is None or util._exiting:
-        return False
-    util.Finalize(None, function, exitpriority=-1000)
-    return True
-
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from voirkit import __version__
 from voirkit.errors import EXIT_CHECK_FAILED, RunDirectoryError, VoirkitError, say_as_it_is
-from voirkit.processes import inherit
+from voirkit.processes import children
 from voirkit.runner import completion, recording
 from voirkit.runner.script import current_folder, shorten
 from voirkit.runner.voirfiles import text_of
@@ -166,9 +166,9 @@ class RunRecord:
             if self._has_trace or completion.has_records(files.path):  # of processes that the script has started
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
-            if not late and inherit.has_running_children():
+            if not late and children.has_running_children():
                 ov.say("processes that the script has started still run: they are reported when they have ended.")
-                inherit.after_children(self._complete_late)
+                children.after_children(self._complete_late)
             if not late:
                 ov.check_requirements()
             files.end(ov.outcome.ended, ov.exit_code, {**ov.summary, "warnings": ov.warnings, "exit_code": ov.exit_code})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.phases import Phase
-    from voirkit.processes.inherit import ChildProcess
+    from voirkit.processes.children import ChildProcess
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.loader.record_torch import LoaderTorch
 
@@ -65,7 +65,7 @@ def offer_to_child() -> dict[str, Any] | None:
 
 def record_in_child(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does."""
-    from voirkit.processes.inherit import this_process
+    from voirkit.processes.children import this_process
     from voirkit.trace import recorder
     from voirkit_instruments.loader.record_batches import Episode
 

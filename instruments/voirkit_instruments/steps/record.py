@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.phases import Phase
-    from voirkit.processes.inherit import ChildProcess
+    from voirkit.processes.children import ChildProcess
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.record_torch import TorchPatches
 
@@ -149,7 +149,7 @@ def offered() -> dict[str, Any] | None:
 
 def begin_in_child(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does, once it has torch."""
-    from voirkit.processes.inherit import this_process
+    from voirkit.processes.children import this_process
 
     if _here is None:
         steps = Steps(this_process(offer["warnings"]))

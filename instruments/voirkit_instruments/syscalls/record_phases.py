@@ -248,7 +248,7 @@ def offer_to_children() -> bool | None:
 def begin_in_child(_: object) -> None:
     """In such a process, which the tracer follows: report fetches to it."""
     from voirkit.errors import tell
-    from voirkit.processes.inherit import this_process
+    from voirkit.processes.children import this_process
     from voirkit_instruments.steps.events import StepEvents
 
     if _watch is None:
