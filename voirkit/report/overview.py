@@ -358,9 +358,9 @@ LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "war
 
 
 def instrument_parts(leads: bool) -> dict[str, Part]:
-    """What instruments show, of those that lead or of the others."""
+    """What instruments show, of those that lead or of the others, by the part of the summary: ``steps``, say, is a report's own."""
     shown = [one for one in installed_instruments() if one.sections and one.leads is leads]
-    return {one.name.replace("_", " "): partial(sections_of, one) for one in shown}
+    return {next(iter(one.parts), one.name).replace("_", " "): partial(sections_of, one) for one in shown}
 
 
 def parts_of_report() -> dict[str, Part]:
