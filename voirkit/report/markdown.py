@@ -35,9 +35,9 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
-def in_markdown(title: str, shown: Iterable[sections.Section]) -> str:
+def in_markdown(title: str, parts: Iterable[sections.Section]) -> str:
     """Sections below a heading."""
-    return "\n\n".join(filter(None, [f"# {_escaped(title)}", *("\n".join(_section(one)) for one in shown)])) + "\n"
+    return "\n\n".join(filter(None, [f"# {_escaped(title)}", *("\n".join(_section(one)) for one in parts)])) + "\n"
 
 
 def _head(summary: Summary) -> Iterator[str]:

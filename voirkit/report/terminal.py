@@ -123,9 +123,9 @@ def shows(summary: Summary) -> bool:
     return any(True for leads in (True, False) for part in instrument_parts(leads).values() for _ in _drawn_sections(part, summary, LINES))
 
 
-def draw_sections(shown: Iterable[sections.Section], console: Console) -> None:
+def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
     """Print sections whole."""
-    for section in shown:
+    for section in parts:
         drawn = rendered_section(section, console.width)
         if drawn is not None:
             console.print(SegmentLines(rendered(console, drawn), new_lines=True), end="")
