@@ -129,6 +129,11 @@ def test_a_part_of_the_table_that_fails_is_one_line(part: str, run: Path, monkey
         assert (words in drawn) == (other != part)
 
 
+def test_an_instrument_of_the_name_of_a_part_does_not_take_its_place() -> None:
+    assert any(one.name == "steps" for one in installed_instruments() if one.sections)
+    assert overview.parts_of_report().items() >= {**overview.ABOVE, **overview.BELOW, **overview.LAST}.items()
+
+
 @pytest.mark.parametrize("damage", ["text", [1], {"n": 1}, 3, {"by_function": 1, "n": "many", "kind": 1}])
 @pytest.mark.parametrize(
     "key", ["steps", "verdict", "rates", "evaluation", "ranks", "loader", "calls", "checks", "overhead", "memory", "loss"]

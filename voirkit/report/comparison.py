@@ -378,7 +378,7 @@ def figures_section(figures: Sequence[Figure]) -> Section:
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
         mood = "" if one.is_better is None or ratio == "1.00x" else "good" if one.is_better else "bad"
         found = one.difference
-        sides = ("", "") if found is None else tuple(_interval(*side, one.units) for side in (found.first, found.second))
+        sides = ("", "") if found is None else (_either_way(*found.first), _either_way(*found.second))
         interval = "" if found is None else f"{found.low:.2f} .. {found.high:.2f}"
         bounds: AnyCell = (
             Cell(f"{interval} *", "strong") if found is not None and found.significant else Cell(interval and f"{interval}  ", "dim")
@@ -386,7 +386,7 @@ def figures_section(figures: Sequence[Figure]) -> Section:
         values = (written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood))
         rows.append((one.name, *values, bounds, *sides))
     ratios = (Column("second - first", narrowest=110), Column("ratio", narrowest=60), Column("95%  ", narrowest=76))
-    sides_heads = (Column("first, 95%", narrowest=160), Column("second, 95%", narrowest=160))
+    sides_heads = (Column("first ±", narrowest=130), Column("second ±", narrowest=130))
     heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, *sides_heads]
     notes: list[Block] = [OnPage([Text("+ is what the second has more.", mood="note")])]
     notes += [Text(_DIFFERENCE, mood="note")] if any(one.difference is not None for one in figures) else []
@@ -394,13 +394,14 @@ def figures_section(figures: Sequence[Figure]) -> Section:
 
 
 _DIFFERENCE = (
-    "ratio: second / first. 95%: where the true one is. *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 find "
-    "one in the step time, and 5 in any of the others, whose intervals are wider for that."
+    "ratio: second / first. 95%, ±: where the true one is. *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 "
+    "find one in the step time, and 5 in any of the others, whose intervals are wider for that."
 )
 
 
-def _interval(low: float, high: float, units: str) -> str:
-    return f"{written(low, units)} .. {written(high, units)}"
+def _either_way(low: float, high: float) -> str:
+    """An interval as a part of what is in its middle."""
+    return f"{sqrt(high / low) - 1:.1%}"
 
 
 def differences_section(different: Pairs) -> Section:
