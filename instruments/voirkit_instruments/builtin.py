@@ -18,6 +18,7 @@ from voirkit_instruments import (
     monitor,
     options,
     parameters,
+    ranks,
     rates,
     resources,
     stacks,
@@ -32,6 +33,7 @@ from voirkit_instruments import (
 INSTRUMENTS = [
     what_if.INSTRUMENT,
     checks.INSTRUMENT,
+    ranks.INSTRUMENT,
     loader.INSTRUMENT,
     loader_sweep.INSTRUMENT,
     stacks.NATIVE,

@@ -101,9 +101,8 @@ class Steps:
         self._recorder.timed(hot.spans, hot.own_ns)
         table = self._torch.patches.table
         self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
-        lost = device.finish() if device is not None else 0
-        if lost:
-            self._ov.summary["dropped"]["device times"] = lost
+        lost = {"device times": device.finish() if device is not None else 0, "collectives": self._torch.collectives.lost}
+        self._ov.summary["dropped"].update({name: n for name, n in lost.items() if n})
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:

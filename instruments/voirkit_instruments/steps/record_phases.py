@@ -177,14 +177,15 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
     return _after(recording, "a checkpoint", describe)
 
 
-def after_collective(recording: Recording) -> Any:
-    """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous."""
+def after_collective(recording: Recording, tick: Callable[[], Any]) -> Any:
+    """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous; ``tick`` is called then."""
     phases: dict[str, int] = {}
 
     def describe(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, int, int]:
         name = function.__name__
         if name not in phases:
             phases[name] = recording.phase("comm", name, "bytes")
+        tick()
         return phases[name], 0, recording.bytes_of((*arguments, *keywords.values()))
 
     return _after(recording, "a collective", describe)

@@ -25,6 +25,7 @@ from voirkit_instruments.steps.events import (
     as_function,
     innermost,
 )
+from voirkit_instruments.steps.record_collectives import CollectiveRecording
 from voirkit_instruments.steps.record_loaders import LoaderRecording
 from voirkit_instruments.steps.record_phases import (
     TENSOR_METHODS,
@@ -89,7 +90,8 @@ class TorchPatches:
         self._foreign_step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
         self._step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer", event=OPTIMIZER_STEP)
         self._decorated_step = self._around(IN_BACKWARD, step, ("args",), phase="optimizer", event=OPTIMIZER_STEP)
-        collective = suppress, after_collective(recording)
+        self.collectives = CollectiveRecording(recording)
+        collective = suppress, after_collective(recording, self.collectives.tick)
         self._collective = self._around(IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication")
         events.is_patched = True
 
@@ -162,6 +164,8 @@ class TorchPatches:
             yield module, name, around(IN_BACKWARD, (suppress, written if writes else read), (file,), phase="checkpoint")
         broadcast = around(IN_BACKWARD, (suppress, after_broadcast(recording)), ("tensors",), phase="communication")
         yield "torch.nn.parallel.distributed", "DistributedDataParallel._distributed_broadcast_coalesced", broadcast
+        ticks = around(SUPPRESSED, (as_function(self.collectives.tick), as_function(self._leave)))
+        yield "torch.nn.parallel.distributed", "DistributedDataParallel.forward", ticks
         group = as_function(self._before_group), as_function(self._after_group)
         yield "torch.distributed.distributed_c10d", "init_process_group", around(SUPPRESSED, group)
 
@@ -185,6 +189,7 @@ class TorchPatches:
         """
         for pauses in self._pauses:
             pauses.remove()
+        self.collectives.read()
         self._loaders.finish(completed)
         self.recording.local.__dict__.clear()
         self.patches.remove()
@@ -219,6 +224,9 @@ class TorchPatches:
     def _before_group(self, *_: object) -> int:
         return 1
 
+    def _leave(self, began: int, was: int) -> None:
+        self.recording.hot.here.inside = was
+
     def _after_group(self, began: int, was: int) -> None:
         """``init_process_group`` is over: the process knows its rank, if nothing in its environment has said it before."""
         self.recording.hot.here.inside = was
@@ -226,6 +234,7 @@ class TorchPatches:
             ranks: Any = sys.modules["torch.distributed.distributed_c10d"]
             if ranks.is_initialized():
                 join_group(ranks.get_rank(), ranks.get_world_size())
+                self.collectives.begin(ranks.get_backend())
         except Exception as exc:
             self.recording.failed("a rank", exc)
 

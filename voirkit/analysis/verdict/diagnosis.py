@@ -53,7 +53,7 @@ def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document
     steps = figures["steps"]
     if steps["n"] < FEW:
         return _unknown(steps["n"], figures), []
-    late = straggler(figures["ranks"])
+    late = straggler(figures)
     if late is not None:
         return late, [{"do": late["next"], "because": late["because"], "win": late["evidence"]["share"]}]
     time = account(figures)
@@ -92,22 +92,29 @@ def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
 # straggler, unknown
 
 
-def straggler(ranks: Sequence[Mapping[str, Any]]) -> Document | None:
-    """The rank for which the others wait in most steps, if there is one; by the ranks' ``skew``."""
+def straggler(figures: Figures) -> Document | None:
+    """The rank for which the others wait in most steps, if there is one: by the collectives that each has entered, or by its ``skew``."""
+    found = first_evidence(figures, "late rank")
+    late = found.details if found is not None else _late_by_skew(figures["ranks"])
+    if not late:
+        return None
+    share, rank, host, named = late["share"], late["rank"], late["host"], _NAMED.get(late["phase"], late["phase"])
+    needs = found.what if found is not None else f"it needs {percent(share)} of a step longer than the others before they meet"
+    return {
+        "kind": "straggler",
+        "because": f"Rank {rank} ({host}) is a straggler: {needs}, in {named}; the others wait for it.",
+        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
+        f" At best, if it kept up, a step would take {percent(1 - share)} of today's time.",
+        "evidence": {**late, "ceiling": 1 - share},
+    }
+
+
+def _late_by_skew(ranks: Sequence[Mapping[str, Any]]) -> Document:
     late = max(ranks, key=lambda rank: (rank.get("skew") or {}).get("share", 0.0), default={})
     skew = late.get("skew") or {"share": 0.0, "late": 0.0}
     if skew["share"] < STRAGGLES or skew["late"] < LATE_IN or late["steps"] < FEW_IN_STEP:
-        return None
-    share, phase, rank, host = skew["share"], skew["phase"], late["rank"], late["host"]
-    named = _NAMED.get(phase, phase)
-    return {
-        "kind": "straggler",
-        "because": f"Rank {rank} ({host}) is a straggler: it needs {percent(share)} of a step longer than the others before they meet, in "
-        f"{named}; the others wait for it.",
-        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
-        f" At best, if it kept up, a step would take {percent(1 - share)} of today's time.",
-        "evidence": {"rank": rank, "host": host, "phase": phase, "share": share, "late": skew["late"], "ceiling": 1 - share},
-    }
+        return {}
+    return {"rank": late["rank"], "host": late["host"], "phase": skew["phase"], "share": skew["share"], "late": skew["late"]}
 
 
 def _unknown(n: int, figures: Figures) -> Document:
@@ -259,12 +266,15 @@ def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tup
     found = first_evidence(figures, "operator", *COMPUTE)
     slowest = f"; {found.what} takes {percent(found.share)} of the time of operators" if found else ""
     more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found.what} if found else {})}
-    among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 else ""
+    is_apart = first_evidence(figures, "late rank") is not None
+    among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 and not is_apart else ""
     return f"{percent(share)} of a step is computing: {split}{among}{slowest}.", more
 
 
 def _communication(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    return f"{percent(share)} of a step is communication between ranks: collectives that the step waits for.", {}
+    late = first_evidence(figures, "late rank")
+    waits = f"; {late.what}" if late and late.what else ""
+    return f"{percent(share)} of a step is communication between ranks: collectives that the step waits for{waits}.", {}
 
 
 def _checkpoint(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
@@ -307,6 +317,7 @@ _NAMED = {
     "other": "untracked host code",
     "compile": "compiling",
     "import": "imports",
+    "processor": "waiting for a processor that others use",
 }
 
 

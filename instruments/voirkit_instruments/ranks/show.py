@@ -1,0 +1,37 @@
+"""What ranks exchange, and who came last, as a table and over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voirkit.report import duration, size
+from voirkit.report.sections import Block, Column, Figure, Figures, OnPage, Section, Table, Text, Timeline
+
+_LEAST = 0.02  # of a step: less waiting is not worth a line
+
+
+def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
+    """See ``voirkit.instrument.Instrument``."""
+    waited, late = part["waited"], part["late"]
+    blocks: list[Block] = []
+    if waited["share"] >= _LEAST:
+        said = f"{duration(waited['time_s'])} of a step ({waited['share']:.0%}) the ranks wait for the one that comes last"
+        if late is None:
+            said += "; it is not the same one in most steps"
+        blocks.append(Text(said, "waiting for each other"))
+    n_steps = max((summary.get("steps") or {}).get("n") or 0, 1)
+    kinds = [f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)})" for row in part["kinds"][:4] if row["n"] >= n_steps]
+    if kinds:
+        blocks.append(Text(", ".join(kinds), "collectives a step"))
+    blocks.append(Figures([Figure("waiting for the last rank", waited["time_s"], "s", "lower")]))
+    rows = [(str(row["rank"]), row["host"], f"{row['last']:.0%}", duration(row["late_s"])) for row in part["ranks"]]
+    if waited["share"] >= _LEAST or late is not None:
+        heads = (Column("rank"), Column("host", left=True), "last in steps", "makes the others wait, a step")
+        blocks.append(Table(heads, rows, left=(1,), most=8))
+    over = part["over_time"]
+    if over:
+        lines = [(f"rank {row['rank']}", waited) for row, waited in zip(part["ranks"], over["waited"], strict=True)]
+        caption = "Share of the time that the others wait for a rank"
+        blocks.append(OnPage([Timeline(lines, over["begin_s"], over["bin_s"], "share", caption, whole=1.0, mean=True)]))
+    yield Section("collectives", "Waiting between ranks", blocks, least=4)

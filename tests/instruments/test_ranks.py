@@ -1,0 +1,128 @@
+"""What ranks exchange, and who holds the others up: collectives with planted delays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from voirkit.analysis.document import Rank
+from voirkit.analysis.phases import with_waits
+from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, NO_STEPS, WAIT, Steps, Table, Timeline
+from voirkit_instruments.ranks.analyse import document, groups, late_rank, new_delays_ns, released_ns, timeline
+from voirkit_instruments.ranks.show import sections
+
+MS = 1_000_000
+STEP = 100 * MS
+
+
+class Training:
+    """Ranks that train in steps of 100 ms: 10 ms of wait, 20 of forward, 40 of backward with a reduction after 10 and 40 of them.
+
+    Each rank's own delay, in ms, comes by step in a phase; the others wait for it at the end of backward.
+    """
+
+    def __init__(self, delays: Sequence[Sequence[float]], phase: int = FORWARD) -> None:
+        n, self.ranks, self.entries = len(delays[0]), [], []
+        lasts = [max(own[k] for own in delays) for k in range(n)]
+        self.timelines = {}
+        for rank, own in enumerate(delays):
+            spans, starts, at = [], [], 0
+            for k in range(n):
+                starts.append(at)
+                late = {one: int(own[k] * MS) if one == phase else 0 for one in (WAIT, FORWARD, BACKWARD)}
+                wait, forward = 10 * MS + late[WAIT], 20 * MS + late[FORWARD]
+                begin = at + wait + forward
+                first = begin + 10 * MS + late[BACKWARD]
+                second, end = first + 30 * MS, at + 70 * MS + int(lasts[k] * MS)
+                spans += [(at, wait, WAIT), (at + wait, forward, FORWARD), (begin, end - begin, BACKWARD)]
+                self.entries += [(rank, first, 2 * k), (rank, second, 2 * k + 1)]
+                at = end + 30 * MS
+            self.timelines[rank] = timeline(*(np.array(column) for column in zip(*spans, strict=True)))
+            begun = np.array(starts)
+            table = Table(begun, np.diff(np.append(begun, at)), np.full(n, 8), np.zeros((n, 14), np.int64))
+            self.ranks.append(Rank(rank, "here", Steps(table, NO_STEPS.evaluation, True)))
+
+    def document(self, starved: dict[int, float] | None = None) -> dict:
+        rank, begun, number = (np.array(column) for column in zip(*self.entries, strict=True))
+        n = len(rank)
+        found = groups(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
+        return document(self.ranks, found, self.timelines, starved or {})
+
+
+@pytest.mark.parametrize(("phase", "name"), [(WAIT, "wait"), (FORWARD, "forward"), (BACKWARD, "backward")])
+@pytest.mark.parametrize("slow", [0, 2])
+def test_the_rank_the_phase_and_the_size_of_a_delay_are_found(phase, name, slow):
+    delays = [[0.0] * 20 for _ in range(3)]
+    delays[slow] = [50.0] * 20
+    late = Training(delays, phase).document()["late"]
+    assert (late["rank"], late["phase"], late["collective"]) == (slow, name, "all_reduce")
+    assert late["time_s"] == pytest.approx(0.05, rel=0.01)
+    assert late["share"] == pytest.approx(50 / 150, rel=0.01)
+
+
+def test_a_delay_that_two_reductions_of_a_pass_are_late_by_counts_once():
+    part = Training([[0.0] * 10, [40.0] * 10]).document()
+    assert part["waited"]["time_s"] == pytest.approx(0.04, rel=0.01)
+
+
+def test_ranks_that_take_turns_have_no_late_rank_and_are_told_to_wait():
+    part = Training([[50.0 * (k % 2 == rank) for k in range(40)] for rank in range(2)]).document()
+    assert part["late"] is None
+    assert part["waited"]["share"] > 0.3
+    assert "not the same" in next(late_rank(part, ())).what
+    assert [row["last"] for row in part["ranks"]] == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_one_outlier_in_fifty_steps_makes_nobody_late():
+    delays = [[0.0] * 50, [0.0] * 50]
+    delays[1][20] = 500.0
+    assert Training(delays).document()["late"] is None
+
+
+def test_equal_ranks_wait_for_nobody():
+    part = Training([[0.0] * 20] * 4).document()
+    assert part["late"] is None
+    assert part["waited"]["time_s"] == 0.0
+
+
+def test_a_rank_that_had_no_processor_is_late_for_that():
+    late = Training([[0.0] * 20, [50.0] * 20]).document({0: 0.01, 1: 0.4})["late"]
+    assert late["phase"] == "processor"
+
+
+def test_where_nobody_waited_each_went_on_by_itself():
+    begun = np.array([[0, 10, 20], [50, 60, 70]])  # rank 0 began the second before rank 1 the first
+    late, by = new_delays_ns(begun, released_ns(begun, np.ones(3, bool)))
+    assert late.tolist() == [1, 1, 1]
+    assert by.tolist() == [0, 0, 0]
+
+
+def test_who_waited_for_the_last_went_on_with_it():
+    begun = np.array([[0, 60], [50, 100]])
+    assert released_ns(begun, np.ones(2, bool))[:, 1].tolist() == [50, 50]
+    assert new_delays_ns(begun, released_ns(begun, np.ones(2, bool)))[1].tolist() == [0, 40]
+
+
+def test_collectives_that_not_all_members_began_are_left_out():
+    one = np.array
+    found = groups(one([0, 1, 0]), one([5, 6, 9]), one([0, 0, 0]), one([1, 1, 2]), one(["barrier"] * 3), one([-1] * 3), ["0"])
+    assert [group.begun_ns.tolist() for group in found] == [[[5], [6]]]
+
+
+def test_what_backward_waits_for_at_its_end_is_communication():
+    at = np.array([0, 100])
+    line = Timeline(at, np.array([50, 80]), np.array([FORWARD, BACKWARD]), np.zeros(2), np.ones(2, bool), np.ones(2, bool), ())
+    found = with_waits(line, np.array([20, 110, 150]))
+    assert list(zip(found.start_ns.tolist(), found.duration_ns.tolist(), found.meaning.tolist(), strict=True)) == [
+        (0, 50, FORWARD), (100, 80, BACKWARD), (150, 30, COMMUNICATION),
+    ]  # fmt: skip
+
+
+def test_the_report_says_how_long_the_ranks_wait_and_has_a_row_for_each():
+    part = Training([[0.0] * 20, [50.0] * 20]).document()
+    (section,) = sections(part, {"steps": {"n": 20}})
+    text = str(section.blocks)
+    assert "50 ms of a step (33%)" in text
+    assert "'0', 'here', '0%'" in text
