@@ -34,6 +34,10 @@ _COLUMNS = (*PHASES[:-1], *PARTS)
 _STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
 _MOST_CELLS = 120  # bins of time in the heat map
 _MOST_OTHERS = 8  # that a late rank is held against
+_EVEN = (
+    "Give each rank as much to do in every step: samples of like length or size in a batch, as many workers, no work that single ranks do "
+    "by turns."
+)
 _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER, LOSS, REST)  # what is slow where others have the processor
 _NO_PROCESSOR = ("processor", "waited")
 _NOTICED = 0.02  # of a step: who is late by less is not counted as last
@@ -416,7 +420,10 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
     late, waited = part.get("late"), part["waited"]
     if late is None:
         each = f"{duration(waited['time_s'])} of a step the ranks wait for the one that comes last, which is not the same in most steps"
-        yield Evidence(each if waited["share"] >= STRAGGLES else "", 0.0)
+        if waited["share"] >= STRAGGLES:  # what one has to do more would be a part of it on each
+            yield Evidence(each, 0.0, _EVEN, waited["share"] * (1 - 1 / len(part["ranks"])))
+        else:
+            yield Evidence("", 0.0)
         return
     by = f"{duration(late['time_s'])} ({late['share']:.0%} of a step)"
     yield Evidence(f"it enters {late['collective']} last in {late['steps']:.0%} of the steps, by {by}", late["share"], details=late)

@@ -34,4 +34,4 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
         lines = [(f"rank {row['rank']}", waited) for row, waited in zip(part["ranks"], over["waited"], strict=True)]
         caption = "Share of the time that the others wait for a rank"
         blocks.append(OnPage([Timeline(lines, over["begin_s"], over["bin_s"], "share", caption, whole=1.0, mean=True)]))
-    yield Section("collectives", "Waiting between ranks", blocks, least=4)
+    yield Section("collectives", "Waiting between ranks", blocks, least=3)

@@ -56,7 +56,7 @@ def remedies(time: Account, summary: Summary, facts: Facts) -> list[Remedy]:
         *_input(time, summary, facts),
         *_transfer(time, facts),
         *_compute(time, summary, facts),
-        *_communication(time),
+        *_communication(time, summary),
         *_checkpoint(time, summary),
         *_host(time, summary),
         *_evaluation(time, summary),
@@ -226,14 +226,19 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         yield Remedy(kind, look.strip(), because, None)
 
 
-def _communication(time: Account) -> Iterator[Remedy]:
+def _communication(time: Account, summary: Summary) -> Iterator[Remedy]:
     kind = "communication-bound"
+    seconds, late = time.seconds(kind), first_evidence(summary, "late rank")
+    if late and late.do:
+        uneven = min((late.saves or 0.0) * time.steps_s, seconds)
+        seconds -= uneven
+        yield Remedy(kind, late.do, late.what, time.of_run(uneven))
     yield Remedy(
         kind,
         "Communicate less often and in larger pieces: accumulate gradients under no_sync(), larger buckets (bucket_cap_mb), fewer and "
         "larger shards; overlap it with computing (async_op=True); broadcast_buffers=False where buffers need not be equal.",
         f"{percent(time.of_step(kind))} of a step is communication between ranks",
-        time.of_run(time.seconds(kind)),
+        time.of_run(seconds),
     )
 
 
