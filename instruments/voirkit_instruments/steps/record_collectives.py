@@ -2,7 +2,7 @@
 
 The recorder keeps the last 2,000 of a process for the back end gloo, and for NCCL where the program has switched it on
 (``TORCH_FR_BUFFER_SIZE``). It is read, never emptied: the program's tools find in it what they would without voirkit. That takes some 5 us
-an entry, of all that it holds, so it is read when about half of it is new, in the thread that trains, and at the end. What a
+an entry, of all that it holds, so it is read when about three quarters of it are new, in the thread that trains, and at the end. What a
 process that is killed began since then is not known.
 
 Its functions are private ones of torch, checked with torch 2.15; where they are not there nothing is recorded of collectives.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Of the records, as voirkit.analysis.phases reads them: category is the back end, name the collective, value its number in the group.
 _KIND = "collective"
-_HALF = 1_000  # entries: half of what is kept by default
+_NEW = 1_500  # entries, of the 2,000 that are kept by default
 _AT_LEAST_EVERY_NS = 10_000_000_000
 _BYTES = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
@@ -86,7 +86,7 @@ class CollectiveRecording:
         recording.recorder.span(self._look, began, ended)
         recording.recorder.timed(n, ended - began)
         by_time = _AT_LEAST_EVERY_NS * self._ticks // max(began - self._read_ns, 1) if self._read_ns else 1
-        by_number = _HALF * self._ticks // max(n, 1)
+        by_number = _NEW * self._ticks // max(n, 1)
         self._until = max(min(by_number, by_time, 4 * self._ticks), 1)
         self._ticks, self._read_ns = 0, began
 
