@@ -234,7 +234,8 @@ class TorchPatches:
             ranks: Any = sys.modules["torch.distributed.distributed_c10d"]
             if ranks.is_initialized():
                 join_group(ranks.get_rank(), ranks.get_world_size())
-                self.collectives.begin(ranks.get_backend())
+                if ranks.get_world_size() > 1:
+                    self.collectives.begin(ranks.get_backend())
         except Exception as exc:
             self.recording.failed("a rank", exc)
 
