@@ -10,7 +10,7 @@ import pytest
 from voirkit.analysis.document import Rank
 from voirkit.analysis.phases import with_waits
 from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, NO_STEPS, WAIT, Steps, Table, Timeline
-from voirkit_instruments.ranks.analyse import document, groups, late_rank, new_delays_ns, released_ns, timeline
+from voirkit_instruments.ranks.analyse import document, late_rank, matched, new_delays_ns, released_ns, timeline
 from voirkit_instruments.ranks.show import sections
 
 MS = 1_000_000
@@ -47,7 +47,7 @@ class Training:
     def document(self, starved: dict[int, float] | None = None) -> dict:
         rank, begun, number = (np.array(column) for column in zip(*self.entries, strict=True))
         n = len(rank)
-        found = groups(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
+        found = matched(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
         return document(self.ranks, found, self.timelines, starved or {})
 
 
@@ -107,7 +107,7 @@ def test_who_waited_for_the_last_went_on_with_it():
 
 def test_collectives_that_not_all_members_began_are_left_out():
     one = np.array
-    found = groups(one([0, 1, 0]), one([5, 6, 9]), one([0, 0, 0]), one([1, 1, 2]), one(["barrier"] * 3), one([-1] * 3), ["0"])
+    found = matched(one([0, 1, 0]), one([5, 6, 9]), one([0, 0, 0]), one([1, 1, 2]), one(["barrier"] * 3), one([-1] * 3), ["0"])
     assert [group.begun_ns.tolist() for group in found] == [[[5], [6]]]
 
 

@@ -42,7 +42,7 @@ def recorded(ring):
     c10d = SimpleNamespace(_dump_fr_trace=ring.dump)
     recording = Recording(kept, SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=c10d)), [].append)
     collectives = CollectiveRecording(recording)
-    collectives.begin("gloo")
+    collectives.start_reading("gloo")
     return kept, collectives
 
 
@@ -90,6 +90,6 @@ def test_what_was_forgotten_before_it_was_read_is_counted():
 
 def test_a_torch_without_the_recorder_records_nothing():
     collectives = CollectiveRecording(Recording(Kept(), SimpleNamespace(_C=SimpleNamespace()), [].append))
-    collectives.begin("gloo")
+    collectives.start_reading("gloo")
     collectives.tick()
     collectives.read()

@@ -105,7 +105,7 @@ class Group:
     bytes: Array
 
 
-def groups(rank: Array, begun_ns: Array, group: Array, number: Array, name: Array, bytes_: Array, names: Sequence[str]) -> list[Group]:
+def matched(rank: Array, begun_ns: Array, group: Array, number: Array, name: Array, bytes_: Array, names: Sequence[str]) -> list[Group]:
     """The collectives of each group of two ranks or more.
 
     Args:
@@ -272,7 +272,7 @@ def read(runs: Sequence[Run], of_process: Mapping[tuple[str, int], int]) -> tupl
             if chosen is not None:
                 timelines.setdefault(of_process[host, pid], _timeline_of(phases, chosen))
     whole = {key: np.concatenate(parts) for key, parts in columns.items()}
-    found = groups(whole["rank"], whole["begun"], whole["group"], whole["number"], whole["name"], whole["bytes"], names)
+    found = matched(whole["rank"], whole["begun"], whole["group"], whole["number"], whole["name"], whole["bytes"], names)
     return found, timelines, starved
 
 
@@ -293,19 +293,19 @@ def _timeline_of(phases: Records, chosen: Array) -> Timeline:
 
 
 def document(
-    ranks: Sequence[Rank], found: Sequence[Group], timelines: Mapping[int, Timeline], starved: Mapping[int, float], begun_ns: int = 0
+    ranks: Sequence[Rank], groups: Sequence[Group], timelines: Mapping[int, Timeline], starved: Mapping[int, float], begun_ns: int = 0
 ) -> dict[str, Any]:
     """``collectives`` of the summary: see docs/distributed.md.
 
     Args:
         ranks: Those of the run.
-        found: Its groups.
+        groups: Of it.
         timelines: By index of rank.
         starved: By index of rank, in which share of the time it waited for a processor.
         begun_ns: When the run began, on the clock of its records.
     """
     n = min((len(rank.steps.train) for rank in ranks), default=0)
-    new = [delays(group, timelines[group.ranks[0]], ranks[group.ranks[0]].steps.train) for group in found if group.ranks[0] in timelines]
+    new = [delays(group, timelines[group.ranks[0]], ranks[group.ranks[0]].steps.train) for group in groups if group.ranks[0] in timelines]
     by_step = np.zeros((len(ranks), n))
     for one in new:
         known = one.step < n
@@ -319,9 +319,9 @@ def document(
     part = {
         "groups": [
             {"group": g.name, "ranks": [ranks[i].rank for i in g.ranks], "n": len(g.names), "bytes": int(g.bytes[g.bytes > 0].sum())}
-            for g in found
+            for g in groups
         ],
-        "kinds": _kinds(found, new, n),
+        "kinds": _kinds(groups),
         "ranks": rows,
         "late": None,
         "waited": {"time_s": 0.0, "share": 0.0},
@@ -339,10 +339,10 @@ def document(
     return part
 
 
-def _kinds(found: Sequence[Group], new: Sequence[Delays], n: int) -> list[dict[str, Any]]:
-    """By name of collective: how many a step, bytes a step; those of all groups, most bytes first."""
+def _kinds(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """By name of collective how many there were and their bytes, of all groups; most bytes first."""
     rows: dict[str, dict[str, Any]] = {}
-    for group in found:
+    for group in groups:
         for name in np.unique(group.names).tolist():
             own = group.names == name
             row = rows.setdefault(name, {"name": name, "n": 0, "bytes": 0})

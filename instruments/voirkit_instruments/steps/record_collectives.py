@@ -53,7 +53,7 @@ class CollectiveRecording:
         self._ticks = self._until = 1  # how often it was asked since it was read, and how often it is until then
         self._read_ns = 0
 
-    def begin(self, backend: str) -> None:
+    def start_reading(self, backend: str) -> None:
         """A process group has been made, with that back end (``gloo``, ``nccl``, ``cpu:gloo,cuda:nccl``)."""
         if self._dump is None:
             functions = getattr(self._recording.torch._C, "_distributed_c10d", None)

@@ -235,7 +235,7 @@ class TorchPatches:
             if ranks.is_initialized():
                 join_group(ranks.get_rank(), ranks.get_world_size())
                 if ranks.get_world_size() > 1:
-                    self.collectives.begin(ranks.get_backend())
+                    self.collectives.start_reading(ranks.get_backend())
         except Exception as exc:
             self.recording.failed("a rank", exc)
 
