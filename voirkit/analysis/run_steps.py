@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from voirkit.analysis.coded_spans import CodedSpans
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array, distinct
 from voirkit.analysis.phases import COLLECTIVE, DEVICE, KIND, Records, joined, ranks
@@ -112,37 +113,12 @@ def _tables(run: Run, kind: str) -> dict[str, Any]:
     """The fields of ``Records`` from tables."""
     from voirkit.runs.parquet import quoted
 
-    connection = run.connection()
     annotations = f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}" if kind == KIND else "false"
     category = f"CASE WHEN kind = 'span' THEN '{_ANNOTATED}' ELSE category END AS category"
-    connection.execute(
-        f"CREATE OR REPLACE TEMP VIEW phases AS SELECT * REPLACE ({category}) FROM spans WHERE kind = {quoted(kind)} OR ({annotations})"
-    )
-    names = connection.execute("SELECT DISTINCT category, name FROM phases ORDER BY ALL").fetchall()
-    arguments = [row[0] for row in connection.execute("SELECT DISTINCT coalesce(args, '{}') FROM phases ORDER BY ALL").fetchall()]
-    processes = connection.execute("SELECT DISTINCT rank, host, pid FROM phases ORDER BY ALL").fetchall()
-    connection.register("known_names", numbered(category=[c for c, _ in names], name=[n for _, n in names]))
-    connection.register("known_arguments", numbered(text=arguments))
-    connection.register(
-        "known_processes", numbered(rank=[r for r, _, _ in processes], host=[h for _, h, _ in processes], pid=[p for _, _, p in processes])
-    )
-    columns = connection.execute(
-        "SELECT start_ns, duration_ns, n.code AS name, a.code AS args, coalesce(value, -1) AS value, p.code AS process, tid FROM phases s "
-        "JOIN known_names n USING (category, name) JOIN known_arguments a ON a.text = coalesce(s.args, '{}') "
-        "JOIN known_processes p ON p.rank = s.rank AND p.host = s.host AND p.pid = s.pid"
-    ).fetchnumpy()
-    plain = {key: np.asarray(values) for key, values in columns.items()}
-    return {**plain, "names": names, "arguments": arguments, "processes": processes}
-
-
-def numbered(**columns: Sequence[Any]) -> dict[str, Any]:
-    """A table with a column ``code`` that counts its rows."""
-    found: dict[str, Any] = {}
-    for key, values in columns.items():
-        texts = not values or isinstance(values[0], str)
-        found[key] = np.array(values, dtype=object if texts else np.int64)
-    found["code"] = np.arange(len(next(iter(columns.values()))), dtype=np.int64)
-    return found
+    query = f"SELECT * REPLACE ({category}) FROM spans WHERE kind = {quoted(kind)} OR ({annotations})"
+    spans = CodedSpans(run, "phases", query, "rank, host, pid")
+    columns = spans.fetch("start_ns, duration_ns, n.code AS name, a.code AS args, coalesce(value, -1) AS value, o.code AS process, tid")
+    return {**columns, "names": spans.names, "arguments": spans.arguments, "processes": spans.owners}
 
 
 # the rollup

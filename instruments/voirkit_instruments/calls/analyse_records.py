@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis import phases, run_steps
+from voirkit.analysis.coded_spans import CodedSpans, within
 from voirkit.analysis.nesting import Array, parents
 from voirkit.analysis.phases import Records
-from voirkit.analysis.run_steps import numbered
 from voirkit.analysis.steps import REST
 from voirkit.runs.parquet import quoted
 from voirkit.runs.summary import PHASES
@@ -59,26 +59,13 @@ class Recorded:
 
     def __init__(self, run: Run, rank: int, when: When, thread: tuple[str, int, int] | None = None) -> None:
         self.rank, self._when = rank, when
-        self._connection = run.connection()
         which = f"rank = {rank}"
         if thread is not None:
             which += f" AND host = {quoted(thread[0])} AND pid = {thread[1]} AND tid = {thread[2]}"
-        for kind, view in ((KIND, "the_calls"), (OPERAND, "the_operands")):
-            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS SELECT * FROM spans WHERE kind = {quoted(kind)} AND {which}")
-        self.functions: Sequence[tuple[str, str]] = self._rows("SELECT DISTINCT category, name FROM the_calls ORDER BY ALL")
-        self.texts = [text for (text,) in self._rows("SELECT DISTINCT coalesce(args, '{}') FROM the_calls ORDER BY ALL")]
+        self._spans = CodedSpans(run, "the_calls", f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND {which}")
+        self._operands = f"SELECT * FROM spans WHERE kind = {quoted(OPERAND)} AND {which}"
+        self.functions, self.texts, self.threads = self._spans.names, self._spans.arguments, self._spans.owners
         self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in self.texts]
-        self.threads: Sequence[tuple[str, int, int]] = self._rows("SELECT DISTINCT host, pid, tid FROM the_calls ORDER BY ALL")
-        tables = {
-            "call_functions": {"category": [c for c, _ in self.functions], "name": [n for _, n in self.functions]},
-            "call_arguments": {"text": self.texts},
-            "call_threads": {key: [one[i] for one in self.threads] for i, key in enumerate(("host", "pid", "tid"))},
-        }
-        for name, columns in tables.items():
-            self._connection.register(name, numbered(**columns))
-
-    def _rows(self, query: str) -> list[Any]:
-        return self._connection.execute(query).fetchall()
 
     @property
     def trains(self) -> tuple[str, int, int] | None:
@@ -96,30 +83,16 @@ class Recorded:
         A call that goes on when its chunk ends is in the one in which it ends.
         """
         going: list[Calls] = []
-        edges = self._edges(chunk)
-        for low, high in zip([None, *edges], [*edges, None], strict=True):
+        for low, high in self._spans.ranges(chunk):
             calls = joined([*going, self._between(low, high)])
             calls = nested(calls.select(np.lexsort((-calls.duration_ns, calls.start_ns, calls.thread))))
             over = np.ones(len(calls), dtype=bool) if high is None else calls.start_ns + calls.duration_ns <= high
             going = [calls.select(~over)]
             yield calls.select(over)
 
-    def _edges(self, chunk: int) -> list[int]:
-        (n,) = self._rows("SELECT count(*) FROM the_calls")[0]
-        if n <= chunk:
-            return []
-        parts = -(-n // chunk)
-        wanted = ", ".join(str(i / parts) for i in range(1, parts))
-        (found,) = self._rows(f"SELECT approx_quantile(start_ns, [{wanted}]) FROM the_calls")[0]
-        return sorted({int(edge) for edge in found})
-
     def _between(self, low: int | None, high: int | None) -> Calls:
-        found = self._connection.execute(
-            "SELECT start_ns, duration_ns, f.code AS function, a.code AS args, t.code AS thread, coalesce(value, 0) AS object "
-            f"FROM (SELECT * FROM the_calls WHERE {_range(low, high)}) s JOIN call_functions f USING (category, name) "
-            "JOIN call_arguments a ON a.text = coalesce(s.args, '{}') JOIN call_threads t USING (host, pid, tid)"
-        ).fetchnumpy()
-        columns = {key: np.asarray(values).astype(np.int64, copy=False) for key, values in found.items()}
+        coded = "start_ns, duration_ns, n.code AS function, a.code AS args, o.code AS thread, coalesce(value, 0) AS object"
+        columns = self._spans.fetch(coded, within(low, high))
         start, duration = columns["start_ns"], columns["duration_ns"]
         task, step, phase = self._when.place(start, duration)
         new = {"self_ns": duration, "depth": np.full(len(start), -1), "inside_itself": np.zeros(len(start), dtype=bool)}
@@ -130,9 +103,9 @@ class Recorded:
         if not len(calls):
             return []
         low, high = int(calls.start_ns.min()), int(calls.start_ns.max()) + 1
-        rows = self._rows(
-            "SELECT t.code, start_ns, value, json_extract_string(args, '$.at') FROM "
-            f"(SELECT * FROM the_operands WHERE {_range(low, high)}) JOIN call_threads t USING (host, pid, tid)"
+        rows = self._spans.rows(
+            "SELECT o.code, start_ns, value, json_extract_string(args, '$.at') FROM "
+            f"({self._operands} AND {within(low, high)}) JOIN the_calls_owners o USING (host, pid, tid)"
         )
         known: dict[tuple[int, int], list[tuple[str, int]]] = {}
         for thread, start, value, where in rows:
@@ -150,10 +123,6 @@ class Recorded:
                 what = (*self.functions[function], its_object, self.arguments[args], operands[at])
                 when = (TASKS[task], None if step < 0 else step, PHASES[phase])
                 yield Call._make((self.rank, *self.threads[thread], *when, start, duration, own, depth, *what))
-
-
-def _range(low: int | None, high: int | None) -> str:
-    return " AND ".join([f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)) or "true"
 
 
 @dataclass(frozen=True)

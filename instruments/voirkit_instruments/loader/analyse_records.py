@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from voirkit.analysis.coded_spans import CodedSpans, within
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.run_steps import numbered
 from voirkit.runs.parquet import quoted
 
 if TYPE_CHECKING:
@@ -81,13 +81,9 @@ class LoaderRecords:
     """
 
     def __init__(self, run: Run, rank: int) -> None:
-        self._connection = run.connection()
-        of_rank = f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND rank = {rank}"
-        self._connection.execute(f"CREATE OR REPLACE TEMP VIEW of_loader AS {of_rank}")
-        self.names: Sequence[tuple[str, str]] = self._rows("SELECT DISTINCT category, name FROM of_loader ORDER BY ALL")
-        texts = [text for (text,) in self._rows("SELECT DISTINCT coalesce(args, '{}') FROM of_loader ORDER BY ALL")]
-        self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in texts]
-        self.threads: Sequence[tuple[str, int, int]] = self._rows("SELECT DISTINCT host, pid, tid FROM of_loader ORDER BY ALL")
+        self._spans = CodedSpans(run, "of_loader", f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND rank = {rank}")
+        self.names, self.threads = self._spans.names, self._spans.owners
+        self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in self._spans.arguments]
         self.parents = {process.pid: process.ppid for process in run.processes() if process.rank == rank}
         self.iterated = self._iterated(rank)
         sources = [str(arguments.get("source", "")) for arguments in self.arguments]
@@ -95,19 +91,9 @@ class LoaderRecords:
         self.reader = np.array([self.readers.index(name) for name in sources], np.int64)
         self.reads_batches = np.array([arguments.get("whole") is True for arguments in self.arguments], bool)
         self.fetched = self._fetched(rank)
-        columns = {
-            "loader_names": {"category": [c for c, _ in self.names], "name": [n for _, n in self.names]},
-            "loader_arguments": {"text": texts},
-            "loader_threads": {key: [thread[i] for thread in self.threads] for i, key in enumerate(("host", "pid", "tid"))},
-        }
-        for name, table in columns.items():
-            self._connection.register(name, numbered(**table))
-
-    def _rows(self, query: str) -> list[Any]:
-        return self._connection.execute(query).fetchall()
 
     def _iterated(self, rank: int) -> dict[tuple[int, int], dict[str, Any]]:
-        rows = self._rows(
+        rows = self._spans.rows(
             "SELECT DISTINCT pid, args FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND name = 'iter' "
             f"AND rank = {rank} AND args IS NOT NULL"
         )
@@ -115,7 +101,7 @@ class LoaderRecords:
         return {(pid, facts["loader"]): facts for pid, facts in described if "loader" in facts}
 
     def _fetched(self, rank: int) -> dict[tuple[int, int], tuple[int, int, int]]:
-        rows = self._rows(
+        rows = self._spans.rows(
             "SELECT pid, CAST(json_extract(args, '$.loader') AS BIGINT) AS loader, coalesce(sum(value) FILTER (value >= 0), 0)::BIGINT, "
             "count(*) FILTER (value >= 0), count(*) FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND name = 'fetch' "
             f"AND rank = {rank} GROUP BY ALL"
@@ -132,28 +118,16 @@ class LoaderRecords:
 
     def handover(self) -> dict[str, float]:
         """What handing a batch over costs on the machine of the run, by name; empty where it was not measured."""
-        return dict(self._rows(f"SELECT name, median(value) FROM of_loader WHERE {_OF_COSTS} AND args IS NULL GROUP BY name"))
+        return dict(self._spans.rows(f"SELECT name, median(value) FROM of_loader WHERE {_OF_COSTS} AND args IS NULL GROUP BY name"))
 
     def sample_chunks(self, chunk: int = CHUNK) -> Iterator[Columns]:
         """Batches, samples and operations, in chunks by the time at which they began; memory does not grow with the run."""
-        (n,) = self._rows(f"SELECT count(*) FROM of_loader WHERE {_OF_SAMPLES}")[0]
-        edges: list[int] = []
-        if n > chunk:
-            parts = -(-n // chunk)
-            quantiles = ", ".join(str(i / parts) for i in range(1, parts))
-            (times,) = self._rows(f"SELECT approx_quantile(start_ns, [{quantiles}]) FROM of_loader WHERE {_OF_SAMPLES}")[0]
-            edges = sorted({int(time) for time in times})
-        for low, high in zip([None, *edges], [*edges, None], strict=True):
-            between = [f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)
-            yield self._fetch(" AND ".join([_OF_SAMPLES, *between]))
+        for part in self._spans.ranges(chunk, _OF_SAMPLES):
+            yield self._fetch(f"{_OF_SAMPLES} AND {within(*part)}")
 
     def _fetch(self, where: str) -> Columns:
-        columns = self._connection.execute(
-            "SELECT start_ns, duration_ns, n.code AS name, a.code AS args, t.code AS thread, coalesce(value, -1) AS value "
-            f"FROM (SELECT * FROM of_loader WHERE {where}) s JOIN loader_names n USING (category, name) "
-            "JOIN loader_arguments a ON a.text = coalesce(s.args, '{}') JOIN loader_threads t USING (host, pid, tid)"
-        ).fetchnumpy()
-        return Columns(**{key: np.asarray(columns[key]).astype(np.int64, copy=False) for key in FIELDS})
+        columns = "start_ns, duration_ns, n.code AS name, a.code AS args, o.code AS thread, coalesce(value, -1) AS value"
+        return Columns(**self._spans.fetch(columns, where))
 
     def slowest(self, args: Array, most: int) -> list[tuple[int, int, float, float, str]]:
         """The samples that take longest, by the median of their times: (index, n, median, longest, the operation that takes most of it).
@@ -166,8 +140,8 @@ class LoaderRecords:
         """
         if not len(args):
             return []
-        of_source = f"coalesce(args, '{{}}') IN (SELECT text FROM loader_arguments WHERE code IN ({', '.join(map(str, args.tolist()))}))"
-        return self._rows(
+        of_source = f"coalesce(args, '{{}}') IN (SELECT text FROM of_loader_arguments WHERE code IN ({', '.join(map(str, args.tolist()))}))"
+        return self._spans.rows(
             "WITH timed AS (SELECT value, duration_ns, row_number() OVER (PARTITION BY host, pid, tid ORDER BY start_ns) AS place "
             f"FROM of_loader WHERE category = 'data' AND name = 'item' AND value >= 0 AND {of_source}), "
             "samples AS (SELECT value, count(*) AS n, median(duration_ns) AS middle, max(duration_ns) AS longest FROM timed "
