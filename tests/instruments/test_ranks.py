@@ -10,7 +10,7 @@ import pytest
 from voirkit.analysis.document import Rank
 from voirkit.analysis.phases import with_waits
 from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, NO_STEPS, WAIT, Steps, Table, Timeline
-from voirkit_instruments.ranks.analyse import document, late_rank, matched, new_delays_ns, released_ns, timeline
+from voirkit_instruments.ranks.analyse import aligned, document, late_rank, matched, new_delays_ns, released_ns, timeline
 from voirkit_instruments.ranks.show import sections
 
 MS = 1_000_000
@@ -126,3 +126,33 @@ def test_the_report_says_how_long_the_ranks_wait_and_has_a_row_for_each():
     text = str(section.blocks)
     assert "50 ms of a step (33%)" in text
     assert "'0', 'here', '0%'" in text
+
+
+def two_hosts(delays, behind_ns, wall_error_ns):
+    """Rank 1 is on another host, whose clock is behind, and whose wall clock is wrong."""
+    training = Training(delays)
+    rank, begun, number = (np.array(column) for column in zip(*training.entries, strict=True))
+    n = len(rank)
+    (group,) = matched(rank, begun - behind_ns * rank, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
+    return aligned([group], training.timelines, ["one", "other"], [0, behind_ns + wall_error_ns])
+
+
+def test_clocks_of_hosts_are_held_against_each_other_by_what_must_be_true():
+    (_, shift), error = two_hosts([[0.0] * 20] * 2, 10**15, 500 * MS)  # half a second wrong
+    assert abs(shift - 10**15) <= error <= 150 * MS
+
+
+def test_a_wall_clock_that_can_be_right_is_believed():
+    (_, shift), error = two_hosts([[0.0] * 20] * 2, 10**15, MS)
+    assert shift == 10**15 + MS
+    assert error > 0
+
+
+def test_a_delay_within_the_error_of_the_clocks_blames_nobody():
+    training = Training([[0.0] * 20, [50.0] * 20])
+    rank, begun, number = (np.array(column) for column in zip(*training.entries, strict=True))
+    n = len(rank)
+    found = matched(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
+    for error_ns, is_named in ((0, True), (60 * MS, False), (None, False)):
+        part = document(training.ranks, found, training.timelines, {}, error_ns=error_ns)
+        assert (part["late"] is not None) == is_named

@@ -191,25 +191,73 @@ class Delays:
     until_ns: Array
 
 
-def delays(group: Group, timeline: Timeline, train: Table) -> Delays:
+def waited_for(group: Group, timeline: Timeline) -> Array:
+    """Which collectives of a group its ranks waited for before they began the next one, by the timeline of its first member; shape (n,)."""
+    passes = timeline.backward_at(group.begun_ns[0])
+    waits = np.ones(len(passes), dtype=bool)
+    waits[:-1] = ~(np.isin(group.names[:-1], REDUCTIONS) & (passes[:-1] >= 0) & (passes[:-1] == passes[1:]))
+    return waits
+
+
+def delays(group: Group, timeline: Timeline, train: Table, shifts_ns: Array) -> Delays:
     """The new delays of a group.
 
     Args:
         group: Which.
         timeline: Of its first member.
         train: The steps of training of that.
+        shifts_ns: What is to be added to times of each rank of the run for those of the first one; shape (ranks,).
     """
-    begun = group.begun_ns
-    passes = timeline.backward_at(begun[0])
-    goes_on = np.zeros(len(passes), dtype=bool)
-    goes_on[:-1] = np.isin(group.names[:-1], REDUCTIONS) & (passes[:-1] >= 0) & (passes[:-1] == passes[1:])
-    released = released_ns(begun, ~goes_on)
+    shifts = shifts_ns[list(group.ranks)][:, None]
+    begun, first = group.begun_ns + shifts, group.begun_ns[0]
+    released = released_ns(begun, waited_for(group, timeline))
     late, by_ns = new_delays_ns(begun, released)
-    step = np.searchsorted(train.start_ns, begun[0], side="right") - 1
-    inside = (step >= 0) & (begun[0] < (train.start_ns + train.time_ns)[np.maximum(step, 0)])
+    step = np.searchsorted(train.start_ns, first, side="right") - 1
+    inside = (step >= 0) & (first < (train.start_ns + train.time_ns)[np.maximum(step, 0)])
     inside[:1] = False  # nothing is known of what was before it
-    members = np.array(group.ranks)
-    return Delays(group, group.names[inside], step[inside], members[late[inside]], by_ns[inside], released[:, inside], begun[:, inside])
+    last = np.array(group.ranks)[late[inside]]
+    return Delays(
+        group, group.names[inside], step[inside], last, by_ns[inside], (released - shifts)[:, inside], group.begun_ns[:, inside]
+    )  # fmt: skip
+
+
+def aligned(
+    groups: Sequence[Group], timelines: Mapping[int, Timeline], hosts: Sequence[str], shifts_ns: Sequence[int]
+) -> tuple[Array, int | None]:
+    """The clocks of hosts, held against each other: no rank can begin a collective before all have begun the one that it waited for.
+
+    Args:
+        groups: Collectives.
+        timelines: By index of rank.
+        hosts: Of each rank.
+        shifts_ns: By rank, what is to be added to its times for those of the first one, by the hosts' own wall clocks.
+
+    Returns:
+        The same, moved as far as must be, and by how much at most it may be wrong: 0 on one host, None where that cannot be told.
+    """
+    shifts, error = np.array(shifts_ns, dtype=np.int64), 0
+    host_of = np.array(hosts)
+    for number, host in enumerate(dict.fromkeys(hosts)):
+        low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+        earlier = list(dict.fromkeys(hosts))[:number]
+        for group in groups:
+            members = np.array(group.ranks)
+            mine, others = host_of[members] == host, np.isin(host_of[members], earlier)
+            if group.ranks[0] not in timelines or not mine.any() or not others.any():
+                continue
+            waits = waited_for(group, timelines[group.ranks[0]])[:-1]
+            own, known = group.begun_ns[mine][:, :], group.begun_ns[others] + shifts[members[others]][:, None]
+            if waits.any():
+                low = max(low, int((known.max(axis=0)[:-1] - own.min(axis=0)[1:])[waits].max()))
+                high = min(high, int((known.min(axis=0)[1:] - own.max(axis=0)[:-1])[waits].min()))
+        if number == 0:
+            continue
+        if not np.iinfo(np.int64).min < low <= high:
+            return shifts, None
+        shift = int(np.clip(shifts[host_of == host][0], low, high))
+        shifts[host_of == host] = shift
+        error = max(error, high - shift, shift - low)
+    return shifts, error
 
 
 def causes_ns(delays: Delays, rank: int, timelines: Sequence[Timeline]) -> Array:
@@ -238,7 +286,10 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     if not found or len(timelines) < 2:
         return None
     begun_ns = begin_ns(runs[0], min(int(one.at_ns[0]) for one in timelines.values()))
-    return {"collectives": document(members, found, timelines, starved, begun_ns)}
+    offsets = {process.host: process.offset_ns for run in runs for process in run.processes()}
+    clocks = [offsets.get(rank.host, 0) - offsets.get(members[0].host, 0) for rank in members]
+    shifts, error = aligned(found, timelines, [rank.host for rank in members], clocks)
+    return {"collectives": document(members, found, timelines, starved, begun_ns, shifts, error)}
 
 
 def read(runs: Sequence[Run], of_process: Mapping[tuple[str, int], int]) -> tuple[list[Group], dict[int, Timeline], dict[int, float]]:
@@ -293,7 +344,13 @@ def _timeline_of(phases: Records, chosen: Array) -> Timeline:
 
 
 def document(
-    ranks: Sequence[Rank], groups: Sequence[Group], timelines: Mapping[int, Timeline], starved: Mapping[int, float], begun_ns: int = 0
+    ranks: Sequence[Rank],
+    groups: Sequence[Group],
+    timelines: Mapping[int, Timeline],
+    starved: Mapping[int, float],
+    begun_ns: int = 0,
+    shifts_ns: Array | None = None,
+    error_ns: int | None = 0,
 ) -> dict[str, Any]:
     """``collectives`` of the summary: see docs/distributed.md.
 
@@ -303,9 +360,13 @@ def document(
         timelines: By index of rank.
         starved: By index of rank, in which share of the time it waited for a processor.
         begun_ns: When the run began, on the clock of its records.
+        shifts_ns: As ``aligned`` gives them; of one host left out.
+        error_ns: By how much these may be wrong.
     """
     n = min((len(rank.steps.train) for rank in ranks), default=0)
-    new = [delays(group, timelines[group.ranks[0]], ranks[group.ranks[0]].steps.train) for group in groups if group.ranks[0] in timelines]
+    shifts = np.zeros(len(ranks), np.int64) if shifts_ns is None else shifts_ns
+    firsts = [(group, group.ranks[0]) for group in groups if group.ranks[0] in timelines]
+    new = [delays(group, timelines[first], ranks[first].steps.train, shifts) for group, first in firsts]
     by_step = np.zeros((len(ranks), n))
     for one in new:
         known = one.step < n
@@ -313,7 +374,7 @@ def document(
     times = np.stack([rank.steps.train.time_ns[:n] for rank in ranks]) if n else np.zeros((len(ranks), 0))
     step_ns = float(np.median(times.max(axis=0))) if n else 0.0
     rows = [
-        {"rank": rank.rank, "host": rank.host, "late_s": float(np.median(late)) * _NS if n else 0.0, "last": 0.0}
+        {"rank": rank.rank, "host": rank.host, "late_s": float(late.mean()) * _NS if n else 0.0, "last": 0.0}
         for rank, late in zip(ranks, by_step, strict=True)
     ]
     part = {
@@ -324,6 +385,7 @@ def document(
         "kinds": _kinds(groups),
         "ranks": rows,
         "late": None,
+        "clock_error_s": None if error_ns is None else error_ns * _NS,
         "waited": {"time_s": 0.0, "share": 0.0},
         "over_time": None,
     }
@@ -335,7 +397,9 @@ def document(
         row["last"] = count / n
     part["waited"] = {"time_s": float(np.median(lost)) * _NS, "share": float(np.median(lost)) / step_ns}
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
-    part["late"] = _late(ranks, new, by_step, step_ns, timelines, counts / n, starved)
+    late = _late(ranks, new, by_step, step_ns, timelines, counts / n, starved)
+    if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
+        part["late"] = late
     return part
 
 

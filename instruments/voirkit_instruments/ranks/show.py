@@ -24,6 +24,10 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     kinds = [f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)})" for row in part["kinds"][:4] if row["n"] >= n_steps]
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))
+    if part["clock_error_s"] is None:
+        blocks.append(Text("the clocks of the hosts cannot be held against each other: no rank is named", "clocks", mood="warning"))
+    elif part["clock_error_s"]:
+        blocks.append(Text(f"of several hosts, held against each other to {duration(part['clock_error_s'])}", "clocks"))
     blocks.append(Figures([Figure("waiting for the last rank", waited["time_s"], "s", "lower")]))
     rows = [(str(row["rank"]), row["host"], f"{row['last']:.0%}", duration(row["late_s"])) for row in part["ranks"]]
     if waited["share"] >= _LEAST or late is not None:
