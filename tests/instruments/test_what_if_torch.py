@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 
 from voirkit.intercept import Patches
-from voirkit_instruments.what_if.record_changes import CheckpointNoCrc, NonBlocking, NumThreads, PinMemory
+from voirkit_instruments.what_if.record_changes import CheckpointNoCrc, GcEvery, GcFreeze, NonBlocking, NumThreads, PinMemory
 
 PHASES = {name: {"total_s": 1.0, "share": 0.2} for name in ("wait", "transfer", "forward", "backward", "optimizer", "other")}
+PHASES["other"]["parts"] = {}  # type: ignore[assignment]
 TRAINED: dict[str, Any] = {
     "steps": {"n": 10, "phases": PHASES}, "what_if_run": {"work_s": 10.0, "saves": 2, "saving_s": 4.0, "cuda": True, "threads": 4}
 }  # fmt: skip
@@ -75,6 +77,92 @@ def test_a_torch_that_can_not_leave_checksums_out_is_told(monkeypatch: pytest.Mo
     change.install(Patches())
     change.end()
     assert change.facts() == {"touched": 0, "because": "this torch always writes checksums (2.6 and later can leave them out)."}
+
+
+# python's garbage collector
+
+
+def hooked(change: GcFreeze | GcEvery) -> Callable[[], None]:
+    """Makes the change, and returns what torch calls after each step of an optimizer."""
+    hooks: list[Callable[[], None]] = []
+
+    def register(hook: Callable[[], None]) -> SimpleNamespace:
+        hooks.append(hook)
+        return SimpleNamespace(remove=hooks.clear)
+
+    change.switch(SimpleNamespace(register_optimizer_step_post_hook=register), Patches())
+    return lambda: [hook() for hook in hooks] and None
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """The generation of each collection."""
+    seen: list[int] = []
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(callback)
+    yield seen
+    gc.callbacks.remove(callback)
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("collections")
+def test_what_lives_at_the_first_step_is_frozen_until_the_end() -> None:
+    change = GcFreeze(None)
+    step = hooked(change)
+    assert gc.get_freeze_count() == 0
+    step()
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    step()
+    change.end()
+    assert (gc.get_freeze_count(), change.facts()) == (0, {"touched": 1})
+
+
+def test_garbage_is_collected_every_so_many_steps_and_automatically_never(collections: list[int]) -> None:
+    change = GcEvery("3")
+    step = hooked(change)
+    gc.collect()
+    collections.clear()
+    for _ in range(7):
+        step()
+        assert not gc.isenabled()
+    assert collections == [1, 1, 1], "after the first step, and after each third one"
+    change.end()
+    assert (gc.isenabled(), change.facts()) == (True, {"touched": 1})
+
+
+@pytest.mark.usefixtures("collections")
+def test_a_script_that_sees_to_its_garbage_itself_is_left_alone() -> None:
+    gc.disable()
+    every = GcEvery("3")
+    hooked(every)()
+    every.end()
+    assert (every.facts()["touched"], gc.isenabled()) == (0, False)
+    gc.freeze()
+    freeze = GcFreeze(None)
+    hooked(freeze)()
+    freeze.end()
+    assert freeze.facts() == {"touched": 0, "because": "the script itself has frozen its objects."}
+    assert gc.get_freeze_count() > 0
+
+
+def test_collections_could_win_what_they_take_of_the_steps_and_of_all_where_the_script_evaluates() -> None:
+    assert GcFreeze(None).ceiling(TRAINED) == (0, "no garbage collection takes 0.1 ms or more.")
+    other = {**PHASES["other"], "parts": {"gc": {"total_s": 2.0}}}
+    summary = {**TRAINED, "steps": {"n": 10, "phases": {**PHASES, "other": other}}, "wall": {"parts": {"gc": {"total_s": 5.0}}}}
+    assert GcEvery("9").ceiling(summary).share == pytest.approx(0.2)
+    assert GcEvery("9").ceiling({**summary, "evaluation": {"n": 1}}).share == pytest.approx(0.5)
+
+
+def test_steps_between_collections_are_a_whole_number() -> None:
+    for argument in (None, "", "0", "x", "-1"):
+        with pytest.raises(ValueError, match="whole number of optimizer steps"):
+            GcEvery(argument)
 
 
 class Tensor:
