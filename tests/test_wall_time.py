@@ -80,3 +80,40 @@ def test_a_script_that_trains(place: Place, end: str) -> None:
     assert {name: seconds for name, seconds in least.items() if found[name] < seconds} == {}
     assert found["between"] >= (0.15 if end else 0.3)  # of a run that was killed, what came after the last record is not known
     assert ("exit" in found) == (not end)
+
+
+RESUMES = """
+import os, time, torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+begin = torch.load("saved.pt")["step"] if os.path.exists("saved.pt") else 0
+for step in range(begin + 1, 31):
+    time.sleep(0.02)
+    net(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    if step % 10 == 0:
+        torch.save({"step": step}, "saved.pt")
+    if step == 17 and not begin:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_job_that_torchrun_starts_again_is_one_run_with_its_goodput(place: Place) -> None:
+    place.write(main=RESUMES)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--max-restarts", "1")
+    begun = time.perf_counter()
+    ended = place.python(*launcher, "-m", "voirkit", "main.py")
+    lasted = time.perf_counter() - begun
+    assert ended.code == 0, ended.err
+    (run,) = (found for found in (place.folder / "voirkit-runs").iterdir() if not found.is_symlink())
+    summary = json.loads(place.python("-m", "voirkit", "report", "--json", str(run)).out)
+    goodput = summary["goodput"]
+    assert [(row["steps"], row["steps_lost"]) for row in goodput["by_attempt"]] == [(17, 7), (20, 0)]
+    found = {name: part["total_s"] for name, part in goodput["parts"].items()}
+    assert sum(found.values()) == pytest.approx(goodput["total_s"])
+    assert found["training"] >= 29 * 0.02
+    assert found["lost"] >= 7 * 0.02
+    assert 0 < found["restart"] < goodput["total_s"] < lasted
+    assert summary["wall"]["total_s"] == pytest.approx(goodput["total_s"])
+    assert (summary["steps"]["n"], summary["processes"]) == (37, []), "attempts are no processes beside each other"
+    assert "2 attempts in" in place.python("-m", "voirkit", "report", str(run)).out

@@ -9,9 +9,10 @@ import pytest
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import CHECKPOINT, GC, REST, Steps, Table
-from voirkit.analysis.summary import wall_of
+from voirkit.analysis.summary import Attempt, goodput_of, wall_of
 from voirkit.commands.run import process_begun_ns
-from voirkit.report.overview import wall_line
+from voirkit.report.overview import ABOVE, wall_line
+from voirkit.runs import manifest as manifests
 from voirkit.runs.summary import account
 
 MS = 1_000_000
@@ -123,3 +124,73 @@ def test_this_process_began_in_the_past_and_has_not_used_more_than_its_age(monke
     assert begun <= time.perf_counter_ns() - used + 50 * MS
     monkeypatch.setattr("builtins.open", lambda *_, **__: (_ for _ in ()).throw(OSError()))
     assert process_begun_ns() == pytest.approx(before - used, abs=S)
+
+
+# a job that was restarted
+
+
+# Two attempts: three steps of 1 s from second 3 on, with a checkpoint at second 4.5 to 5; killed at second 7. The next begins at second 8,
+# steps from second 10 to 12, and ends at second 13.
+ATTEMPTS = (Attempt(1 * S, 7 * S, [(4500 * MS, 5 * S)], [(4500 * MS, 5 * S)]), Attempt(8 * S, 13 * S, [], [(9 * S, 9500 * MS)]))
+STEPS = Steps(table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5), NONE, wait_known=True)
+
+
+def test_what_a_failed_attempt_did_since_its_last_checkpoint_is_lost() -> None:
+    goodput = goodput_of(ATTEMPTS, STEPS)
+    assert (goodput["attempts"], goodput["steps_lost"], goodput["total_s"]) == (2, 1, 12.0)
+    assert goodput["parts"]["lost"]["total_s"] == 2.0
+    assert [(row["steps"], row["steps_lost"], row["lost_s"], row["restart_s"]) for row in goodput["by_attempt"]] == [
+        (3, 1, 2.0, 1.0),
+        (2, 0, 0, 0),
+    ]
+
+
+def test_without_a_loader_a_step_that_begins_with_the_checkpoint_is_lost_too() -> None:
+    attempt = ATTEMPTS[0]._replace(saved=[(4010 * MS, 4100 * MS)], saving=[(4010 * MS, 4100 * MS)])
+    assert goodput_of([attempt, ATTEMPTS[1]], STEPS)["steps_lost"] == 2
+
+
+def test_without_a_checkpoint_all_steps_of_a_failed_attempt_are_lost() -> None:
+    goodput = goodput_of([ATTEMPTS[0]._replace(saved=[], saving=[]), ATTEMPTS[1]], STEPS)
+    assert (goodput["steps_lost"], goodput["parts"]["lost"]["total_s"]) == (3, 4.0)
+
+
+def test_the_time_of_all_attempts_is_in_exclusive_parts() -> None:
+    saves = table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5)
+    saves.own_ns[1, [CHECKPOINT, REST]] = 500 * MS
+    parts = {name: part["total_s"] for name, part in goodput_of(ATTEMPTS, Steps(saves, NONE, wait_known=True))["parts"].items()}
+    assert parts == {"training": 3.5, "checkpoint": 1.0, "start": 3.5, "lost": 2.0, "restart": 1.0, "other": 1.0}
+    assert sum(parts.values()) == 12.0
+
+
+def test_an_attempt_that_never_came_to_a_step_was_starting() -> None:
+    failed = Attempt(7 * S, 8 * S, [], [])
+    parts = goodput_of([ATTEMPTS[0]._replace(ended=6 * S), failed, ATTEMPTS[1]], STEPS)["parts"]
+    assert (parts["start"]["total_s"], parts["lost"]["total_s"], parts["restart"]["total_s"]) == (4.5, 1.0, 1.0)
+
+
+def test_the_wall_time_of_a_job_is_that_of_all_attempts() -> None:
+    moments = {"begun_ns": 8 * S, "script_ns": 8200 * MS, "script_ended_ns": 12_900 * MS}
+    wall = wall_of({"host": "node", "moments": moments, "attempts": [{"pid": 1, "begun_ns": S}]}, 5.0, [rank(STEPS.train)])
+    assert wall is not None
+    found = {name: round(part["total_s"], 6) for name, part in wall["parts"].items()}
+    assert (wall["total_s"], found) == (12.0, {"startup": 2.0, "training": 5.0, "between": 2.9, "restart": 2.0, "exit": 0.1})
+
+
+def test_the_report_of_a_job_says_how_many_attempts_it_took() -> None:
+    assert not list(ABOVE["goodput"]({"goodput": None}))
+    (section,) = ABOVE["goodput"]({"goodput": goodput_of(ATTEMPTS, STEPS)})
+    line = section.blocks[0].blocks[0].text
+    assert line.startswith("2 attempts in 12 s, 1 step lost since the last checkpoint: training 33% (4 s) · start 29% (3.5 s) · ")
+
+
+def test_a_manifest_keeps_when_earlier_attempts_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = manifests.machine()[0]
+    first = {"host": host, "pid": 3, "restart": 0, "moments": {"begun_ns": 5}}
+    assert manifests.attempts(first) == []
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert manifests.attempts(None) == []
+    assert manifests.attempts(first) == [{"pid": 3, "begun_ns": 5}]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    second = {**first, "pid": 4, "restart": 1, "moments": {"begun_ns": 9}, "attempts": manifests.attempts(first)}
+    assert manifests.attempts(second) == [{"pid": 3, "begun_ns": 5}, {"pid": 4, "begun_ns": 9}]

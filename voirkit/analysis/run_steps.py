@@ -78,9 +78,14 @@ def records(run: Run, kind: str = KIND) -> Records:
     segments = run.segments()
     columns = _tables(run, kind) if segments is None else _arrays(segments, kind)
     sizes = {(one.rank, one.host, one.pid): one.world_size for one in run.processes()}
-    known = run.manifest.get("world_size", 1)
+    known, earlier = run.manifest.get("world_size", 1), run.manifest.get("attempts") or ()
+    attempts = {one["pid"] for one in (*earlier, run.manifest)} if earlier else set()  # of one rank, after each other
     columns["arguments"] = [json.loads(text) for text in columns["arguments"]]
-    return Records(**columns, world_sizes=[max(known, sizes.get(process, 0)) for process in columns["processes"]])
+    world_sizes = [max(known, sizes.get(one, 0)) for one in columns["processes"]]
+    world_sizes = [
+        0 if size == 1 and pid in attempts else size for size, (_, _, pid) in zip(world_sizes, columns["processes"], strict=True)
+    ]
+    return Records(**columns, world_sizes=world_sizes)
 
 
 # Beside the phases, the script's annotations of evaluation, under another category: loops over loaders have their names too.

@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from voirkit.analysis.nesting import Array
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.phases import on_the_clock
 from voirkit.analysis.run_steps import read_steps
-from voirkit.analysis.steps import ASIDE, Steps
+from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, Steps
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.errors import PartFailures
 from voirkit.instrument import Instrument, resolve
@@ -55,6 +56,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
         summary.update(computed)
         if ranks or not summary.get("wall"):
             summary["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, summary), summary.get("wall"))
+    summary["goodput"] = failures.attempt("goodput", lambda: _goodput(run, ranks, summary), None)
     for instrument in installed_instruments():
         if instrument.summarise:
             part: Mapping[str, Any] = failures.attempt(
@@ -111,22 +113,128 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
         return without_steps(moments, duration_s, spent)
     ended = moments.begun + round(duration_s * 1e9)
     script_ended = min(moments.script_ended or ended, ended)
+    attempts = [*(one["begun_ns"] for one in manifest.get("attempts") or ()), moments.begun]
     waits = first is not None and bool(first.processes) and (manifest.get("host"), manifest.get("pid")) not in first.processes
     if waits:  # for what it has started: what comes behind the last step is the end of that
         last = max(int((table.start_ns + table.time_ns).max()) for table in (steps.train, steps.evaluation) if len(table))
         script_ended = min(script_ended, last)
     begun = min(int(table.start_ns.min()) for table in (steps.train, steps.evaluation) if len(table))
     parts = _parts_ns(steps)
-    parts["startup"] = begun - moments.begun - sum(before for before, _ in steps.aside_ns.values())
+    parts["startup"] = begun - attempts[0] - sum(before for before, _ in steps.aside_ns.values())
     if not parts["import"]:
         parts["import"] = max(min(round(imported_s * 1e9), parts["startup"]), 0)
         parts["startup"] -= parts["import"]
     since = sum(after for _, after in steps.aside_ns.values()) + parts["training"] + parts["evaluation"]
     inside = sum(int(table.own_ns[:, list(ASIDE.values())].sum()) for table in (steps.train, steps.evaluation))
-    parts["between"] = script_ended - begun - since - inside
+    parts["restart"] = _restarting_ns(steps, attempts)
+    parts["between"] = script_ended - begun - since - inside - parts["restart"]
     parts["exit"] = ended - script_ended
-    wall = account({name: spent * 1e-9 for name, spent in parts.items()}, duration_s, (moments.script - moments.begun) * 1e-9)
+    before_script_s = (moments.script - moments.begun) * 1e-9 if len(attempts) == 1 else None
+    wall = account({name: spent * 1e-9 for name, spent in parts.items()}, (ended - attempts[0]) * 1e-9, before_script_s)
     return {**wall, "waits": True} if waits else wall
+
+
+# What a job that was restarted spent its time on, from the beginning of its first attempt to the end of its last.
+GOODPUT = ("training", "wait", "communication", "checkpoint", "evaluation", "start", "lost", "restart", "other")
+
+
+class Attempt(NamedTuple):
+    """One attempt of a job: its first rank, in nanoseconds of the host's clock.
+
+    Attributes:
+        begun: When it began.
+        ended: When the last of it was recorded, or, of the last attempt, when it was over.
+        saved: (start, end) of checkpoints that were written, by any rank.
+        saving: (start, end) of checkpoints that the first rank wrote or read, ascending.
+    """
+
+    begun: int
+    ended: int
+    saved: Sequence[tuple[int, int]]
+    saving: Sequence[tuple[int, int]]
+
+
+def _goodput(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    manifest, moments = run.manifest, Moments(run.manifest)
+    earlier, host = manifest.get("attempts"), manifest.get("host")
+    first = next((rank for rank in ranks if rank.host == host and not rank.alone), None)
+    if not earlier or first is None or moments.begun is None or not summary["duration_s"]:
+        return None
+    query = "SELECT pid, name, start_ns, start_ns + duration_ns FROM spans WHERE category = 'checkpoint' AND kind = 'phase' AND host = ?"
+    checkpoints = run.connection().execute(f"{query} ORDER BY 4", [host]).fetchall()
+    saved = [(start, end) for _, name, start, end in checkpoints if name == "capture"]
+    lasts = dict(
+        run.connection().execute("SELECT pid, max(start_ns + duration_ns) FROM spans WHERE host = ? GROUP BY pid", [host]).fetchall()
+    )
+    ended = moments.begun + round(summary["duration_s"] * 1e9)
+    attempts: list[Attempt] = []
+    for pid, begun in [(manifest["pid"], moments.begun), *((one["pid"], one["begun_ns"]) for one in reversed(earlier))]:
+        saving = [(start, end) for own, _, start, end in checkpoints if own == pid]
+        last = max(lasts.get(pid, begun), begun) if attempts else ended
+        attempts.insert(0, Attempt(begun, last if last > begun else attempts[0].begun, saved, saving))
+    return goodput_of(attempts, first.steps)
+
+
+def goodput_of(attempts: Sequence[Attempt], steps: Steps) -> dict[str, Any]:
+    """``goodput`` of a summary: what all attempts of a job spent their time on. Parts are exclusive, and sum to ``total_s``.
+
+    Args:
+        attempts: In their order.
+        steps: Of the first rank, in all attempts.
+
+    What a failed attempt did since its last checkpoint, or since its first step where it wrote none, is lost, whatever it was.
+    """
+    spent = dict.fromkeys(GOODPUT, 0)
+    rows = []
+    for attempt, following in zip(attempts, (*attempts[1:], None), strict=True):
+        tables = [
+            table.chosen((table.start_ns >= attempt.begun) & (table.start_ns < attempt.ended)) for table in (steps.train, steps.evaluation)
+        ]
+        first = min((int(table.start_ns.min()) for table in tables if len(table)), default=attempt.ended)
+        begun, saved = max(
+            (one for one in attempt.saved if first <= one[1] <= attempt.ended), key=lambda one: one[1], default=(first, first)
+        )
+        kept_until = attempt.ended if following is None else saved
+        saving = sum(min(end, kept_until) - start for start, end in attempt.saving if start < kept_until)
+        early = sum(end - start for start, end in attempt.saving if end <= first)
+        # A step around that checkpoint is lost where it works after it: without a loader steps begin behind the optimizer's.
+        again = [(t.start_ns >= saved) | (t.start_ns + t.time_ns - saved > np.maximum(begun - t.start_ns, 0)) for t in tables]
+        train, evaluation = (t if following is None else t.chosen(~one) for t, one in zip(tables, again, strict=True))
+        lost, restart = attempt.ended - kept_until, 0 if following is None else max(following.begun - attempt.ended, 0)
+        compiling = int(train.own_ns[:, [COMPILE, IMPORT]].sum())
+        elsewhere = int(train.own_ns[:, [WAIT, COMMUNICATION, CHECKPOINT]].sum())
+        own = {
+            "training": int(train.time_ns.sum()) - elsewhere - compiling, "wait": int(train.phase_ns("wait").sum()),
+            "communication": int(train.phase_ns("communication").sum()), "checkpoint": saving,
+            "evaluation": int(evaluation.time_ns.sum() - evaluation.own_ns[:, CHECKPOINT].sum()),
+            "start": first - attempt.begun - early + compiling, "lost": lost, "restart": restart,
+        }  # fmt: skip
+        for name, ns in own.items():
+            spent[name] += ns
+        rows.append({
+            "lasted_s": (attempt.ended - attempt.begun) * 1e-9, "steps": len(tables[0]), "steps_lost": len(tables[0]) - len(train),
+            "lost_s": lost * 1e-9, "restart_s": restart * 1e-9,
+        })  # fmt: skip
+    total = attempts[-1].ended - attempts[0].begun
+    spent["other"] = max(total - sum(spent.values()), 0)
+    parts = {name: {"total_s": ns * 1e-9, "share": ns / total if total else 0.0} for name, ns in spent.items() if ns}
+    return {
+        "attempts": len(rows), "total_s": total * 1e-9, "steps_lost": sum(row["steps_lost"] for row in rows), "parts": parts,
+        "by_attempt": rows,
+    }  # fmt: skip
+
+
+def _restarting_ns(steps: Steps, attempts: Sequence[int]) -> int:
+    """From the last step before each further attempt of a job, or the beginning of the attempt before, to its beginning.
+
+    Args:
+        steps: Of all attempts.
+        attempts: When each began.
+    """
+    tables = (steps.train, steps.evaluation)
+    start, time = (np.concatenate([getattr(table, key) for table in tables]) for key in ("start_ns", "time_ns"))
+    lasts = [(before, at, (start + time)[start < at]) for before, at in pairwise(attempts)]
+    return sum(at - max(before, min(int(ends.max()), at)) for before, at, ends in lasts if len(ends))
 
 
 def _parts_ns(steps: Steps) -> dict[str, int]:

@@ -124,6 +124,24 @@ def _wall(summary: Summary) -> Iterator[Section]:
     yield Section("wall", "", [InText([Text(wall_line(wall, summary.get("evaluation")), "wall time")]), OnPage([bar])], least=2)
 
 
+def _goodput(summary: Summary) -> Iterator[Section]:
+    """Of a job that was restarted."""
+    goodput = summary.get("goodput")
+    if not goodput:
+        return
+    attempts, lost, total = goodput["by_attempt"], goodput["steps_lost"], duration(goodput["total_s"])
+    steps = f"{lost:,} step{'s' if lost != 1 else ''} lost since the last checkpoint"
+    line = f"{len(attempts)} attempts in {total}, {steps}: {wall_line(goodput)}"
+    shares = {name: part["share"] for name, part in goodput["parts"].items()}
+    bar = Stacked([("all attempts", shares, total)], "share", whole=1.0, legend={name: f"{share:.1%}" for name, share in shares.items()})
+    rows = [
+        (f"{at}", f"{one['steps']:,}", f"{one['steps_lost']:,}", *(duration(one[key]) for key in ("lasted_s", "lost_s", "restart_s")))
+        for at, one in enumerate(attempts, 1)
+    ]
+    table = Table(("attempt", "steps", "steps lost", "lasted", "time lost", "until the next"), rows)
+    yield Section("goodput", "", [InText([Text(line, "goodput")]), OnPage([Text(line), bar, table])], least=4)
+
+
 def _verdict(summary: Summary) -> Iterator[Section]:
     verdict = summary.get("verdict")
     if verdict:
@@ -352,7 +370,7 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 # From top to bottom; what leads (findings, experiments) comes before the first of ``BELOW``.
-ABOVE: dict[str, Part] = {"wall": _wall, "verdict": _verdict}
+ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}
 

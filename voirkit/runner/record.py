@@ -122,6 +122,10 @@ class RunRecord:
             return
         own = list(argv[: len(argv) - len(command)])
         begun = {**manifest.begin(__version__, command, own, current_folder(), self._begun_ns), "voirfiles": ov.voirfiles}
+        if earlier := manifest.attempts(directory.read_manifest(path)):
+            begun["attempts"] = earlier
+            if begun["rank"] == 0:
+                directory.remove_summary(path)
         self.path, self._files = path, Record(path, ov.warn, begun)
         ov.summary.update(command=command, world_size=begun["world_size"])
         recording.prepare(path, begun["rank"], begun["host"], options.trace_limit, ov.warn, begun["world_size"])

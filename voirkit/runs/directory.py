@@ -41,11 +41,11 @@ def make(chosen: str | None, script: str, force: bool) -> str:
         RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be made.
     """
     rank, size = rank_and_world_size()
-    wanted = chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1))
+    wanted = chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1 or "TORCHELASTIC_RUN_ID" in os.environ))
     where = f"--run-dir {chosen}" if chosen is not None else wanted
     try:
         path = os.path.abspath(wanted)
-        if chosen is None and size == 1:
+        if chosen is None and size == 1 and not (restart() and is_continued(read_manifest(path) or {})):
             path = _new(path)
         elif os.path.exists(path):
             _take(path, where, force, ranks=size > 1)
@@ -151,6 +151,14 @@ def clear(path: str, before: float | None = None) -> None:
             _remove_if_empty(folder)
         for name in folders:
             _remove_if_empty(os.path.join(folder, name))
+
+
+def remove_summary(path: str) -> None:
+    """Delete the summary of an attempt of a job, which another one follows: that may be killed before it writes its own."""
+    try:
+        os.unlink(os.path.join(path, SUMMARY))
+    except OSError:
+        pass  # it has written none
 
 
 def _remove_if_empty(folder: str) -> None:

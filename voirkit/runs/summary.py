@@ -32,7 +32,7 @@ def empty(version: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1, "rates": {},
         "steps": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
-        "wall": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
+        "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
         "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 
@@ -85,7 +85,7 @@ def shown_phases(phases: Mapping[str, Any]) -> list[str]:
 
 
 # Of the wall time of a run, in their order. What each means is in docs/report.md.
-PARTS = ("startup", "import", "script", "training", "evaluation", "checkpoint", "compile", "gc", "between", "exit")
+PARTS = ("startup", "import", "script", "training", "evaluation", "checkpoint", "compile", "gc", "between", "restart", "exit")
 
 
 def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
