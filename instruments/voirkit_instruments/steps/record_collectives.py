@@ -131,7 +131,7 @@ class CollectiveRecording:
 def _waited_ns() -> int:
     """How long this thread has been ready to run and had no processor; -1 where the system does not tell."""
     try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # decoding it would call functions in Python, which torch.compile looks at
             return int(file.read().split()[1])
     except (OSError, ValueError, IndexError):
         return UNKNOWN
