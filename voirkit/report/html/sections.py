@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.report import sections
 from voirkit.report.html import components as marks
-from voirkit.report.html.components import PALETTE, TIME, Html, colour, heat_map, join, legend, lines, paragraph, seconds, text
+from voirkit.report.html.components import PALETTE, TIME, Html, asset, colour, heat_map, join, legend, lines, paragraph, seconds, text
 from voirkit.report.sections import FlameGraph, StackCount, StackFrame, written
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _differences(one: sections.Amounts, other: sections.Amounts) -> Iterator[Htm
 # A flame graph, to be looked into with a click and a search. Without the page's script the whole of it is shown as a picture. A page has
 # one: its script finds it by its ids.
 #
-# d3-flame-graph 5 is not used: with d3, which it needs, it is 294 kB in each page (the script here is 5 kB), and it has neither phases and
+# d3-flame-graph 5 is not used: with d3, which it needs, it is 294 kB in each page (``flame.js`` is 5 kB), and it has neither phases and
 # processes to choose among, nor functions without their lines, nor a picture without a script.
 
 MOST = 5000  # functions in the graph
@@ -241,7 +241,7 @@ class Node:
         self.children: dict[int, Node] = {}
 
     def nested(self) -> list[Any]:
-        """As ``page.js`` reads it."""
+        """As ``flame.js`` reads it."""
         return [self.name, self.n, [child.nested() for child in self.children.values()]]
 
 
@@ -332,7 +332,7 @@ def _data(trees: Sequence[_Tree], frames: Sequence[StackFrame], classes: Mapping
     }  # fmt: skip
     # In a script no `<` may stand that could end it, or begin a comment.
     written = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    return Html(f'<script type="application/json" id="flame-counts">{written}</script>')
+    return Html(f'<script type="application/json" id="flame-counts">{written}</script><script>{asset("flame.js")}</script>')
 
 
 def _picture(trees: Sequence[_Tree], frames: Sequence[StackFrame], classes: Mapping[str, str], roles: Sequence[str]) -> Html:
