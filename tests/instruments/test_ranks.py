@@ -81,6 +81,17 @@ def test_one_outlier_in_fifty_steps_makes_nobody_late():
     assert Training(delays).document()["late"] is None
 
 
+def test_who_causes_less_than_most_of_the_waiting_is_not_named():
+    assert (
+        Training([[40.0 * (k % 5 in (0, 2)) for k in range(60)], [40.0 * (k % 5 not in (0, 2)) for k in range(60)]]).document()["late"]
+        is None
+    )
+
+
+def test_delays_that_scheduling_alone_makes_are_not_named():
+    assert Training([[0.0] * 20, [0.9] * 20]).document()["late"] is None
+
+
 def test_equal_ranks_wait_for_nobody():
     part = Training([[0.0] * 20] * 4).document()
     assert part["late"] is None

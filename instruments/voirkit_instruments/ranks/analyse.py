@@ -34,6 +34,8 @@ _COLUMNS = (*PHASES[:-1], *PARTS)
 _STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
 _MOST_CELLS = 120  # bins of time in the heat map
 _MOST_OTHERS = 8  # that a late rank is held against
+_CAUSES = 0.75  # of all waiting: who causes less is one of several
+_LEAST_NS = 1_000_000  # about what it takes until a thread that could go on does, where ranks share processors
 _EVEN = (
     "Give each rank as much to do in every step: samples of like length or size in a batch, as many workers, no work that single ranks do "
     "by turns."
@@ -452,7 +454,9 @@ def _late(
     others = np.delete(stretches, rank, axis=0)
     excess = stretches[rank] - np.sort(others, axis=0)[(len(others) - 1) // 2]
     share = float(np.median(excess)) / step_ns
-    if share < STRAGGLES or float((excess >= STRAGGLES * step_ns).mean()) < LATE_IN:
+    if share < STRAGGLES or float((excess >= STRAGGLES * step_ns).mean()) < LATE_IN or float(np.median(excess)) < _LEAST_NS:
+        return None
+    if by_step[rank].sum() < _CAUSES * by_step.sum():
         return None
     spent = sum((causes_ns(one, rank, [timelines[i] for i in range(len(ranks))]) for one in new if rank in one.group.ranks), np.zeros(1))
     column = int(np.argmax(spent))
