@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from voirkit.analysis.document import Rank, estimates
 from voirkit.analysis.significance import (
     LOSS,
     NONE,
@@ -23,6 +24,7 @@ from voirkit.analysis.significance import (
     rate_of_steps,
     student,
 )
+from voirkit.analysis.steps import FORWARD, NO_STEPS, REST, Steps, Table
 
 NOISES = {
     "normal": lambda rng: rng.gauss(0, 0.1),
@@ -116,7 +118,7 @@ SERIES = {
 def test_of_equal_runs_few_are_called_different_and_a_planted_5_percent_is_found(kind: str) -> None:
     rng = np.random.default_rng(17)
     equal, found = [], []
-    for _ in range(100):
+    for _ in range(60):
         first, second = (median_of_steps(SERIES[kind](rng)) for _ in range(2))
         assert first is not None
         assert second is not None
@@ -128,7 +130,7 @@ def test_of_equal_runs_few_are_called_different_and_a_planted_5_percent_is_found
 
 def test_the_interval_of_autocorrelated_steps_alone_is_true() -> None:
     rng = np.random.default_rng(3)
-    pairs = [[median_of_steps(autoregressive(rng, 500, 0.8)) for _ in range(2)] for _ in range(300)]
+    pairs = [[median_of_steps(autoregressive(rng, 500, 0.8)) for _ in range(2)] for _ in range(150)]
     called = [difference([a], [b], between=0).significant for a, b in pairs if a is not None and b is not None]
     assert 0.02 < np.mean(called) < 0.09
 
@@ -171,3 +173,34 @@ def test_what_has_too_few_steps_or_takes_no_time_has_no_estimate() -> None:
     assert median_of_steps(np.ones(9)) is None
     assert median_of_steps(np.zeros(50)) is None
     assert rate_of_steps(np.ones(50), np.zeros(50)) is None
+
+
+def rank(number: int, times_ms: Any, alone: bool = False) -> Rank:
+    time = (np.asarray(times_ms) * 1e6).astype(np.int64)
+    own = np.zeros((len(time), REST + 1), np.int64)
+    own[:, FORWARD] = time
+    train = Table(np.cumsum(time), time, np.full(len(time), 4), own)
+    return Rank(number, "node", Steps(train, NO_STEPS.evaluation, True), alone=alone)
+
+
+def test_of_several_ranks_a_step_is_as_long_as_that_of_the_slowest() -> None:
+    fast, slow = np.linspace(9, 10, 40), np.linspace(19, 20, 30)
+    found = estimates([rank(0, fast), rank(1, slow)])
+    step, forward, rate = found["steps", "time_s"], found["steps", "phases", "forward", "step_s"], found["rates", "train_rate"]
+    assert step is not None
+    assert forward is not None
+    assert rate is not None
+    assert exp(step.value) == pytest.approx(0.0195, rel=1e-3)
+    assert exp(forward.value) == pytest.approx(0.0144, rel=0.01)  # the median over the steps of both
+    assert exp(rate.value) == pytest.approx(8 / 0.0195, rel=1e-3)
+
+
+def test_processes_that_train_for_themselves_add_up_their_steps() -> None:
+    step = estimates([rank(0, np.full(20, 10.0), alone=True), rank(1, np.full(40, 30.0), alone=True)])["steps", "time_s"]
+    assert step is not None
+    assert exp(step.value) == pytest.approx(0.03, rel=1e-3)
+
+
+def test_without_steps_there_are_no_estimates() -> None:
+    assert estimates([]) == {}
+    assert estimates([Rank(0, "node", NO_STEPS)]) == {}

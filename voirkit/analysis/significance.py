@@ -151,9 +151,9 @@ def student(chance: float, freedom: float | None = None) -> float:
     """
     if freedom is None or freedom > 1000:
         return NormalDist().inv_cdf(1 - chance / 2)
-    angle = np.linspace(0.0, np.pi / 2, 100_001)
-    below = np.cumsum(np.cos(angle[:-1] + angle[1] / 2) ** (freedom - 1))
-    return float(sqrt(freedom) * np.tan(angle[1 + np.searchsorted(below, (1 - chance) * below[-1])]))
+    angle = np.linspace(0.0, np.pi / 2, 5001)
+    below = np.concatenate([[0.0], np.cumsum(np.cos(angle[:-1] + angle[1] / 2) ** (freedom - 1))])
+    return float(sqrt(freedom) * np.tan(np.interp((1 - chance) * below[-1], below, angle)))
 
 
 def between_runs(median: float, fastest: float, mean: float | None = None) -> float:
