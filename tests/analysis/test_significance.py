@@ -21,6 +21,7 @@ from voirkit.analysis.significance import (
     judge_pairs,
     median_of_steps,
     rank_of_bound,
+    rank_of_difference,
     rate_of_steps,
     student,
 )
@@ -71,7 +72,7 @@ def test_one_pair_has_a_ratio() -> None:
     assert (told.median, told.low, told.high, told.spread) == (0.5, 0.5, 0.5, 0.0)
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 1), (5, 1), (8, 1), (9, 2), (12, 3), (20, 6)])
+@pytest.mark.parametrize(("n", "k"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 3), (20, 6)])
 def test_the_bounds_of_the_median_are_those_of_the_sign_test(n: int, k: int) -> None:
     assert rank_of_bound(n) == k
 
@@ -151,9 +152,21 @@ def test_several_runs_are_held_against_how_much_they_differ() -> None:
     assert difference([Estimate(log(10 + i / 100)) for i in range(3)], [Estimate(log(10.5 + i / 100)) for i in range(3)]).significant
 
 
-def test_several_runs_are_never_surer_than_their_steps() -> None:
-    told = difference([Estimate(0.0, 0.1)] * 4, [Estimate(0.05, 0.1)] * 4)
-    assert not told.significant
+def test_few_runs_are_never_surer_than_their_steps() -> None:
+    assert not difference([Estimate(0.0, 0.1)] * 3, [Estimate(0.05, 0.1)] * 3).significant
+
+
+def test_a_run_that_fared_badly_hides_no_difference_of_many() -> None:
+    first = [Estimate(log(10 + i / 100)) for i in range(8)]
+    second = [Estimate(log(10.5 + i / 100)) for i in range(7)] + [Estimate(log(30))]
+    told = difference(first, second)
+    assert told.significant
+    assert told.low < 1.05 < told.high < 1.06
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 3, 0), (4, 4, 1), (5, 5, 3), (8, 8, 14), (10, 10, 24), (20, 20, 128), (4, 6, 3)])
+def test_the_bounds_of_differences_are_those_of_the_tables_of_mann_and_whitney(m: int, n: int, k: int) -> None:
+    assert rank_of_difference(m, n, 0.05) == rank_of_difference(n, m, 0.05) == k
 
 
 @pytest.mark.parametrize(("freedom", "reach"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042), (None, 1.96)])

@@ -7,9 +7,11 @@ derive from the autocorrelation (Automatic Block-Length Selection for the Depend
 correction of A. Patton, D. N. Politis and H. White, 2009).
 
 Runs of one script differ by more than their steps show: where memory lies, which processor they get, what else the machine does. Of
-several runs that is measured: the interval is that of Student's t over the runs, and never narrower than that of their steps. With one
-run a side it cannot be, and is taken to be ``BETWEEN_RUNS``, which whoever shows the result should say. How often equal runs are called
-different, and how often a planted 5 % is found, is in docs/compare.md (``benchmarks/compare.py``).
+several runs that is measured. Where there are enough of them (4 a side) their ranks tell: the interval is the one of the test of Mann and
+Whitney, around the median of all differences (J. L. Hodges and E. L. Lehmann, 1963), which a few runs that fared badly do not move. Of
+fewer it is that of Student's t, and never narrower than that of their steps. With one run a side nothing can be measured: it is taken to
+be ``BETWEEN_RUNS``, which whoever shows the result should say. How often equal runs are called different, and how often a planted 5 % is
+found, is in docs/compare.md (``benchmarks/compare.py``).
 
 **Pairs** (``judge_pairs``). Each is a plain run and a changed one, right after each other, so that what drifts over minutes (heat,
 neighbours, caches) is in both. The interval of the median is the one of the sign test: from the k-th smallest ratio to the k-th largest,
@@ -190,8 +192,31 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate], between: f
         parts = [reach * hypot(error, between) for error in errors]
         half = hypot(*parts)
     middle = centres[1] - centres[0]
-    bounds = [(exp(centre - part), exp(centre + part)) for centre, part in zip(centres, parts, strict=True)]
-    return Difference(exp(middle), exp(middle - half), exp(middle + half), bounds[0], bounds[1], bool(freedom))
+    ratio = (middle - half, middle, middle + half)
+    bounds = [(centre - part, centre + part) for centre, part in zip(centres, parts, strict=True)]
+    values = [np.sort([one.value for one in side]) for side in sides]
+    below = rank_of_difference(len(first), len(second), chance)
+    if below:
+        differences = np.sort(np.subtract.outer(values[1], values[0]).ravel())
+        ratio = (differences[below - 1], float(np.median(differences)), differences[-below])
+    for at, side in enumerate(values):
+        k = rank_of_bound(len(side), chance)
+        if k:
+            bounds[at] = (side[k - 1], side[-k])
+    low, middle, high = (exp(one) for one in ratio)
+    intervals = [(exp(one), exp(other)) for one, other in bounds]
+    return Difference(middle, low, high, intervals[0], intervals[1], bool(freedom))
+
+
+def rank_of_difference(m: int, n: int, chance: float) -> int:
+    """Which of the m n differences from below, and from above, bounds the interval of Mann and Whitney; 0: there are too few."""
+    ways = np.zeros(m * n + 1)  # in which so many differences are below 0, where both are of one kind
+    ways[0] = 1.0
+    for i in range(1, m + 1):
+        ways[n + i :] -= ways[: max(len(ways) - n - i, 0)].copy()
+        for rest in range(i):
+            ways[rest::i] = np.cumsum(ways[rest::i])
+    return int(np.searchsorted(2 * np.cumsum(ways) / comb(m + n, m), chance, side="right"))
 
 
 # pairs of runs
@@ -230,7 +255,7 @@ def judge_pairs(pairs: Sequence[tuple[float, float]], ceiling: float | None = No
     """
     logs = sorted(log(changed / plain) for plain, changed in pairs)
     n = len(logs)
-    k = rank_of_bound(n)
+    k = max(rank_of_bound(n), 1)
     middle = (logs[(n - 1) // 2] + logs[n // 2]) / 2
     spread = typical_difference([plain for plain, _ in pairs])
     result = Judgement(exp(middle), exp(logs[k - 1]), exp(logs[n - k]), exp(spread) - 1, None)
@@ -249,10 +274,12 @@ def judge_pairs(pairs: Sequence[tuple[float, float]], ceiling: float | None = No
     return result._replace(verdict=WIN)
 
 
-def rank_of_bound(n: int) -> int:
-    """Which of n ratios from below, and from above, bounds the median's interval: 1 is the smallest."""
+def rank_of_bound(n: int, chance: float = MISSES) -> int:
+    """Which of n values from below, and from above, bounds the median's interval: 1 is the smallest; 0: there are too few."""
     missed, k = 2 / 2**n, 1
-    while k < n // 2 and missed + 2 * comb(n, k) / 2**n <= MISSES:
+    if missed > chance:
+        return 0
+    while k < n // 2 and missed + 2 * comb(n, k) / 2**n <= chance:
         missed += 2 * comb(n, k) / 2**n
         k += 1
     return k
