@@ -82,10 +82,12 @@ def test_one_outlier_in_fifty_steps_makes_nobody_late():
 
 
 def test_who_causes_less_than_most_of_the_waiting_is_not_named():
-    assert (
-        Training([[40.0 * (k % 5 in (0, 2)) for k in range(60)], [40.0 * (k % 5 not in (0, 2)) for k in range(60)]]).document()["late"]
-        is None
-    )
+    def late(of_ten):
+        delays = [[100.0 * (k % 10 >= of_ten) for k in range(160)], [100.0 * (k % 10 < of_ten) for k in range(160)]]
+        return Training(delays).document()["late"]
+
+    assert late(9)["rank"] == 1
+    assert late(7) is None
 
 
 def test_delays_that_scheduling_alone_makes_are_not_named():
