@@ -213,6 +213,21 @@ def test_a_directory_that_vanishes_is_one_line(make: Make, monkeypatch: pytest.M
     assert capsys.readouterr().out == ""
 
 
+def test_a_report_of_a_directory_that_vanishes_is_one_line(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("a", [10.0] * 20)
+    summarise = report.summary_of
+
+    def remove(*runs: Any) -> Any:
+        found = summarise(*runs)
+        shutil.rmtree("a")
+        return found
+
+    monkeypatch.setattr(report, "summary_of", remove)
+    with pytest.raises(RunDirectoryError, match="it was removed while it was read"):
+        report.report(["a", "--html"])
+    assert not Path("a").exists()
+
+
 def test_a_run_that_is_given_twice_on_a_side_is_refused(make: Make) -> None:
     make("a", [10.0] * 20), make("b", [10.0] * 20)
     assert refused("a", "./a", "--with", "b") == "a: it is given twice, and counts as one run."

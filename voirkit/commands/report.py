@@ -53,6 +53,7 @@ def report(argv: Sequence[str]) -> int:
             for run in group:
                 check_stream(run)
             summaries.append((group[0], summary_of(*group)))
+        _check_there([run for group in groups for run in group])
         if options.html is not None:
             with printing():
                 _pages(summaries, options.html)
@@ -63,6 +64,17 @@ def report(argv: Sequence[str]) -> int:
     with printing():
         _show(summaries, options)
     return 0
+
+
+def _check_there(runs: Sequence[Run]) -> None:
+    """What was read of a directory that has vanished is not known to be all of it.
+
+    Raises:
+        RunDirectoryError: One is there no more.
+    """
+    for run in runs:
+        if not os.path.isdir(run.path):
+            raise RunDirectoryError("it was removed while it was read.", where=run.path)
 
 
 def _warn(runs: Sequence[Run]) -> None:
@@ -263,9 +275,7 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
     different: Pairs = failures.attempt("what else differs", lambda: said(first, second), {})
     environment: Pairs = failures.attempt("environment", lambda: environments(first, second), {})
     page = comparison_page(first, second) if options.html is not None else ""
-    for run in (*first.runs, *second.runs):
-        if not os.path.isdir(run.path):
-            raise RunDirectoryError("it was removed while it was read.", where=run.path)
+    _check_there([*first.runs, *second.runs])
     missed = [line for one in required for line in missed_by(one, rows, first, second)]
     first.runs[0].warnings += failures.lines()
     if page:
