@@ -128,6 +128,17 @@ def test_what_is_behind_a_graph_break_has_the_name_of_its_function() -> None:
     assert function == "scale, behind line 5"
 
 
+def test_a_module_of_torch_is_where_the_script_calls_it() -> None:
+    stack = [
+        "Line: 8, Name: train, Filename: /x/main.py",
+        "Line: 1787, Name: _wrapped_call_impl, Filename: /lib/torch/nn/modules/module.py",
+        "Line: 67, Name: inner, Filename: /lib/torch/_dynamo/external_utils.py",
+    ]
+    inner = metrics(co_name="inner", co_filename="/lib/torch/_dynamo/external_utils.py", stack_trace=stack, recompile_reason="2/0: n == 0")
+    assert events(inner) == [("recompilation", "module called in train", "/x/main.py:8", "n == 0", 1_500_000)]
+    assert events(metrics(**{**vars(inner), "stack_trace": None}))[0][2] == "/lib/torch/_dynamo/external_utils.py:7"
+
+
 def test_a_graph_break_is_where_the_innermost_frame_is() -> None:
     frames = [SimpleNamespace(filename="main.py", lineno=line, name=name) for line, name in ((9, "outer"), (4, "inner"))]
     found = events(metrics(), SimpleNamespace(reason="generic_jump TensorVariable()", user_stack=frames))

@@ -408,6 +408,8 @@ class CompilationRecording:
 
 
 _RESUMED = "torch_dynamo_resume_in_"  # torch_dynamo_resume_in_<function>_at_<line>: what is behind a graph break is compiled by itself
+_OF_MODULES = os.path.join("torch", "_dynamo", "external_utils.py")
+_FRAME = re.compile(r"Line: (\d+), Name: (.*), Filename: (.*)")
 _TYPE_GUARD = re.compile(r"___check_type_id\((.*), \d+\), type=<class '(.*)'>")
 _LONGEST_REASON = 300
 
@@ -470,7 +472,7 @@ def compilation_events(
         if resumed:
             name, _, line = rest.rpartition("_at_")
             function = f"{name}, behind line {line}"
-        functions[number] = function, f"{metrics.co_filename}:{metrics.co_firstlineno}"
+        functions[number] = _caller(metrics) or (function, f"{metrics.co_filename}:{metrics.co_firstlineno}")
     function, place = functions.get(number, ("", ""))
     why, failed = getattr(metrics, "recompile_reason", None), metrics.fail_reason
     if failed and "recompile limit exceeded" in failed:
@@ -481,6 +483,14 @@ def compilation_events(
     if why:
         took_us = getattr(metrics, "duration_us", None) or (metrics.entire_frame_compile_time_s or 0) * 1e6
         yield "recompilation", function, place, one_line(why), int(took_us * 1000)
+
+
+def _caller(metrics: Any) -> tuple[str, str] | None:
+    """Where the script calls a module of torch's own that is compiled: it is ``inner`` of external_utils.py."""
+    if not metrics.co_filename.endswith(_OF_MODULES):
+        return None
+    frames = (_FRAME.match(line) for line in reversed(getattr(metrics, "stack_trace", None) or ()))
+    return next(((f"module called in {f[2]}", f"{f[3]}:{f[1]}") for f in frames if f and f"{os.sep}torch{os.sep}" not in f[3]), None)
 
 
 def one_line(reason: str) -> str:

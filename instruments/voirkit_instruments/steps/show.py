@@ -61,10 +61,10 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     yield Section("compile", "Recompilations and graph breaks", blocks, f"A recompilation names the guard that failed.{note}")
 
 
-def _rows(what: str, found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[AnyCell, ...]]:
+def _rows(what: str, events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[AnyCell, ...]]:
     """A row for each function and place, those with the most first, with all reasons."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in found:
+    for row in events:
         by_place.setdefault((row["function"], row["place"]), []).append(row)
     for (function, place), rows in sorted(by_place.items(), key=lambda item: -sum(row["n"] for row in item[1])):
         took_s, ranks = sum(row["total_s"] for row in rows), sorted({rank for row in rows for rank in row.get("ranks", ())})
