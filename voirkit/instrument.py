@@ -163,6 +163,7 @@ class Instrument:
             ``checked``, ``broken`` and ``example``.
         evidence: What a verdict can say of its part: kinds (``line``, ``operator`` ...) to functions, see
             ``voirkit.analysis.verdict.evidence``.
+        live: ``(run directory) -> lines``: what ``voirkit watch`` warns of while the run goes on, where one of ``folders`` is there.
         leads: Whether it answers what was asked (a finding, an experiment), and so comes before the steps in reports.
         folders: What it writes in a run directory.
         exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
@@ -173,7 +174,7 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        summarised_from: Sequence[str] = (), sections: str = "", difference: str = "", rules: str = "",
+        summarised_from: Sequence[str] = (), sections: str = "", live: str = "", difference: str = "", rules: str = "",
         evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
         priority: int = 0, always: bool = False, in_children: bool = True,
@@ -182,7 +183,7 @@ class Instrument:
         self.options, self.record, self.group, self.priority = options, record, group, priority
         self.always, self.in_children = always or not options, in_children
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
-        self.summarised_from, self.leads = summarised_from, leads
+        self.summarised_from, self.leads, self.live = summarised_from, leads, live
         self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 

@@ -11,6 +11,7 @@ from voirkit_instruments import (
     dash,
     display,
     early_stop,
+    hangs,
     loader,
     loader_sweep,
     log,
@@ -31,6 +32,7 @@ from voirkit_instruments import (
 )
 
 INSTRUMENTS = [
+    hangs.INSTRUMENT,
     what_if.INSTRUMENT,
     checks.INSTRUMENT,
     ranks.INSTRUMENT,

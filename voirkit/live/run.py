@@ -9,8 +9,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from voirkit.instrument import resolve
 from voirkit.live import Number, Picture, Progress, Workers, ended, of_summary, title_of
 from voirkit.live.steps import LiveSteps, devices
+from voirkit.plugins import installed_instruments
 from voirkit.runs import directory
 from voirkit.runs.other_processes import goes_on, is_alive, is_here
 from voirkit.runs.summary import Moments
@@ -224,7 +226,10 @@ class LiveRun:
         return None if last is None else max((last - begun) * 1e-9 + since, 0.0)
 
     def _warnings(self, is_running: bool) -> list[str]:
-        warnings = []
+        warnings: list[str] = []
+        for instrument in installed_instruments():
+            if instrument.live and any(os.path.isdir(os.path.join(self.path, folder)) for folder in instrument.folders):
+                warnings += resolve(instrument.live)(self.path)
         silent = self._now() - self._seen_s
         if is_running and silent > SILENT_S:
             doubt = "" if is_here(self._manifest.get("host")) else "; whether it still runs is not known here"

@@ -134,6 +134,10 @@ class Names:
         category, name = self._names[number][:2]
         return f"{category}.{name}"
 
+    def key(self, number: int) -> tuple[str, str, str]:
+        """(category, name, kind) of a number; empty if it is nobody's."""
+        return self._names[number][:3] if number in self._names else ("", "", "")
+
 
 def _name_line(number: int, key: _Key) -> bytes:
     category, name, kind, value = key

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "begin_from_environment", "changed", "counter", "end",
-    "has_recorded", "inherited", "is_recording", "join_group", "mark", "name", "now", "span", "timed",
+    "has_recorded", "inherited", "is_recording", "join_group", "key_of", "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
 LIMIT = 4 << 30
@@ -177,6 +177,11 @@ def name(category: str, name: str, kind: str = "span", value: str | None = None)
         value: The key under which a record's own number is shown (``count``); None if it has none.
     """
     return _names.name(category, name, kind, value)
+
+
+def key_of(name_id: int) -> tuple[str, str, str]:
+    """(category, name, kind) of the number of a name."""
+    return _names.key(name_id)
 
 
 def arguments(mapping: Mapping[str, Any]) -> int:

@@ -1,0 +1,142 @@
+"""``--hang`` (on by default): what each rank does when no step ends any more, and which rank has died."""
+
+from __future__ import annotations
+
+import sys
+
+from voirkit.errors import CommandLineError
+from voirkit.imports import when_imported
+from voirkit.instrument import Instrument, Option, duration
+from voirkit.processes import inherit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.processes.children import ChildProcess
+    from voirkit.runner.overseer import Overseer
+    from voirkit_instruments.hangs.record import Watcher
+
+FOLDER = "hangs"  # of a run directory
+OPEN = "open"  # in it, while the run hangs: made by the process that has noticed first, which speaks for all
+LEAST_S = 60.0
+
+
+def limit(text: str) -> float:
+    """The seconds without a step that are a hang; 0 for none."""
+    return 0.0 if text.strip() in ("0", "0s") else duration(text)
+
+
+INSTRUMENT = Instrument(
+    "hangs",
+    group="see a run",
+    options=(
+        Option(
+            "--hang",
+            f"report a run as hung after SECONDS without a step, or 20 times the median step if longer, with all stacks of each rank "
+            f"(default: {LEAST_S:.0f}; 0: never)",
+            type=limit, metavar="SECONDS",
+        ),
+    ),
+    record="voirkit_instruments.hangs:record",
+    always=True,
+    parts={"hangs": dict},
+    summarise="voirkit_instruments.hangs.analyse:summarise",
+    summarised_from=(f"{FOLDER}/",),
+    sections="voirkit_instruments.hangs.analyse:sections",
+    live="voirkit_instruments.hangs.analyse:live_lines",
+    leads=True,
+    folders=(FOLDER,),
+    priority=-1,  # behind the steps instrument
+)  # fmt: skip
+
+
+class Watch:
+    """The watching of this process: nothing until it has imported torch.
+
+    Args:
+        least_s: So long without a step is a hang.
+        ov: The overseer, or what stands for it in a process that the program has started.
+    """
+
+    def __init__(self, least_s: float, ov: Overseer | ChildProcess) -> None:
+        self.least_s, self._ov = least_s, ov
+        self._watcher: Watcher | None = None
+        self._is_over = False
+        when_imported("torch", self._start)
+        inherit.watch(_BEGIN, offered)
+
+    def _start(self, torch: object) -> None:
+        if self._is_over:
+            return
+        try:
+            from voirkit_instruments.hangs.record import Watcher
+
+            self._watcher = Watcher(self.least_s, self._ov.warn, getattr(self._ov, "say", self._ov.warn))
+            self._watcher.start()
+        except Exception as exc:  # the program is importing torch: this must not come out there
+            self._ov.warn(f"--hang: the run is not watched ({type(exc).__name__}: {exc}).")
+
+    def end(self, exc: BaseException | None) -> None:
+        """The program has ended, by what it raised or normally."""
+        self._is_over = True
+        if self._watcher is not None:
+            self._watcher.stop(ending(exc))
+
+
+_BEGIN = "voirkit_instruments.hangs:begin_in_child"
+_here: Watch | None = None
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+    """Watch the program while it runs."""
+    global _here
+    least_s = options["hang"]
+    if ov.argparser.value(ov.options, "--no-steps"):
+        if least_s:
+            raise CommandLineError("steps tell whether a run hangs, and --no-steps does not record them.", where="--hang")
+        return
+    if least_s == 0:
+        return
+    yield ov.phases.load_script(priority=-50)
+    if ov.run_dir is None:
+        return
+    watch = _here = Watch(LEAST_S if least_s is None else least_s, ov)
+    yield ov.phases.run_script(throw=False)
+    inherit.unwatch(_BEGIN)
+    watch.end(ov.phases.run_script.exception)
+
+
+def ending(exc: BaseException | None) -> dict[str, Any]:
+    """How a program ends, by what it raised: ``how``, ``exit_code`` and ``error``."""
+    if exc is None:
+        return {"how": "normal", "exit_code": 0, "error": None}
+    if isinstance(exc, SystemExit):
+        return {"how": "exit", "exit_code": exc.code if isinstance(exc.code, int) else int(exc.code is not None), "error": None}
+    if isinstance(exc, KeyboardInterrupt):
+        return {"how": "signal", "exit_code": 130, "error": None}
+    return {"how": "exception", "exit_code": 1, "error": f"{type(exc).__name__}: {exc}"[:500]}
+
+
+# processes that multiprocessing starts anew
+
+
+def offered() -> dict[str, Any] | None:
+    """What a process needs that is started anew from here; one that loads data is not watched."""
+    from voirkit_instruments.identity import is_starting_worker
+
+    return None if _here is None or is_starting_worker() else {"least_s": _here.least_s}
+
+
+def begin_in_child(offer: dict[str, Any]) -> None:
+    """In such a process: watch it too."""
+    global _here
+    from voirkit.processes.children import this_process
+
+    if _here is None:
+        watch = _here = Watch(offer["least_s"], this_process())
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, lambda: watch.end(sys.exc_info()[1]), exitpriority=-1000)

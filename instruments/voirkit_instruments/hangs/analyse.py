@@ -1,0 +1,419 @@
+"""Who waits where, and who does not: hangs and ends of ranks, in words, from the files that each rank has left; and how reports show them.
+
+Pure functions over these documents. A rank that hangs loads this module too: it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from voirkit.report import duration
+from voirkit.runs.directory import read_json
+from voirkit.runs.other_processes import is_alive, is_here
+from voirkit_instruments.hangs import FOLDER
+
+if TYPE_CHECKING:
+    from voirkit.analysis.document import Rank
+    from voirkit.report.sections import Block, Section
+    from voirkit.runs.opened import Run
+
+Document = Mapping[str, Any]
+_SLACK_NS = 5_000_000_000  # between the clocks of hosts, and from one look of a rank to the next
+_SHOWN, _ENDS = 40, 8  # frames of a stack, ways in which ranks ended
+_BUSY = 0.2
+
+# What a thread does, by functions that it is in: (file, function) to the phase, as reports name it. The innermost wins.
+_PHASES = (
+    (r"torch/utils/data/|torchdata/", r"__next__|_next_data|_get_data|_try_get_data|fetch|__iter__", "wait"),
+    (r"torch/distributed/checkpoint/|torch/serialization\.py", r"", "checkpoint"),
+    (r"torch/distributed/", r"", "communication"),
+    (r"torch/autograd/|torch/_tensor\.py", r"(.*\.)?(backward|_engine_run_backward)", "backward"),
+    (r"torch/optim/", r"(.*\.)?(step|wrapper)", "optimizer"),
+    (r"torch/nn/modules/module\.py", r"(.*\.)?(_call_impl|_wrapped_call_impl)", "forward"),
+)
+_DOES = {
+    "futex": "waiting for a lock or another thread", "poll": "waiting for input", "select": "waiting for input", "sleep": "sleeping",
+    "wait4": "waiting for a process", "read": "reading {}", "write": "writing {}", "receive": "receiving from {}", "send": "sending",
+    "fsync": "writing {} to the disk", "open": "opening a file", "connect": "connecting", "accept": "waiting for a connection",
+}  # fmt: skip
+
+
+def documents(path: str) -> list[dict[str, Any]]:
+    """What the processes of a run have written, by rank; ``seen_time_ns`` is when each last showed life."""
+    folder, found = os.path.join(path, FOLDER), []
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    for name in names:
+        document = read_json(os.path.join(folder, name), 1) if name.endswith(".json") else None
+        if document is not None and isinstance(document.get("hangs"), list):
+            try:
+                seen = os.stat(os.path.join(folder, name)).st_mtime_ns
+            except OSError:
+                seen = 0
+            found.append({**document, "seen_time_ns": seen})
+    return sorted(found, key=lambda one: (one["rank"], one["clocks"]["time_ns"]))
+
+
+def phases_of(frames: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The phases that a stack is in, innermost first, each once."""
+    found: list[str] = []
+    for frame in reversed(frames):
+        path = str(frame["file"]).replace("\\", "/")
+        for where, function, phase in _PHASES:
+            if re.search(where, path) and re.fullmatch(function or ".*", str(frame["function"]).rpartition(".")[2]):
+                if phase not in found:
+                    found.append(phase)
+                break
+    return found
+
+
+def own_frame(frames: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The innermost frame that is the script's own code."""
+    return next((frame for frame in reversed(frames) if frame["own"]), frames[-1] if frames else None)
+
+
+def place_of(frame: Mapping[str, Any]) -> str:
+    """``train.py:88``."""
+    return f"{os.path.basename(str(frame['file']))}:{frame['line']}"
+
+
+def named(frame: Mapping[str, Any]) -> str:
+    """``evaluate(), train.py:88``."""
+    name = str(frame["function"]).replace("<locals>.", "")
+    return place_of(frame) if name == "<module>" else f"{name}(), {place_of(frame)}"
+
+
+def doing(state: Mapping[str, Any]) -> str:
+    """What a thread or process does, by what the system knows of it: ``reading /data/x``; empty where it does not."""
+    if (state.get("busy") or 0.0) > _BUSY:
+        return "computing"
+    text = _DOES.get(state.get("call") or "", "")
+    return text.replace("{}", state.get("file") or "a file") if text else ""
+
+
+def shape_of(pending: Mapping[str, Any]) -> str:
+    """``[10] Float``: the inputs of a collective."""
+    sizes, dtypes = pending.get("sizes") or [], pending.get("dtypes") or []
+    shown = [f"{size} {dtype}".strip() for size, dtype in zip(sizes, [*dtypes, *[""] * len(sizes)], strict=False)]
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+
+
+def describe(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process did when it or another hung.
+
+    Returns:
+        ``verb`` and ``what`` of a sentence (``waits`` ``in all_reduce 41 (backward), train.py:30``), ``waits`` (whether for other ranks),
+        ``phase``, ``where``, ``doing`` and ``collective``.
+    """
+    main: Mapping[str, Any] = next((thread for thread in state["threads"] if thread["main"]), {"frames": []})
+    phases, frame = phases_of(main["frames"]), own_frame(main["frames"])
+    where, does = named(frame) if frame else "", doing(main)
+    groups = state.get("collectives") or []
+    waiting = [(one["pending"][0].get("created_time_ns") or 0, n) for n, one in enumerate(groups) if one["pending"]]
+    phase = next((one for one in phases if one != "communication"), "")
+    described = {"verb": "is", "phase": phases[0] if phases else None, "where": where, "doing": does, "collective": None, "waits": False}
+    if phases and phases[0] != "wait" and does != "computing" and (waiting or phases[0] == "communication"):
+        of = [f"({phase})"] if phase else []
+        if waiting:
+            group = groups[min(waiting)[1]]
+            first = group["pending"][0]
+            described["collective"] = {**first, "group": group["group"], "ranks": group.get("ranks")}
+            called = " ".join([first["name"] or "a collective", str(first["seq"]), *_group(group), *of])
+        else:
+            inner = [frame for frame in main["frames"] if "torch/distributed/" in str(frame["file"]).replace("\\", "/")]
+            outermost = next((one for one in inner if str(one["function"]) not in ("wrapper", "inner")), inner[-1])
+            called = " ".join([str(outermost["function"]), *of])
+        return {**described, "verb": "waits", "waits": True, "what": f"in {called}" + (f", {where}" if where else "")}
+    if phases and phases[0] == "wait":
+        workers = [f"{_worker(one)}" for one in state.get("workers") or []]
+        what = "for the data loader" + (f", {where}" if where else "")
+        return {**described, "verb": "waits", "what": f"{what}{': ' if workers else ''}{_joined(workers)}"}
+    return {**described, "what": ", ".join(filter(None, [f"in {where}" if where else "outside of Python", does]))}
+
+
+def _group(group: Mapping[str, Any]) -> list[str]:
+    return [] if group["name"] in ("default_pg", "") else [f"of {group['name']}"]
+
+
+def _worker(worker: Mapping[str, Any]) -> str:
+    name = f"worker {worker['name']} (pid {worker['pid']})"
+    if not worker["alive"]:
+        return f"{name} {_exit_text(worker.get('exit_code'))}"
+    return f"{name} is {doing(worker) or 'alive'}"
+
+
+def _exit_text(code: int | None) -> str:
+    if code is None:
+        return "has died"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _joined(words: Sequence[str], most: int = 4) -> str:
+    shown = [*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def ended_text(document: Document) -> str:
+    """How a process ended: ``ended by an exception (ValueError: no)``."""
+    ended = document.get("ended")
+    if ended is None:
+        return "was killed or crashed: a signal ended it, no error of Python"
+    if ended["how"] == "exception":
+        return f"ended by an exception ({ended['error']})"
+    return "ended by Ctrl-C" if ended["how"] == "signal" else f"ended with exit code {ended['exit_code']}"
+
+
+def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in evaluate(), train.py:88, reading /data/x``.
+
+    Args:
+        rows: ``rank`` (None of a process without others), ``verb`` and ``what`` of each, in the order in which they are to be told.
+    """
+    told: dict[tuple[str, str], list[int | None]] = {}
+    for row in rows:
+        told.setdefault((row["verb"], row["what"]), []).append(row["rank"])
+    parts = []
+    for (verb, what), ranks in told.items():
+        if ranks == [None]:
+            parts.append(" ".join(filter(None, ["the program", verb, what])))
+        elif len(ranks) == 1:
+            parts.append(" ".join(filter(None, [f"rank {ranks[0]}", verb, what])))
+        else:
+            plural = {"waits": "wait", "is": "are", "has": "have"}.get(verb, verb)
+            parts.append(" ".join(filter(None, [f"ranks {_joined([str(rank) for rank in ranks], 8)}", plural, what])))
+    return "; ".join(parts)
+
+
+def rows_of(found: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int) -> list[dict[str, Any]]:
+    """What each rank did in a hang: those that wait for others first, then the others, then those that are gone.
+
+    Args:
+        found: The documents of the run.
+        states: What ranks have written of the hang, by place in ``found``.
+        until_ns: When it was over, or now.
+    """
+    rows = []
+    is_alone = len({one["rank"] for one in found}) < 2 and max((one["world_size"] for one in found), default=1) < 2
+    for number, document in enumerate(found):
+        base = {"rank": None if is_alone else document["rank"], "host": document["host"], "pid": document["pid"]}
+        state, ended = states.get(number), document.get("ended")
+        if state is not None:
+            rows.append({**base, **describe(state), "state": "hung" if state["hangs"] else "going on", "n": number})
+        elif document["clocks"]["time_ns"] > until_ns or _is_followed(document, found):
+            continue  # of another start of the ranks
+        elif ended is not None and ended["time_ns"] < until_ns:
+            ago = duration(max(until_ns - ended["time_ns"], 0) / 1e9)
+            rows.append({**base, "verb": "", "what": f"{ended_text(document)} {ago} before", "state": "ended", "n": number})
+        elif not _is_alive(document):
+            at = time.strftime("%H:%M:%S", time.localtime(document["seen_time_ns"] / 1e9))
+            rows.append({**base, "verb": "", "what": f"{ended_text(document)}, last seen alive at {at}", "state": "died", "n": number})
+        else:
+            rows.append({**base, "verb": "has", "what": "not answered: C code may hold the GIL there", "state": "silent", "n": number})
+    known = {one["rank"] for one in found}
+    size = max((one["world_size"] for one in found), default=1)
+    rows += [
+        {"rank": rank, "host": None, "pid": None, "verb": "has", "what": "written nothing here", "state": "unknown", "n": -1}
+        for rank in range(size)
+        if rank not in known
+    ]
+    order = {"hung": 1, "going on": 2, "silent": 3, "died": 4, "ended": 5, "unknown": 6}
+    return sorted(rows, key=lambda row: (not row.get("waits"), order[row["state"]], row["rank"] or 0))
+
+
+def _is_followed(document: Document, found: Sequence[Document]) -> bool:
+    """Whether its rank was started again after it."""
+    return any(one["rank"] == document["rank"] and one.get("restart", 0) > document.get("restart", 0) for one in found)
+
+
+def _is_alive(document: Document) -> bool:
+    clocks = document["clocks"]
+    return document.get("ended") is None and (
+        not is_here(document["host"]) or is_alive(document["pid"], clocks["perf_counter_ns"], clocks["time_ns"])
+    )
+
+
+def differences(found: Sequence[Document], states: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Where the ranks of a group did not call the same collective, a sentence each."""
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for number, state in states.items():
+        for group in state.get("collectives") or []:
+            groups.setdefault(f"{group['group']} {group.get('ranks', '')}", {})[found[number]["rank"]] = group
+    lines = []
+    for by_rank in groups.values():
+        pending = {rank: group["pending"][0] for rank, group in sorted(by_rank.items()) if group["pending"]}
+        calls = {rank: (one["seq"], one["name"], shape_of(one)) for rank, one in pending.items()}
+        if len(set(calls.values())) > 1:
+            told = [f"rank {rank} calls {name} {seq} of {shape}" for rank, (seq, name, shape) in calls.items()]
+            lines.append(f"The ranks of a group do not call the same collective: {'; '.join(told[:6])}.")
+        behind = [rank for rank, group in sorted(by_rank.items()) if not group["pending"]]
+        if pending and behind:
+            seq, name, _ = next(iter(calls.values()))
+            last = _joined([f"rank {rank} (its last is {by_rank[rank]['last_enqueued']})" for rank in behind])
+            if all(by_rank[rank]["last_enqueued"] < seq for rank in behind):
+                lines.append(f"{name} {seq} has not been called by {last}.")
+    return lines
+
+
+def hangs_of(found: Sequence[Document]) -> list[dict[str, Any]]:
+    """The hangs of a run, from the documents of its processes; what processes wrote of the same moments is one hang."""
+    written = sorted(
+        ((state["noticed_time_ns"], number, state) for number, one in enumerate(found) for state in one["hangs"]), key=lambda one: one[0]
+    )
+    groups: list[list[tuple[int, int, Any]]] = []
+    for one in written:
+        if not groups or not _is_of(one[2], [state for _, _, state in groups[-1]]):
+            groups.append([])
+        groups[-1].append(one)
+    return [_hang(found, [(number, state) for _, number, state in group]) for group in groups]
+
+
+def _over_ns(states: Iterable[Mapping[str, Any]]) -> int | None:
+    """When all that hung went on; None: some never did."""
+    over = [state["over_time_ns"] for state in states if state["hangs"]]
+    return max(over) if over and None not in over else None
+
+
+def _is_of(state: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> bool:
+    over = _over_ns(states)
+    if not any(one["hangs"] for one in states):
+        return bool(state["noticed_time_ns"] - states[-1]["noticed_time_ns"] < 2 * _SLACK_NS)
+    return over is None or bool(state["since_time_ns"] < over and state["noticed_time_ns"] < over + _SLACK_NS)
+
+
+def _hang(found: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    hung = [state for _, state in states if state["hangs"]] or [state for _, state in states]
+    since, over = min(state["since_time_ns"] for state in hung), _over_ns(state for _, state in states)
+    noticed = min(state["noticed_time_ns"] for state in hung)
+    latest = {
+        number: state for _, number, state in sorted(((state["hangs"], number, state) for number, state in states), key=lambda one: one[:2])
+    }
+    rows = rows_of(found, latest, over or max(time.time_ns(), noticed))
+    return {
+        "since_time_ns": since, "noticed_time_ns": noticed, "over_time_ns": over,
+        "lasted_s": None if over is None else (over - since) / 1e9, "until_end": over is None and not any(map(_is_alive, found)),
+        "limit_s": min(state["limit_s"] for state in hung),
+        "without_step_s": (noticed - since) / 1e9, "sentence": sentence(rows), "different": differences(found, latest),
+        "ranks": [{**{k: v for k, v in row.items() if k != "n"}, **_evidence(latest.get(row["n"]))} for row in rows],
+    }  # fmt: skip
+
+
+def _evidence(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    if state is None:
+        return {}
+    return {key: state[key] for key in ("since_time_ns", "threads", "workers", "collectives")}
+
+
+def ends_of(found: Sequence[Document]) -> list[dict[str, Any]]:
+    """How the processes of several ranks ended, in their order, if one did not do so normally or died; empty while all go on."""
+    last = [one for one in found if one["world_size"] > 1 and not _is_followed(one, found)]
+    gone = [one for one in last if not _is_alive(one)]
+    if not any(one.get("ended") is None or one["ended"]["exit_code"] for one in gone):
+        return []
+    rows = [
+        {
+            "rank": one["rank"], "host": one["host"], "pid": one["pid"], "how": (one.get("ended") or {}).get("how", "died"),
+            "exit_code": (one.get("ended") or {}).get("exit_code"), "error": (one.get("ended") or {}).get("error"),
+            "time_ns": one["ended"]["time_ns"] if one.get("ended") else one["seen_time_ns"], "what": ended_text(one),
+        }
+        for one in gone
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (row["how"] != "died", row["time_ns"]))
+
+
+def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How ranks ended, a line for each way; those that a signal ended first, since the others may have ended for want of them."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for one in ends:
+        lines.setdefault(one["what"], []).append(one)
+    told = []
+    for what, which in lines.items():
+        ranks = [str(one["rank"]) for one in which]
+        steps = {one["steps"] for one in which if one.get("steps") is not None}
+        after = f", after step {max(steps)}" if len(steps) == 1 and which[0]["how"] == "died" else ""
+        subject = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_joined(ranks, 8)}"
+        told.append(f"{subject} {what.replace('was', 'were', 1) if len(ranks) > 1 else what}{after}")
+    return told
+
+
+def newest_line(path: str) -> str:
+    """The last hang of a run, in a line for the user; empty without one."""
+    hangs = hangs_of(documents(path))
+    return line_of(hangs[-1]) if hangs else ""
+
+
+def line_of(hang: Mapping[str, Any]) -> str:
+    """A hang in a line."""
+    if hang["lasted_s"] is not None:
+        return f"no step ended for {duration(hang['lasted_s'])}, then the run went on: {hang['sentence']}."
+    how_long = "" if hang["until_end"] else f" for {duration(hang['without_step_s'])} and more"
+    return f"the run hangs, no step ended{how_long}: {hang['sentence']}." if how_long else f"the run hung to its end: {hang['sentence']}."
+
+
+def live_lines(path: str) -> list[str]:
+    """What ``voirkit watch`` warns of: a hang that is not over, and ranks that have died."""
+    found = documents(path)
+    lines = [line_of(hang) for hang in hangs_of(found)[-1:] if hang["over_time_ns"] is None]
+    return lines or end_lines([one for one in ends_of(found) if one["how"] in ("died", "exception")])
+
+
+# the summary and reports
+
+
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``hangs`` of a summary: ``hangs`` and ``ends``; None where nothing hung and no rank died."""
+    found = [document for run in runs for document in documents(run.path)]
+    hangs, ends = hangs_of(found), ends_of(found)
+    steps = {rank.rank: len(rank.steps.train) for rank in ranks}
+    ends = [{**one, "steps": steps.get(one["rank"])} for one in ends]
+    return {"hangs": {"hangs": hangs, "ends": ends}} if hangs or ends else None
+
+
+def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
+    """Each hang in a sentence, a row for each rank, and all stacks; then how the ranks ended, the first to end first."""
+    from voirkit.report.sections import Column, Details, Section, Table, Text
+
+    blocks: list[Block] = []
+    for hang in part["hangs"]:
+        line = line_of(hang)
+        blocks.append(Text(line[0].upper() + line[1:], strong=True, mood="bad" if hang["lasted_s"] is None else "warning"))
+        blocks += [Text(different, mood="bad") for different in hang["different"]]
+        heads = (
+            Column("rank", left=True), Column("state", left=True), Column("where", left=True, cut=True),
+            Column("doing", left=True, narrowest=72, cut=True), Column("last collective enqueued, completed", left=True, narrowest=116),
+        )  # fmt: skip
+        rows = [
+            (_rank(row), row["state"], row.get("where") or row["what"], row.get("doing") or "", _counts(row))
+            for row in hang["ranks"]
+        ]  # fmt: skip
+        blocks.append(Table(heads, rows, most=16))
+        blocks += [
+            Details(f"{_rank(row)}: thread {thread['name']}", [Text(_stack(thread["frames"]))])
+            for row in hang["ranks"]
+            for thread in row.get("threads") or ()
+        ]
+    if part["ends"]:
+        lines = [f"{line[0].upper()}{line[1:]}." for line in end_lines(part["ends"])]
+        blocks += [Text(line, strong=not number, mood="note" if number else "bad") for number, line in enumerate(lines[:_ENDS])]
+    yield Section("hangs", "Hangs and ends of ranks", blocks, least=4)
+
+
+def _rank(row: Mapping[str, Any]) -> str:
+    return f"pid {row['pid']}" if row["rank"] is None else f"rank {row['rank']}"
+
+
+def _counts(row: Mapping[str, Any]) -> str:
+    groups = row.get("collectives") or []
+    return "; ".join(
+        f"{'' if one['name'] in ('default_pg', '') else one['name'] + ' '}{one['last_enqueued']}, {one['last_completed']}" for one in groups
+    )
+
+
+def _stack(frames: Sequence[Mapping[str, Any]]) -> str:
+    shown = [f"{frame['function']} {frame['file']}:{frame['line']}" for frame in frames[::-1][:_SHOWN]]
+    return " < ".join(shown) or "no frame of Python"

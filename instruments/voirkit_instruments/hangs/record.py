@@ -1,0 +1,660 @@
+"""Watches from a thread of its own whether the program goes on, and writes what its threads, workers and collectives do when it does not.
+
+What the steps instrument records is what tells: nothing is added to a step. The thread looks twelve times within the limit, at least every
+five seconds; a look takes 0.1 to 0.3 ms (measured, Python 3.11), so that it costs a few hundred-thousandths of a core.
+
+A thread, since only Python itself knows its stacks and torch's flight recorder, and nothing that is asked from outside or by a signal gets
+an answer from a main thread that waits in C. It is none of ``threading``'s, blocks all signals, and is **ended before each fork and started
+again after it** (0.1 to 0.2 ms, measured): Python 3.12 and later count the threads of the system in between and warn of a fork beside one,
+and a child inherits no lock from it. C's watchdog of ``faulthandler`` would be counted as well, there is one of it for program and tools
+together, and it keeps a descriptor that the program may close. While C code holds the GIL nothing can be written; the others' files tell.
+
+Each process writes one file, ``hangs/<host>-r<rank>-<pid>.json``, in one step each time: one of several ranks when it begins, any when
+it hangs, goes on, or ends. Its time of modification is when the process last showed life, which is how the ranks know of each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread  # threading is imported where the program imports it
+from collections import deque
+from itertools import pairwise
+from struct import iter_unpack
+
+from voirkit.fork import at_fork
+from voirkit.processes import inherit
+from voirkit.runs.directory import write_json
+from voirkit.runs.manifest import restart
+from voirkit.trace import layout, recorder
+from voirkit.trace.names import text_of
+from voirkit_instruments.hangs import FOLDER, OPEN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+STEPS = 20.0  # times the median step that are a hang
+SIGNS = 4.0  # times the limit after which a process without a step hangs whatever other signs of life it gives
+OTHERS = 10.0  # the same before the first step, and while other processes go on: ten minutes, after which NCCL gives up too
+_LOOKS, _SELDOM_S = 12, 5.0  # looks within the limit; seconds between two of them at most
+_KEPT = 64  # steps that the median is of
+_NEWEST = 1024  # records of a segment that are looked at at once
+_BUSY = 0.2  # share of a core from which on a thread computes
+_ENDS_S = 1.0  # how long a fork waits for the thread
+_MOST_THREADS, _MOST_FRAMES, _MOST_WORKERS, _MOST_PENDING = 64, 64, 64, 8
+_NO_PROGRESS = ("counter", "mark", "meta")  # kinds of records; python collects garbage in any thread too
+
+
+class Detector:
+    """When a process hangs. Pure: all moments are seconds of one clock that only goes forward.
+
+    Args:
+        least_s: So long without a step is a hang, or ``STEPS`` times the median step.
+
+    Attributes:
+        moved_s: When something of the training last ended; None while nothing is expected of the process yet.
+        alive_s: When it last gave another sign of life: stacks that had not been seen since, a file read or written, a busy worker.
+    """
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._steps_s: deque[float] = deque(maxlen=_KEPT)
+        self._began_s: float | None = None
+        self._first_s = 0.0  # from the beginning to the end of the first step
+        self._seen: set[int] = set()
+        self.moved_s: float | None = None
+        self.alive_s = 0.0
+
+    @property
+    def median_s(self) -> float | None:
+        """Of the last steps; None before there were two."""
+        return sorted(self._steps_s)[len(self._steps_s) // 2] if self._steps_s else None
+
+    @property
+    def limit_s(self) -> float:
+        """How long without a step is a hang."""
+        median_s = self.median_s
+        return max(self._least_s, SIGNS * self._first_s if median_s is None else STEPS * median_s)
+
+    def moved(self, now_s: float, steps_s: Iterable[float] = ()) -> None:
+        """Something of the training has ended.
+
+        Args:
+            now_s: Now.
+            steps_s: How long each step among it took, of the first one nothing (0).
+        """
+        if self._began_s is None:
+            self._began_s = now_s
+        steps_s = list(steps_s)
+        if steps_s and not self._first_s:
+            self._first_s = max(now_s - self._began_s, 1e-9)
+        self.moved_s = self.alive_s = now_s
+        self._steps_s.extend(one for one in steps_s if one)
+        self._seen.clear()
+
+    def stood(self, now_s: float, stacks: int, is_busy: bool) -> None:
+        """Nothing of the training has ended.
+
+        Args:
+            now_s: Now.
+            stacks: A hash of the functions that all threads are in. One that has not been seen is a sign of life: a program that compiles
+                is elsewhere at each look, one in a loop is soon where it has been.
+            is_busy: Whether it read or wrote files, or its workers computed or did.
+        """
+        if stacks not in self._seen or is_busy:
+            self._seen.add(stacks)
+            self.alive_s = now_s
+
+    def hangs(self, now_s: float, others_s: float = -1e9) -> bool:
+        """Whether it does.
+
+        Args:
+            now_s: Now.
+            others_s: When another process of the run last showed life: who waits for one that goes on does not hang.
+        """
+        if self.moved_s is None:
+            return False
+        limit, without = self.limit_s, now_s - self.moved_s
+        if now_s - others_s < limit and without < OTHERS * limit:
+            return False
+        return without >= (SIGNS if self._first_s else OTHERS) * limit or now_s - self.alive_s >= limit
+
+
+class Progress:
+    """What this process has recorded since it was last asked, read from its segments.
+
+    Args:
+        folder: Of the trace.
+        stems: What the names of its files look like.
+        kind: Of a name by its number: (category, name, kind).
+    """
+
+    def __init__(self, folder: str, stems: re.Pattern[str], kind: Callable[[int], tuple[str, str, str]]) -> None:
+        self._folder, self._stems, self._kind = folder, stems, kind
+        self._at: dict[str, int] = {}
+        self._last_step_ns = 0
+
+    def read(self) -> tuple[bool, list[float]]:
+        """(whether something has ended, the seconds from each optimizer step to the one before, 0 where that is not known).
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        moved, starts = False, []
+        for name in os.listdir(self._folder):
+            if name.endswith(".seg") and self._stems.match(name):
+                for start_ns, number in self._fresh(os.path.join(self._folder, name)):
+                    category, what, kind = self._kind(number)
+                    moved = moved or (kind not in _NO_PROGRESS and category != "gc")
+                    if (category, what) == ("compute", "step"):
+                        starts.append(start_ns)
+        starts.sort()
+        before = [self._last_step_ns or starts[0], *starts] if starts else []
+        self._last_step_ns = starts[-1] if starts else self._last_step_ns
+        return moved, [(later - earlier) / 1e9 for earlier, later in pairwise(before)]
+
+    def _fresh(self, path: str) -> list[tuple[int, int]]:
+        """(start, number of the name) of records that have come, of many the newest."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        try:
+            most = (os.fstat(file).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
+            begin = self._at.get(path, 0)
+            end = _end(lambda at: at < most and any(os.pread(file, 4, _offset(at) + layout.RECORD_BYTES - 4)), begin)
+            if end - begin > _NEWEST:
+                self._last_step_ns = 0  # what lies between is not known
+            self._at[path], begin = end, max(begin, end - _NEWEST)
+            data = os.pread(file, (end - begin) * layout.RECORD_BYTES, _offset(begin))
+        finally:
+            os.close(file)
+        whole = data[: len(data) // layout.RECORD_BYTES * layout.RECORD_BYTES]
+        return [(start, name) for start, _, _, _, name in iter_unpack(layout.RECORD, whole) if name and name != layout.THREAD]
+
+
+def _offset(record: int) -> int:
+    return layout.HEADER_BYTES + record * layout.RECORD_BYTES
+
+
+def _end(is_written: Callable[[int], bool], begin: int) -> int:
+    """Behind the last record that is written, of a file whose records are written in their order from a known one on."""
+    if not is_written(begin):
+        return begin
+    step = 1
+    while is_written(begin + step):
+        begin, step = begin + step, 2 * step
+    below, above = begin, begin + step  # the one is written, the other not
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if is_written(middle) else (below, middle)
+    return above
+
+
+# what the system knows of threads and processes: Linux, elsewhere nothing
+
+_CALLS: dict[str, dict[int, str]] = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 17: "read", 18: "write", 19: "read", 20: "write", 23: "select", 35: "sleep", 42: "connect",
+        43: "accept", 45: "receive", 46: "send", 47: "receive", 61: "wait4", 74: "fsync", 202: "futex", 230: "sleep", 232: "poll",
+        247: "wait4", 257: "open", 270: "select", 271: "poll", 281: "poll", 2: "open",
+    },
+    "aarch64": {
+        22: "poll", 56: "open", 63: "read", 64: "write", 65: "read", 66: "write", 67: "read", 68: "write", 72: "select", 73: "poll",
+        82: "fsync", 95: "wait4", 98: "futex", 101: "sleep", 115: "sleep", 202: "accept", 203: "connect", 207: "receive", 211: "send",
+        212: "receive", 260: "wait4",
+    },
+}  # fmt: skip
+_OF_FILES = ("read", "write", "fsync", "receive")
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def system_state(task: str, process: str) -> dict[str, Any]:
+    """What the kernel says of a thread: ``state`` (of ps), ``call`` that it is in, the ``file`` of it, ``wchan``; None where it does not.
+
+    Args:
+        task: Its folder in ``/proc``.
+        process: That of its process.
+    """
+    stat = _text(f"{task}/stat").rpartition(")")[2].split()
+    words = _text(f"{task}/syscall").split()
+    table = _CALLS.get(os.uname().machine if hasattr(os, "uname") else "", {})
+    call = table.get(int(words[0]), f"system call {words[0]}") if len(words) > 1 and words[0].isdigit() else None
+    file = None
+    if call in _OF_FILES:
+        try:
+            file = os.readlink(f"{process}/fd/{int(words[1], 16)}")
+        except (OSError, ValueError):
+            pass
+    wchan = _text(f"{task}/wchan").strip()
+    return {"state": stat[0] if stat else None, "call": call, "file": file, "wchan": wchan if wchan not in ("", "0") else None}
+
+
+def ran_ns(task: str) -> int:
+    """How long a thread has been on a processor."""
+    words = _text(f"{task}/schedstat").split()
+    return int(words[0]) if words and words[0].isdigit() else 0
+
+
+def moved_bytes(task: str) -> int:
+    """What a thread or process has read and written, in bytes of files and pipes."""
+    lines = dict(line.split(": ") for line in _text(f"{task}/io").splitlines() if ": " in line)
+    return sum(int(lines.get(key, 0)) for key in ("rchar", "wchar"))
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process."""
+    try:
+        return sorted(int(one) for task in os.listdir(f"/proc/{pid}/task") for one in _text(f"/proc/{pid}/task/{task}/children").split())
+    except OSError:
+        return []
+
+
+class Activity:
+    """How much processor time each thread and child has used, and how much they have read and written, from one look to the next."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._at_ns = pid, 0
+        self._before: dict[str, tuple[int, int]] = {}
+        self.shares: dict[str, float] = {}
+
+    def look(self, tasks: Iterable[int]) -> bool:
+        """Update ``shares`` of a core, by folder in ``/proc``; whether files were read or written, or children computed.
+
+        Args:
+            tasks: Native ids of the threads of Python.
+        """
+        now_ns, is_busy = time.perf_counter_ns(), False
+        found = {}
+        children = [f"/proc/{child}" for child in children_of(self._pid)[:_MOST_WORKERS]]
+        self.shares = {}
+        for task in [*(f"/proc/{self._pid}/task/{tid}" for tid in tasks), *children]:
+            now = found[task] = ran_ns(task), moved_bytes(task)
+            before = self._before.get(task)
+            if before is not None and now_ns > self._at_ns:
+                self.shares[task] = (now[0] - before[0]) / (now_ns - self._at_ns)
+                is_busy = is_busy or now[1] > before[1] or (task in children and self.shares[task] > _BUSY)
+        self._before, self._at_ns = found, now_ns
+        return is_busy
+
+
+# what Python and torch know
+
+_OWN_FOLDERS = tuple(os.path.dirname(os.path.dirname(os.path.abspath(path))) + os.sep for path in (__file__, inherit.__file__))
+_LIBRARY = re.compile(r"(.*[/\\])?(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|<frozen ")
+
+
+def frames_of(frame: Any) -> list[dict[str, Any]]:
+    """A stack, outermost first, without voirkit's own frames: ``function``, ``file``, ``line``, ``own`` (whether the script's own code)."""
+    frames: list[dict[str, Any]] = []
+    while frame is not None and len(frames) < _MOST_FRAMES:
+        code = frame.f_code
+        path = code.co_filename
+        if not path.startswith(_OWN_FOLDERS):
+            is_own = not _LIBRARY.match(path) and "/torch/" not in path
+            name = text_of(getattr(code, "co_qualname", code.co_name))
+            frames.append({"function": name, "file": text_of(path), "line": frame.f_lineno or 0, "own": is_own})
+        frame = frame.f_back
+    while frames and str(frames[-1]["file"]).startswith("<frozen "):
+        frames.pop()  # of runpy
+    return frames[::-1]
+
+
+def all_stacks(main: int, without: int) -> list[tuple[int, str, int, Any]]:
+    """(native id, name, identity, frame) of Python's threads, the main one first."""
+    threading = sys.modules.get("threading")
+    known = getattr(threading, "_active", {})
+    found = []
+    for ident, frame in sys._current_frames().items():
+        if ident != without:
+            thread = known.get(ident)
+            tid = getattr(thread, "native_id", None) or (os.getpid() if ident == main else 0)
+            found.append((tid, text_of(getattr(thread, "name", "MainThread" if ident == main else f"thread {ident}")), ident, frame))
+    return sorted(found, key=lambda one: (one[2] != main, one[0]))[:_MOST_THREADS]
+
+
+def signature(stacks: Iterable[tuple[int, str, int, Any]]) -> int:
+    """A hash of the functions that all threads are in, whatever their lines."""
+    codes = []
+    for _, _, ident, frame in stacks:
+        codes.append(ident)
+        while frame is not None:
+            codes.append(id(frame.f_code))
+            frame = frame.f_back
+    return hash(tuple(codes))
+
+
+def collectives() -> list[dict[str, Any]] | None:
+    """Each group's last enqueued and completed collective, and those that are not complete, out of torch's flight recorder.
+
+    None where it has none. Checked with torch 2.15 and gloo; NCCL's recorder is asked the same way where a group uses it.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    core = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None) or sys.modules.get("torch._C._distributed_c10d")
+    if c10d is None or core is None or not c10d.is_initialized():
+        return None
+    backends = {str(getattr(value, "__getitem__", lambda _: "")(0)) for value in dict(c10d._world.pg_map).values()}
+    found: list[dict[str, Any]] = []
+    for name, is_used in (("_dump_nccl_trace_json", any("nccl" in one for one in backends)), ("_dump_fr_trace_json", True)):
+        dump = getattr(core, name, None)
+        if dump is not None and is_used:
+            found += collectives_in(json.loads(dump(True, False)))
+    return found or None
+
+
+def collectives_in(dumped: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The groups of a dump of the flight recorder."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, status in (dumped.get("pg_status") or {}).items():
+        groups[str(key)] = {
+            "group": str(key), "name": "", "last_enqueued": int(status["last_enqueued_collective"]),
+            "last_completed": int(status["last_completed_collective"]), "pending": [],
+        }  # fmt: skip
+    configured = {str(one.get("name")): one for one in (dumped.get("pg_config") or {}).values() if isinstance(one, dict)}
+    for entry in dumped.get("entries") or []:
+        group = groups.get(str(entry.get("pg_id")))
+        if group is None:
+            continue
+        number, described = [*(entry.get("process_group") or []), "", ""][:2]
+        group["name"] = described if described != "undefined" else f"group {number}"
+        ranks = str((configured.get(str(number)) or {}).get("ranks", ""))
+        if ranks:
+            group["ranks"] = ranks
+        if not entry.get("retired") and entry.get("state") != "completed" and len(group["pending"]) < _MOST_PENDING:
+            group["pending"].append(
+                {
+                    "seq": entry.get("collective_seq_id"), "name": str(entry.get("profiling_name", "")).rpartition(":")[2],
+                    "sizes": entry.get("input_sizes"), "dtypes": entry.get("input_dtypes"), "state": entry.get("state"),
+                    "created_time_ns": entry.get("time_created_ns"),
+                }
+            )  # fmt: skip
+    return list(groups.values())
+
+
+def describe_threads(stacks: Iterable[tuple[int, str, int, Any]], main: int, shares: Mapping[str, float]) -> list[dict[str, Any]]:
+    """All threads of Python: ``name``, ``main``, ``frames``, ``busy`` (share of a core) and what the system knows."""
+    process = f"/proc/{os.getpid()}"
+    found = []
+    for tid, name, ident, frame in stacks:
+        task = f"{process}/task/{tid}"
+        state = system_state(task, process) if tid else {}
+        found.append({"name": name, "tid": tid, "main": ident == main, "frames": frames_of(frame), "busy": shares.get(task), **state})
+    return found
+
+
+def describe_workers(shares: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The processes below this one: ``pid``, ``name``, ``alive``, ``busy``, ``exit_code`` of a dead one, and what the system knows."""
+    modules = sys.modules.get("multiprocessing.process")
+    known = {process.pid: process for process in list(getattr(modules, "_children", ()))}
+    found = []
+    for pid in sorted({*children_of(os.getpid()), *(pid for pid in known if pid is not None)})[:_MOST_WORKERS]:
+        folder = f"/proc/{pid}"
+        state = system_state(folder, folder)
+        if state["state"] is None and pid in known and known[pid]._popen is not None:
+            code = known[pid]._popen.returncode  # not asked of the system: whoever asks first gets it
+            found.append({"pid": pid, "name": known[pid].name, "alive": False, "exit_code": code, "busy": None, **state})
+            continue
+        is_dead = state["state"] in ("Z", "X", None)
+        code = None
+        if is_dead:
+            fields = _text(f"{folder}/stat").rpartition(")")[2].split()
+            status = int(fields[49]) if len(fields) > 49 else 0
+            code = -(status & 0x7F) if status & 0x7F else status >> 8
+        if known and pid not in known:
+            continue  # another program that the script has started
+        name = known[pid].name if pid in known else _text(f"{folder}/comm").strip()
+        found.append({"pid": pid, "name": text_of(name), "alive": not is_dead, "exit_code": code, "busy": shares.get(folder), **state})
+    return found
+
+
+# the thread
+
+
+class Watcher:
+    """Watches this process.
+
+    Args:
+        least_s: See ``Detector``.
+        warn: Takes the line for the user.
+        say: Takes the line that says that a hang is over.
+    """
+
+    def __init__(self, least_s: float, warn: Callable[[str], None], say: Callable[[str], None]) -> None:
+        self._least_s, self._warn, self._say = least_s, warn, say
+        self._pid, self._main = os.getpid(), get_ident()
+        self._detector, self._activity = Detector(least_s), Activity(self._pid)
+        self._progress: Progress | None = None
+        self._document: dict[str, Any] | None = None
+        self._path = self._folder = ""
+        self._hang: dict[str, Any] | None = None
+        self._speaks = self._is_over = False
+        self._answered: object = None  # the hang of another process that this one has written its state for
+        self._wake, self._tid = allocate_lock(), 0
+        self._wake.acquire()
+        at_fork("instruments", before=self.before_fork, in_parent=self.after_fork)
+
+    # its life
+
+    def start(self) -> None:
+        """Begin; again after a fork."""
+        if self._is_over or self._tid or self._pid != os.getpid():
+            return
+        self._tid = -1
+        try:
+            start_new_thread(self._run, ())
+        except RuntimeError as exc:  # the process may have no thread more
+            self._tid = 0
+            self._warn(f"--hang: the run is not watched ({exc}).")
+
+    def stop(self, ended: Mapping[str, Any] | None = None) -> None:
+        """End the thread, and wait until the system has forgotten it. At the end of the program, write how that ended."""
+        if self._pid != os.getpid():
+            return
+        if self._tid:
+            self._wake.release()
+            until = time.monotonic() + _ENDS_S
+            while self._tid and time.monotonic() < until:
+                time.sleep(0)
+            task = f"/proc/self/task/{self._last_tid}"
+            while os.path.exists(task) and time.monotonic() < until:
+                time.sleep(0)
+            if not self._tid:
+                self._wake.acquire(False)
+        if ended is not None and not self._is_over:
+            self._is_over = True
+            self._end_hang()
+            if self._document is not None:
+                self._document["ended"] = {**ended, "time_ns": time.time_ns()}
+                self._write()
+
+    def before_fork(self) -> None:
+        """No thread is beside a fork."""
+        self._was_running = bool(self._tid)
+        self.stop()
+
+    def after_fork(self) -> None:
+        """The parent goes on."""
+        if self._was_running:
+            self.start()
+
+    _was_running, _last_tid = False, 0
+
+    def _run(self) -> None:
+        self._tid = self._last_tid = get_native_id()
+        try:
+            import signal
+
+            if hasattr(signal, "pthread_sigmask"):
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's threads'
+            while not self._wake.acquire(timeout=min(self._detector.limit_s / _LOOKS, _SELDOM_S)):
+                began = time.thread_time_ns()
+                self._look()
+                recorder.timed(0, time.thread_time_ns() - began, "instruments")
+        except Exception as exc:  # whatever the system shows: the program goes on
+            self._is_over = True
+            self._warn(f"--hang: the run is not watched any more ({type(exc).__name__}: {exc}).")
+        finally:
+            self._tid = 0
+
+    # a look
+
+    def _look(self) -> None:
+        if not self._is_set_up():
+            return
+        now, detector = time.monotonic(), self._detector
+        moved, steps_s = self._progress.read() if self._progress is not None and os.path.isdir(self._progress._folder) else (False, [])
+        if moved or (detector.moved_s is None and self._document is not None):
+            detector.moved(now, steps_s)
+            self._end_hang()
+        elif detector.moved_s is not None:
+            stacks = all_stacks(self._main, get_ident())
+            detector.stood(now, signature(stacks), self._activity.look([one[0] for one in stacks if one[0]]))
+            del stacks  # the frames hold what the program may wait to see freed
+        self._show_life(now)
+        if self._hang is None and detector.hangs(now, self._others_s(now)):
+            self._begin_hang(now)
+        elif self._hang is None:
+            self._answer(now)
+
+    def _is_set_up(self) -> bool:
+        """Whether it is known where to record to; it is when something has been."""
+        settings = recorder.inherited()
+        if settings is None:
+            return self._progress is not None
+        trace, rank, host, _, size = settings
+        if self._progress is None:
+            stems = re.compile(rf"{re.escape(host.replace('/', '_'))}-r\d+-{self._pid}(\.\d+)?-\d+\.seg$")
+            self._progress = Progress(trace, stems, recorder.key_of)
+            self._folder = os.path.join(os.path.dirname(trace), FOLDER)
+        if size > 1 and (self._document is None or self._document["rank"] != rank):
+            self._begin_document(rank, host, size)
+        return True
+
+    def _begin_document(self, rank: int, host: str, size: int) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+        hangs = self._document["hangs"] if self._document is not None else []
+        if self._document is not None and os.path.exists(self._path):
+            os.unlink(self._path)  # it has learnt its rank
+        self._path = os.path.join(self._folder, f"{host.replace('/', '_')}-r{rank}-{self._pid}.json")
+        self._document = {
+            "schema": 1, "rank": rank, "world_size": size, "host": host, "pid": self._pid, "ppid": os.getppid(),
+            "clocks": {"perf_counter_ns": time.perf_counter_ns(), "time_ns": time.time_ns()}, "restart": restart(), "ended": None,
+            "hangs": hangs,
+        }  # fmt: skip
+        self._write()
+
+    def _show_life(self, now: float) -> None:
+        """Have the time of the file say when the process was last alive."""
+        if self._document is not None and self._detector.moved_s is not None:
+            since = now - min(self._detector.alive_s, self._detector.moved_s + SIGNS * self._detector.limit_s)
+            try:
+                os.utime(self._path, ns=(time.time_ns(), time.time_ns() - int(since * 1e9)))
+            except OSError:
+                pass  # it is being replaced, or the folder is gone
+
+    def _others_s(self, now: float) -> float:
+        """When another process of the run was last alive."""
+        if self._document is None or self._document["world_size"] < 2:
+            return -1e9
+        latest = -1e9
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and entry.path != self._path:
+                    latest = max(latest, now - (time.time_ns() - entry.stat().st_mtime_ns) / 1e9)
+        return latest
+
+    # a hang
+
+    def _begin_hang(self, now: float) -> None:
+        settings = recorder.inherited()
+        if self._document is None:
+            self._begin_document(*(settings[1:3] if settings else (0, "")), settings[4] if settings else 1)
+        self._speaks = self._claim()
+        self._answered = self._marker()
+        self._write_state(now, hangs=True)
+        if self._speaks:
+            self._wake.acquire(timeout=2 * min(self._detector.limit_s / _LOOKS, _SELDOM_S)) and self._wake.release()  # the others answer
+            from voirkit_instruments.hangs import analyse
+
+            run = os.path.dirname(self._folder)
+            self._warn(f"{analyse.newest_line(run)}  Stacks: {os.path.relpath(self._folder)}")
+
+    def _claim(self) -> bool:
+        try:
+            os.close(os.open(os.path.join(self._folder, OPEN), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        except FileExistsError:
+            return False
+        return True
+
+    def _answer(self, now: float) -> None:
+        """Another process hangs: write what this one does meanwhile."""
+        if self._document is None:
+            return
+        marker = self._marker()
+        if marker is not None and self._answered != marker:
+            self._answered = marker
+            self._write_state(now, hangs=False)
+
+    def _marker(self) -> object:
+        """Which hang is not over; None without."""
+        try:
+            found = os.stat(os.path.join(self._folder, OPEN))
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _write_state(self, now: float, hangs: bool) -> None:
+        """Write what this process does: first what Python knows, then torch's collectives, which may take longer."""
+        assert self._document is not None
+        detector, shares = self._detector, self._activity.shares
+        without = now - (detector.moved_s if detector.moved_s is not None else now)
+        stacks = all_stacks(self._main, get_ident())
+        state: dict[str, Any] = {
+            "hangs": hangs, "noticed_time_ns": time.time_ns(), "since_time_ns": time.time_ns() - int(without * 1e9), "over_time_ns": None,
+            "limit_s": detector.limit_s, "median_step_s": detector.median_s, "threads": describe_threads(stacks, self._main, shares),
+            "workers": describe_workers(shares), "collectives": None,
+        }  # fmt: skip
+        del stacks
+        self._document["hangs"].append(state)
+        self._hang = state if hangs else self._hang
+        self._write()
+        try:
+            state["collectives"] = collectives()
+        except Exception as exc:  # a torch that is not like any known one
+            state["collectives_error"] = f"{type(exc).__name__}: {text_of(str(exc))}"
+        self._write()
+
+    def _end_hang(self) -> None:
+        hang, self._hang = self._hang, None
+        if hang is None:
+            return
+        hang["over_time_ns"] = time.time_ns()
+        self._write()
+        if self._speaks:
+            self._speaks = False
+            try:
+                os.unlink(os.path.join(self._folder, OPEN))
+            except OSError:
+                pass
+            if not self._is_over:
+                self._say(f"the run goes on after {(hang['over_time_ns'] - hang['since_time_ns']) / 1e9:.3g} s without a step.")
+
+    def _write(self) -> None:
+        try:
+            write_json(self._path, self._document)
+        except OSError as exc:
+            self._warn(f"--hang: {self._path} cannot be written ({exc.strerror}).")
+        if self._detector.moved_s is not None:
+            self._show_life(time.monotonic())
