@@ -117,7 +117,14 @@ def describe(state: Mapping[str, Any]) -> dict[str, Any]:
     groups = state.get("collectives") or []
     waiting = [(one["pending"][0].get("created_time_ns") or 0, n) for n, one in enumerate(groups) if one["pending"]]
     phase = next((one for one in phases if one != "communication"), "")
-    described = {"verb": "is", "phase": phases[0] if phases else None, "where": where, "doing": does, "collective": None, "waits": False}
+    described: dict[str, Any] = {
+        "verb": "is",
+        "phase": phases[0] if phases else None,
+        "where": where,
+        "doing": does,
+        "collective": None,
+        "waits": False,
+    }
     if phases and phases[0] != "wait" and does != "computing" and (waiting or phases[0] == "communication"):
         of = [f"({phase})"] if phase else []
         if waiting:
@@ -337,7 +344,7 @@ def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
         steps = {one["steps"] for one in which if one.get("steps") is not None}
         after = f", after step {max(steps)}" if len(steps) == 1 and which[0]["how"] == "died" else ""
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_joined(ranks, 8)}"
-        told.append(f"{subject} {what.replace('was', 'were', 1) if len(ranks) > 1 else what}{after}")
+        told.append(f"{subject} {what.replace('was', 'were', 1).replace('ended it', 'ended them') if len(ranks) > 1 else what}{after}")
     return told
 
 

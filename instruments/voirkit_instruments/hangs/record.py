@@ -198,18 +198,18 @@ def _end(is_written: Callable[[int], bool], begin: int) -> int:
 
 # what the system knows of threads and processes: Linux, elsewhere nothing
 
-_CALLS: dict[str, dict[int, str]] = {
+# Of x86_64 and aarch64.
+_NUMBERS = {
     "x86_64": {
-        0: "read", 1: "write", 7: "poll", 17: "read", 18: "write", 19: "read", 20: "write", 23: "select", 35: "sleep", 42: "connect",
-        43: "accept", 45: "receive", 46: "send", 47: "receive", 61: "wait4", 74: "fsync", 202: "futex", 230: "sleep", 232: "poll",
-        247: "wait4", 257: "open", 270: "select", 271: "poll", 281: "poll", 2: "open",
+        "read": (0, 17, 19), "write": (1, 18, 20), "open": (2, 257), "poll": (7, 232, 271, 281), "select": (23, 270), "sleep": (35, 230),
+        "connect": (42,), "accept": (43,), "receive": (45, 47), "send": (46,), "wait4": (61, 247), "fsync": (74,), "futex": (202,),
     },
     "aarch64": {
-        22: "poll", 56: "open", 63: "read", 64: "write", 65: "read", 66: "write", 67: "read", 68: "write", 72: "select", 73: "poll",
-        82: "fsync", 95: "wait4", 98: "futex", 101: "sleep", 115: "sleep", 202: "accept", 203: "connect", 207: "receive", 211: "send",
-        212: "receive", 260: "wait4",
+        "read": (63, 65, 67), "write": (64, 66, 68), "open": (56,), "poll": (22, 73), "select": (72,), "sleep": (101, 115),
+        "connect": (203,), "accept": (202,), "receive": (207, 212), "send": (211,), "wait4": (95, 260), "fsync": (82,), "futex": (98,),
     },
 }  # fmt: skip
+_CALLS = {machine: {number: name for name, which in calls.items() for number in which} for machine, calls in _NUMBERS.items()}
 _OF_FILES = ("read", "write", "fsync", "receive")
 
 
@@ -463,7 +463,8 @@ class Watcher:
         if self._pid != os.getpid():
             return
         if self._tid:
-            self._wake.release()
+            if self._wake.locked():
+                self._wake.release()
             until = time.monotonic() + _ENDS_S
             while self._tid and time.monotonic() < until:
                 time.sleep(0)
@@ -498,7 +499,7 @@ class Watcher:
 
             if hasattr(signal, "pthread_sigmask"):
                 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's threads'
-            while not self._wake.acquire(timeout=min(self._detector.limit_s / _LOOKS, _SELDOM_S)):
+            while not self._wake.acquire(timeout=self._pause_s()):
                 began = time.thread_time_ns()
                 self._look()
                 recorder.timed(0, time.thread_time_ns() - began, "instruments")
@@ -509,6 +510,9 @@ class Watcher:
             self._tid = 0
 
     # a look
+
+    def _pause_s(self) -> float:
+        return min(self._detector.limit_s / _LOOKS, _SELDOM_S)
 
     def _look(self) -> None:
         if not self._is_set_up():
@@ -580,12 +584,14 @@ class Watcher:
     def _begin_hang(self, now: float) -> None:
         settings = recorder.inherited()
         if self._document is None:
-            self._begin_document(*(settings[1:3] if settings else (0, "")), settings[4] if settings else 1)
+            _, rank, host, _, size = settings if settings is not None else ("", 0, "", 0, 1)
+            self._begin_document(rank, host, size)
         self._speaks = self._claim()
         self._answered = self._marker()
         self._write_state(now, hangs=True)
         if self._speaks:
-            self._wake.acquire(timeout=2 * min(self._detector.limit_s / _LOOKS, _SELDOM_S)) and self._wake.release()  # the others answer
+            if self._wake.acquire(timeout=2 * self._pause_s()):  # the others write what they do
+                self._wake.release()  # the program ends
             from voirkit_instruments.hangs import analyse
 
             run = os.path.dirname(self._folder)

@@ -1,0 +1,262 @@
+"""When a process hangs, and what is said of ranks that do: pure functions, with clocks and documents made up here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Place
+
+from voirkit.trace import layout
+from voirkit_instruments.hangs import FOLDER, ending, limit
+from voirkit_instruments.hangs.analyse import differences, documents, end_lines, ends_of, hangs_of, line_of, live_lines, phases_of
+from voirkit_instruments.hangs.record import Detector, Progress, Watcher, collectives_in
+
+
+def training(median_s: float = 1.0, least_s: float = 60.0) -> Detector:
+    """A process that has taken steps up to second 0."""
+    detector = Detector(least_s)
+    detector.moved(-5 * median_s)
+    detector.moved(-4 * median_s, [0.0])
+    detector.moved(0.0, [median_s] * 4)
+    return detector
+
+
+def test_a_process_hangs_when_no_step_has_ended_for_the_limit() -> None:
+    detector = training()
+    assert (detector.hangs(59.9), detector.hangs(60.0)) == (False, True)
+
+
+def test_the_limit_is_twenty_median_steps_where_these_are_longer() -> None:
+    assert training(median_s=5.0).limit_s == 100.0
+
+
+def test_nothing_is_expected_of_a_process_before_it_has_recorded_anything() -> None:
+    assert not Detector(1.0).hangs(1e6)
+
+
+def test_a_slow_start_makes_no_hang_of_the_second_step() -> None:
+    detector = Detector(1.0)
+    detector.moved(0.0)
+    detector.moved(1.5, [0.0])
+    assert not detector.hangs(1.5 + 5.9)
+    assert detector.hangs(1.5 + 6.0)
+
+
+def test_stacks_that_have_not_been_seen_are_a_sign_of_life_and_a_loop_is_none() -> None:
+    compiling, looping = training(), training()
+    for second in range(0, 120, 5):
+        compiling.stood(second, second, False)
+        looping.stood(second, second % 2, False)
+    assert not compiling.hangs(120.0)
+    assert looping.hangs(120.0)
+
+
+def test_files_that_are_read_are_a_sign_of_life_up_to_four_times_the_limit() -> None:
+    detector = training()
+    for second in range(0, 241, 5):
+        assert detector.hangs(second) == (second >= 240)
+        detector.stood(second, 1, True)
+
+
+def test_who_waits_while_another_rank_goes_on_does_not_hang_before_ten_times_the_limit() -> None:
+    detector = training()
+    assert not detector.hangs(599.0, others_s=590.0)
+    assert detector.hangs(600.0, others_s=590.0)
+
+
+def test_limits_are_read_as_durations_and_0_switches_them_off() -> None:
+    assert (limit("0"), limit("30"), limit("5m")) == (0.0, 30.0, 300.0)
+
+
+def test_what_has_been_recorded_is_read_from_the_segments_counters_and_garbage_left_out(tmp_path: Path) -> None:
+    names = {1: ("compute", "step", "phase"), 2: ("monitor", "rss", "counter"), 3: ("gc", "collect", "phase")}
+    path = tmp_path / "host-r0-7-0.seg"
+    room = struct.pack(layout.HEADER, layout.MAGIC, 1, 32, 7, 0, 0) + bytes(layout.GRANULE - layout.HEADER_BYTES)
+    path.write_bytes(room)
+    progress = Progress(str(tmp_path), re.compile(r"host-r\d+-7(\.\d+)?-\d+\.seg$"), names.__getitem__)
+    written = 0
+
+    def record(*records: tuple[int, int]) -> tuple[bool, list[float]]:
+        nonlocal written
+        with open(path, "r+b") as file:
+            file.seek(layout.HEADER_BYTES + written * layout.RECORD_BYTES)
+            for start_ns, name in records:
+                file.write(struct.pack(layout.RECORD, start_ns, 1, 0, 0, name))
+        written += len(records)
+        return progress.read()
+
+    assert record() == (False, [])
+    assert record((5, layout.THREAD), (10**9, 1)) == (True, [0.0])
+    assert record((2 * 10**9, 2), (2 * 10**9, 3)) == (False, [])
+    assert record(*((n * 10**9, 1) for n in range(3, 6))) == (True, [2.0, 1.0, 1.0])
+    assert record() == (False, [])
+
+
+def frame(function: str, file: str = "/site-packages/torch/x.py", line: int = 1, own: bool = False) -> dict[str, Any]:
+    return {"function": function, "file": file, "line": line, "own": own}
+
+
+TRAIN = frame("main", "/home/me/train.py", 30, True)
+BACKWARD = [TRAIN, frame("Tensor.backward", "/site-packages/torch/_tensor.py"), frame("_engine_run_backward", "/s/torch/autograd/graph.py")]
+EVALUATE = [TRAIN, frame("evaluate", "/home/me/train.py", 88, True)]
+S = 10**9
+HOST = os.uname().nodename if hasattr(os, "uname") else "localhost"
+
+
+def state(frames: list[dict[str, Any]], hangs: bool = True, over_ns: int | None = None, at_s: int = 70, **more: Any) -> dict[str, Any]:
+    thread = {"name": "MainThread", "tid": 1, "main": True, "frames": frames, "busy": 0.0, "call": more.pop("call", None), "file": None}
+    return {
+        "hangs": hangs, "noticed_time_ns": at_s * S, "since_time_ns": (at_s - 60) * S, "over_time_ns": over_ns, "limit_s": 60.0,
+        "median_step_s": 0.1, "threads": [{**thread, **more.pop("thread", {})}], "workers": more.pop("workers", []),
+        "collectives": more.pop("collectives", None),
+    }  # fmt: skip
+
+
+def group(enqueued: int, completed: int, name: str = "all_reduce", size: int = 10) -> list[dict[str, Any]]:
+    pending = (
+        [{"seq": enqueued, "name": name, "sizes": [[size]], "dtypes": ["Float"], "created_time_ns": 1}] if enqueued > completed else []
+    )
+    return [{"group": "0", "name": "default_pg", "last_enqueued": enqueued, "last_completed": completed, "pending": pending}]
+
+
+def document(rank: int, *hangs: dict[str, Any], size: int = 3, ended: dict[str, Any] | None = None, pid: int = 0) -> dict[str, Any]:
+    clocks = {"perf_counter_ns": time.perf_counter_ns(), "time_ns": S}
+    return {
+        "schema": 1, "rank": rank, "world_size": size, "host": HOST, "pid": pid or os.getpid(), "clocks": clocks, "ended": ended,
+        "hangs": list(hangs), "seen_time_ns": 12 * S,
+    }  # fmt: skip
+
+
+def ended(how: str = "normal", code: int = 0, error: str | None = None, at_s: int = 20) -> dict[str, Any]:
+    return {"how": how, "exit_code": code, "error": error, "time_ns": at_s * S}
+
+
+def test_the_sentence_says_who_waits_where_and_who_does_not() -> None:
+    waiting = state(BACKWARD, call="futex", collectives=group(41, 40))
+    reading = state(EVALUATE, thread={"call": "read", "file": "/data/x"}, collectives=group(40, 40))
+    [hang] = hangs_of([document(0, waiting), document(1, reading), document(2, waiting)])
+    assert hang["sentence"] == (
+        "ranks 0 and 2 wait in all_reduce 41 (backward), main(), train.py:30; rank 1 is in evaluate(), train.py:88, reading /data/x"
+    )
+    assert hang["different"] == ["all_reduce 41 has not been called by rank 1 (its last is 40)."]
+
+
+def test_ranks_that_call_different_collectives_are_told_with_their_shapes() -> None:
+    found = [
+        document(rank, state(BACKWARD, collectives=group(5, 4, name, size)))
+        for rank, name, size in ((0, "all_reduce", 10), (1, "gather", 20))
+    ]
+    assert differences(found, {0: found[0]["hangs"][0], 1: found[1]["hangs"][0]}) == [
+        "The ranks of a group do not call the same collective: rank 0 calls all_reduce 5 of [10] Float; rank 1 calls gather 5 of [20] Float."
+    ]
+
+
+def test_a_rank_that_ended_before_is_named_with_its_end() -> None:
+    waiting = state(BACKWARD, collectives=group(41, 40), over_ns=90 * S)
+    failed = document(1, size=2, ended=ended("exception", 1, "ValueError: no", at_s=20))
+    [hang] = hangs_of([document(0, waiting, size=2), failed])
+    assert hang["sentence"].endswith("; rank 1 ended by an exception (ValueError: no) 70 s before")
+    assert hang["lasted_s"] == 80.0
+
+
+def test_a_rank_that_died_is_named_by_what_it_has_not_written() -> None:
+    dead = document(1, size=2, pid=2**22 + 5)  # no process has such a number
+    [hang] = hangs_of([document(0, state(BACKWARD, collectives=group(41, 40)), size=2), dead])
+    assert "rank 1 was killed or crashed: a signal ended it" in hang["sentence"]
+    assert [(one["rank"], one["how"]) for one in ends_of([document(0, size=2), dead])] == [(1, "died")]
+    assert end_lines(ends_of([dead]))[0].startswith("rank 1 was killed or crashed")
+
+
+def test_ranks_that_all_end_normally_are_not_told_of() -> None:
+    assert ends_of([document(rank, size=2, ended=ended()) for rank in (0, 1)]) == []
+
+
+def test_the_workers_that_a_rank_waits_for_are_told_with_what_they_do() -> None:
+    loading = [TRAIN, frame("_BaseDataLoaderIter.__next__", "/s/torch/utils/data/dataloader.py")]
+    idle = {"pid": 8, "name": "Process-1", "alive": True, "exit_code": None, "busy": 0.0, "call": "sleep", "file": None}
+    killed = {**idle, "pid": 9, "name": "Process-2", "alive": False, "exit_code": -9}
+    [hang] = hangs_of([document(0, state(loading, workers=[idle, killed]), size=1)])
+    assert hang["sentence"] == (
+        "the program waits for the data loader, main(), train.py:30: worker Process-1 (pid 8) is sleeping and worker Process-2 (pid 9) was "
+        "killed by signal 9"
+    )
+
+
+def test_two_stretches_without_a_step_are_two_hangs() -> None:
+    found = [document(0, state(BACKWARD, over_ns=80 * S), state(BACKWARD, at_s=300, over_ns=310 * S))]
+    assert [one["lasted_s"] for one in hangs_of(found)] == [70.0, 70.0]
+    assert line_of(hangs_of(found)[0]).startswith("no step ended for 70 s, then the run went on: ")
+
+
+def test_the_phase_is_that_of_the_innermost_function_of_torch() -> None:
+    reduced = frame("all_reduce", "/s/torch/distributed/distributed_c10d.py")
+    assert phases_of([*BACKWARD, reduced]) == ["communication", "backward"]
+    assert phases_of([TRAIN, frame("Module._call_impl", "/s/torch/nn/modules/module.py")]) == ["forward"]
+    assert phases_of(EVALUATE) == []
+
+
+def test_damaged_files_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "host-r0-1.json").write_text("{")
+    (tmp_path / FOLDER / "host-r1-2.json").write_text(json.dumps(document(1, state(BACKWARD))))
+    assert [one["rank"] for one in documents(str(tmp_path))] == [1]
+    assert live_lines(str(tmp_path))[0].startswith("the run hangs")
+
+
+def test_a_dump_of_the_flight_recorder_is_read_by_group() -> None:
+    entry = {"pg_id": 0, "process_group": ["0", "default_pg"], "profiling_name": "gloo:all_reduce", "collective_seq_id": 4}
+    shapes = {"input_sizes": [[10]], "input_dtypes": ["Float"], "time_created_ns": 9, "state": "scheduled"}
+    dump = {
+        "pg_status": {"0": {"last_enqueued_collective": "4", "last_completed_collective": "3", "last_started_collective": "-1"}},
+        "entries": [{**entry, **shapes, "retired": True, "collective_seq_id": 3}, {**entry, **shapes, "retired": False}],
+    }
+    [found] = collectives_in(dump)
+    assert (found["name"], found["last_enqueued"], found["last_completed"]) == ("default_pg", 4, 3)
+    assert [(one["seq"], one["name"]) for one in found["pending"]] == [(4, "all_reduce")]
+
+
+@pytest.mark.parametrize(
+    ("exc", "how", "code"),
+    [(None, "normal", 0), (SystemExit(3), "exit", 3), (SystemExit("x"), "exit", 1), (ValueError("x"), "exception", 1)],
+)
+def test_how_a_program_ends_is_told_by_what_it_raised(exc: BaseException | None, how: str, code: int) -> None:
+    assert (ending(exc)["how"], ending(exc)["exit_code"]) == (how, code)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell less")
+def test_no_thread_is_beside_a_fork_and_there_is_one_again_after_it() -> None:
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before, python_before, beside = threads(), threading.active_count(), []
+    watcher = Watcher(60.0, print, print)
+    watcher.start()
+    try:
+        for _ in range(3):
+            watcher.before_fork()
+            beside.append(threads())
+            watcher.after_fork()
+        assert beside == [before] * 3
+        assert threading.active_count() == python_before
+        until = time.monotonic() + 60
+        while threads() == before and time.monotonic() < until:
+            time.sleep(0.01)
+        assert threads() == before + 1
+    finally:
+        watcher.stop(ending(None))
+    assert threads() == before
+
+
+def test_hang_without_steps_is_refused(place: Place) -> None:
+    refused = place.write(main="print(1)").voirkit("--no-steps", "--hang", "5", "main.py")
+    assert refused.code == 2
+    assert "--hang" in refused.err
