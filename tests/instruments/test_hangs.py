@@ -73,12 +73,22 @@ def test_who_waits_while_another_rank_goes_on_does_not_hang_before_ten_times_the
     assert detector.hangs(600.0, others_s=590.0)
 
 
+def test_behind_a_loop_a_program_may_do_anything_for_ten_times_the_limit() -> None:
+    assert not training().hangs(599.0, is_behind=True)
+    assert training().hangs(600.0, is_behind=True)
+
+
 def test_limits_are_read_as_durations_and_0_switches_them_off() -> None:
     assert (limit("0"), limit("30"), limit("5m")) == (0.0, 30.0, 300.0)
 
 
 def test_what_has_been_recorded_is_read_from_the_segments_counters_and_garbage_left_out(tmp_path: Path) -> None:
-    names = {1: ("compute", "step", "phase"), 2: ("monitor", "rss", "counter"), 3: ("gc", "collect", "phase")}
+    names = {
+        1: ("compute", "step", "phase"),
+        2: ("monitor", "rss", "counter"),
+        3: ("gc", "collect", "phase"),
+        4: ("dataloader", "end", "phase"),
+    }
     path = tmp_path / "host-r0-7-0.seg"
     room = struct.pack(layout.HEADER, layout.MAGIC, 1, 32, 7, 0, 0) + bytes(layout.GRANULE - layout.HEADER_BYTES)
     path.write_bytes(room)
@@ -99,6 +109,9 @@ def test_what_has_been_recorded_is_read_from_the_segments_counters_and_garbage_l
     assert record((2 * 10**9, 2), (2 * 10**9, 3)) == (False, [])
     assert record(*((n * 10**9, 1) for n in range(3, 6))) == (True, [2.0, 1.0, 1.0])
     assert record() == (False, [])
+    assert progress.is_in_loop
+    assert record((6 * 10**9, 4)) == (True, [])
+    assert not progress.is_in_loop
 
 
 def frame(function: str, file: str = "/site-packages/torch/x.py", line: int = 1, own: bool = False) -> dict[str, Any]:

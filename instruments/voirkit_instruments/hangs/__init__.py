@@ -59,10 +59,11 @@ class Watch:
     Args:
         least_s: So long without a step is a hang.
         ov: The overseer, or what stands for it in a process that the program has started.
+        is_child: Whether this is such a process.
     """
 
-    def __init__(self, least_s: float, ov: Overseer | ChildProcess) -> None:
-        self.least_s, self._ov = least_s, ov
+    def __init__(self, least_s: float, ov: Overseer | ChildProcess, is_child: bool = False) -> None:
+        self.least_s, self._ov, self._is_child = least_s, ov, is_child
         self._watcher: Watcher | None = None
         self._is_over = False
         when_imported("torch", self._start)
@@ -74,7 +75,7 @@ class Watch:
         try:
             from voirkit_instruments.hangs.record import Watcher
 
-            self._watcher = Watcher(self.least_s, self._ov.warn, getattr(self._ov, "say", self._ov.warn))
+            self._watcher = Watcher(self.least_s, self._ov.warn, getattr(self._ov, "say", self._ov.warn), self._is_child)
             self._watcher.start()
         except Exception as exc:  # the program is importing torch: this must not come out there
             self._ov.warn(f"--hang: the run is not watched ({type(exc).__name__}: {exc}).")
@@ -136,7 +137,7 @@ def begin_in_child(offer: dict[str, Any]) -> None:
     from voirkit.processes.children import this_process
 
     if _here is None:
-        watch = _here = Watch(offer["least_s"], this_process())
+        watch = _here = Watch(offer["least_s"], this_process(), is_child=True)
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, lambda: watch.end(sys.exc_info()[1]), exitpriority=-1000)

@@ -1,7 +1,8 @@
 """Watches from a thread of its own whether the program goes on, and writes what its threads, workers and collectives do when it does not.
 
 What the steps instrument records is what tells: nothing is added to a step. The thread looks twelve times within the limit, at least every
-five seconds; a look takes 0.1 to 0.3 ms (measured, Python 3.11), so that it costs a few hundred-thousandths of a core.
+five seconds; a look takes 0.04 ms of processor time while nothing is recorded, 0.6 ms after 100,000 records (measured, Python 3.11): at
+most 0.01 % of a core.
 
 A thread, since only Python itself knows its stacks and torch's flight recorder, and nothing that is asked from outside or by a signal gets
 an answer from a main thread that waits in C. It is none of ``threading``'s, blocks all signals, and is **ended before each fork and started
@@ -39,8 +40,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 STEPS = 20.0  # times the median step that are a hang
+_LOOPS = {("dataloader", "iter"): True, ("dataloader", "fetch"): True, ("compute", "step"): True, ("dataloader", "end"): False}
 SIGNS = 4.0  # times the limit after which a process without a step hangs whatever other signs of life it gives
-OTHERS = 10.0  # the same before the first step, and while other processes go on: ten minutes, after which NCCL gives up too
+# The same before the first step, behind a loop, where a program may do anything, and while other processes go on: ten minutes, after which
+# NCCL gives up too.
+PATIENCE = 10.0
 _LOOKS, _SELDOM_S = 12, 5.0  # looks within the limit; seconds between two of them at most
 _KEPT = 64  # steps that the median is of
 _NEWEST = 1024  # records of a segment that are looked at at once
@@ -110,19 +114,20 @@ class Detector:
             self._seen.add(stacks)
             self.alive_s = now_s
 
-    def hangs(self, now_s: float, others_s: float = -1e9) -> bool:
+    def hangs(self, now_s: float, others_s: float = -1e9, is_behind: bool = False) -> bool:
         """Whether it does.
 
         Args:
             now_s: Now.
             others_s: When another process of the run last showed life: who waits for one that goes on does not hang.
+            is_behind: Whether it has come to the end of a loop over batches, and waits for no other.
         """
         if self.moved_s is None:
             return False
         limit, without = self.limit_s, now_s - self.moved_s
-        if now_s - others_s < limit and without < OTHERS * limit:
+        if (is_behind or now_s - others_s < limit) and without < PATIENCE * limit:
             return False
-        return without >= (SIGNS if self._first_s else OTHERS) * limit or now_s - self.alive_s >= limit
+        return without >= (SIGNS if self._first_s else PATIENCE) * limit or now_s - self.alive_s >= limit
 
 
 class Progress:
@@ -132,12 +137,16 @@ class Progress:
         folder: Of the trace.
         stems: What the names of its files look like.
         kind: Of a name by its number: (category, name, kind).
+
+    Attributes:
+        is_in_loop: Whether batches are asked for and steps taken; None before there were any.
     """
 
     def __init__(self, folder: str, stems: re.Pattern[str], kind: Callable[[int], tuple[str, str, str]]) -> None:
         self._folder, self._stems, self._kind = folder, stems, kind
         self._at: dict[str, int] = {}
         self._last_step_ns = 0
+        self.is_in_loop: bool | None = None
 
     def read(self) -> tuple[bool, list[float]]:
         """(whether something has ended, the seconds from each optimizer step to the one before, 0 where that is not known).
@@ -145,12 +154,14 @@ class Progress:
         Raises:
             OSError: The folder cannot be read.
         """
-        moved, starts = False, []
-        for name in os.listdir(self._folder):
+        moved, starts, latest_ns = False, [], 0
+        for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
             if name.endswith(".seg") and self._stems.match(name):
                 for start_ns, number in self._fresh(os.path.join(self._folder, name)):
                     category, what, kind = self._kind(number)
                     moved = moved or (kind not in _NO_PROGRESS and category != "gc")
+                    if (category, what) in _LOOPS and start_ns >= latest_ns:
+                        latest_ns, self.is_in_loop = start_ns, _LOOPS[category, what]
                     if (category, what) == ("compute", "step"):
                         starts.append(start_ns)
         starts.sort()
@@ -429,10 +440,11 @@ class Watcher:
         least_s: See ``Detector``.
         warn: Takes the line for the user.
         say: Takes the line that says that a hang is over.
+        is_child: Whether the program has started this process: it is one of many kinds, and watched once it is in a process group.
     """
 
-    def __init__(self, least_s: float, warn: Callable[[str], None], say: Callable[[str], None]) -> None:
-        self._least_s, self._warn, self._say = least_s, warn, say
+    def __init__(self, least_s: float, warn: Callable[[str], None], say: Callable[[str], None], is_child: bool = False) -> None:
+        self._warn, self._say, self._is_child = warn, say, is_child
         self._pid, self._main = os.getpid(), get_ident()
         self._detector, self._activity = Detector(least_s), Activity(self._pid)
         self._progress: Progress | None = None
@@ -517,9 +529,11 @@ class Watcher:
     def _look(self) -> None:
         if not self._is_set_up():
             return
-        now, detector = time.monotonic(), self._detector
-        moved, steps_s = self._progress.read() if self._progress is not None and os.path.isdir(self._progress._folder) else (False, [])
-        if moved or (detector.moved_s is None and self._document is not None):
+        now, detector, progress = time.monotonic(), self._detector, self._progress
+        assert progress is not None
+        moved, steps_s = progress.read()
+        is_expected = detector.moved_s is not None or self._document is not None or progress.is_in_loop is not None
+        if is_expected and (moved or detector.moved_s is None):
             detector.moved(now, steps_s)
             self._end_hang()
         elif detector.moved_s is not None:
@@ -527,13 +541,16 @@ class Watcher:
             detector.stood(now, signature(stacks), self._activity.look([one[0] for one in stacks if one[0]]))
             del stacks  # the frames hold what the program may wait to see freed
         self._show_life(now)
-        if self._hang is None and detector.hangs(now, self._others_s(now)):
+        if self._hang is None and detector.hangs(now, self._others_s(now), progress.is_in_loop is False and not self._is_in_collective()):
             self._begin_hang(now)
         elif self._hang is None:
             self._answer(now)
 
     def _is_set_up(self) -> bool:
         """Whether it is known where to record to; it is when something has been."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        if self._is_child and not (c10d is not None and c10d.is_initialized()):
+            return False
         settings = recorder.inherited()
         if settings is None:
             return self._progress is not None
@@ -545,6 +562,10 @@ class Watcher:
         if size > 1 and (self._document is None or self._document["rank"] != rank):
             self._begin_document(rank, host, size)
         return True
+
+    def _is_in_collective(self) -> bool:
+        frame = sys._current_frames().get(self._main)
+        return any("torch/distributed/" in str(one["file"]) for one in frames_of(frame))
 
     def _begin_document(self, rank: int, host: str, size: int) -> None:
         os.makedirs(self._folder, exist_ok=True)
