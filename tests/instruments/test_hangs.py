@@ -18,7 +18,8 @@ from conftest import Place
 from voirkit.trace import layout
 from voirkit_instruments.hangs import FOLDER, ending, limit
 from voirkit_instruments.hangs.analyse import differences, documents, end_lines, ends_of, hangs_of, line_of, live_lines, phases_of
-from voirkit_instruments.hangs.record import Detector, Progress, Watcher, collectives_in
+from voirkit_instruments.hangs.record import Detector, Progress, Watcher
+from voirkit_instruments.hangs.record_state import collectives_in
 
 
 def training(median_s: float = 1.0, least_s: float = 60.0) -> Detector:
