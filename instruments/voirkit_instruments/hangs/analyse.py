@@ -197,22 +197,22 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(parts)
 
 
-def rows_of(found: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int) -> list[dict[str, Any]]:
+def rows_of(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int) -> list[dict[str, Any]]:
     """What each rank did in a hang: those that wait for others first, then the others, then those that are gone.
 
     Args:
-        found: The documents of the run.
-        states: What ranks have written of the hang, by place in ``found``.
+        processes: The documents of the run.
+        states: What ranks have written of the hang, by place in ``processes``.
         until_ns: When it was over, or now.
     """
     rows = []
-    is_alone = len({one["rank"] for one in found}) < 2 and max((one["world_size"] for one in found), default=1) < 2
-    for number, document in enumerate(found):
+    is_alone = len({one["rank"] for one in processes}) < 2 and max((one["world_size"] for one in processes), default=1) < 2
+    for number, document in enumerate(processes):
         base = {"rank": None if is_alone else document["rank"], "host": document["host"], "pid": document["pid"]}
         state, ended = states.get(number), document.get("ended")
         if state is not None:
             rows.append({**base, **describe(state), "state": "hung" if state["hangs"] else "going on", "n": number})
-        elif document["clocks"]["time_ns"] > until_ns or _is_followed(document, found):
+        elif document["clocks"]["time_ns"] > until_ns or _is_followed(document, processes):
             continue  # of another start of the ranks
         elif ended is not None and ended["time_ns"] < until_ns:
             ago = duration(max(until_ns - ended["time_ns"], 0) / 1e9)
@@ -222,8 +222,8 @@ def rows_of(found: Sequence[Document], states: Mapping[int, Mapping[str, Any]], 
             rows.append({**base, "verb": "", "what": f"{ended_text(document)}, last seen alive at {at}", "state": "died", "n": number})
         else:
             rows.append({**base, "verb": "has", "what": "not answered: C code may hold the GIL there", "state": "silent", "n": number})
-    known = {one["rank"] for one in found}
-    size = max((one["world_size"] for one in found), default=1)
+    known = {one["rank"] for one in processes}
+    size = max((one["world_size"] for one in processes), default=1)
     rows += [
         {"rank": rank, "host": None, "pid": None, "verb": "has", "what": "written nothing here", "state": "unknown", "n": -1}
         for rank in range(size)
@@ -233,9 +233,9 @@ def rows_of(found: Sequence[Document], states: Mapping[int, Mapping[str, Any]], 
     return sorted(rows, key=lambda row: (not row.get("waits"), order[row["state"]], row["rank"] or 0))
 
 
-def _is_followed(document: Document, found: Sequence[Document]) -> bool:
+def _is_followed(document: Document, processes: Sequence[Document]) -> bool:
     """Whether its rank was started again after it."""
-    return any(one["rank"] == document["rank"] and one.get("restart", 0) > document.get("restart", 0) for one in found)
+    return any(one["rank"] == document["rank"] and one.get("restart", 0) > document.get("restart", 0) for one in processes)
 
 
 def _is_alive(document: Document) -> bool:
@@ -245,12 +245,12 @@ def _is_alive(document: Document) -> bool:
     )
 
 
-def differences(found: Sequence[Document], states: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def differences(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Where the ranks of a group did not call the same collective, a sentence each."""
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for number, state in states.items():
         for group in state.get("collectives") or []:
-            groups.setdefault(f"{group['group']} {group.get('ranks', '')}", {})[found[number]["rank"]] = group
+            groups.setdefault(f"{group['group']} {group.get('ranks', '')}", {})[processes[number]["rank"]] = group
     lines = []
     for by_rank in groups.values():
         pending = {rank: group["pending"][0] for rank, group in sorted(by_rank.items()) if group["pending"]}
@@ -267,17 +267,18 @@ def differences(found: Sequence[Document], states: Mapping[int, Mapping[str, Any
     return lines
 
 
-def hangs_of(found: Sequence[Document]) -> list[dict[str, Any]]:
+def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
     """The hangs of a run, from the documents of its processes; what processes wrote of the same moments is one hang."""
     written = sorted(
-        ((state["noticed_time_ns"], number, state) for number, one in enumerate(found) for state in one["hangs"]), key=lambda one: one[0]
+        ((state["noticed_time_ns"], number, state) for number, one in enumerate(processes) for state in one["hangs"]),
+        key=lambda one: one[0],
     )
     groups: list[list[tuple[int, int, Any]]] = []
     for one in written:
         if not groups or not _is_of(one[2], [state for _, _, state in groups[-1]]):
             groups.append([])
         groups[-1].append(one)
-    return [_hang(found, [(number, state) for _, number, state in group]) for group in groups]
+    return [_hang(processes, [(number, state) for _, number, state in group]) for group in groups]
 
 
 def _over_ns(states: Iterable[Mapping[str, Any]]) -> int | None:
@@ -293,19 +294,19 @@ def _is_of(state: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> boo
     return over is None or bool(state["since_time_ns"] < over and state["noticed_time_ns"] < over + _SLACK_NS)
 
 
-def _hang(found: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+def _hang(processes: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
     hung = [state for _, state in states if state["hangs"]] or [state for _, state in states]
     since, over = min(state["since_time_ns"] for state in hung), _over_ns(state for _, state in states)
     noticed = min(state["noticed_time_ns"] for state in hung)
     latest = {
         number: state for _, number, state in sorted(((state["hangs"], number, state) for number, state in states), key=lambda one: one[:2])
     }
-    rows = rows_of(found, latest, over or max(time.time_ns(), noticed))
+    rows = rows_of(processes, latest, over or max(time.time_ns(), noticed))
     return {
         "since_time_ns": since, "noticed_time_ns": noticed, "over_time_ns": over,
-        "lasted_s": None if over is None else (over - since) / 1e9, "until_end": over is None and not any(map(_is_alive, found)),
+        "lasted_s": None if over is None else (over - since) / 1e9, "until_end": over is None and not any(map(_is_alive, processes)),
         "limit_s": min(state["limit_s"] for state in hung),
-        "without_step_s": (noticed - since) / 1e9, "sentence": sentence(rows), "different": differences(found, latest),
+        "without_step_s": (noticed - since) / 1e9, "sentence": sentence(rows), "different": differences(processes, latest),
         "ranks": [{**{k: v for k, v in row.items() if k != "n"}, **_evidence(latest.get(row["n"]))} for row in rows],
     }  # fmt: skip
 
@@ -316,9 +317,9 @@ def _evidence(state: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: state[key] for key in ("since_time_ns", "threads", "workers", "collectives")}
 
 
-def ends_of(found: Sequence[Document]) -> list[dict[str, Any]]:
+def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
     """How the processes of several ranks ended, in their order, if one did not do so normally or died; empty while all go on."""
-    last = [one for one in found if one["world_size"] > 1 and not _is_followed(one, found)]
+    last = [one for one in processes if one["world_size"] > 1 and not _is_followed(one, processes)]
     gone = [one for one in last if not _is_alive(one)]
     if not any(one.get("ended") is None or one["ended"]["exit_code"] for one in gone):
         return []

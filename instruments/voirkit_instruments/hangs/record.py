@@ -183,7 +183,7 @@ class Progress:
         try:
             most = (os.fstat(file).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
             begin = self._at.get(path, 0)
-            end = _end(lambda at: at < most and any(os.pread(file, 4, _offset(at) + layout.RECORD_BYTES - 4)), begin)
+            end = _end(lambda record: record < most and any(os.pread(file, 4, _offset(record) + layout.RECORD_BYTES - 4)), begin)
             if end - begin > _NEWEST:
                 self._last_step_ns = 0  # what lies between is not known
             self._at[path], begin = end, max(begin, end - _NEWEST)
@@ -198,14 +198,14 @@ def _offset(record: int) -> int:
     return layout.HEADER_BYTES + record * layout.RECORD_BYTES
 
 
-def _end(is_written: Callable[[int], bool], begin: int) -> int:
+def _end(is_written: Callable[[int], bool], first: int) -> int:
     """Behind the last record that is written, of a file whose records are written in their order from a known one on."""
-    if not is_written(begin):
-        return begin
+    if not is_written(first):
+        return first
     step = 1
-    while is_written(begin + step):
-        begin, step = begin + step, 2 * step
-    below, above = begin, begin + step  # the one is written, the other not
+    while is_written(first + step):
+        first, step = first + step, 2 * step
+    below, above = first, first + step  # the one is written, the other not
     while above - below > 1:
         middle = (below + above) // 2
         below, above = (middle, above) if is_written(middle) else (below, middle)
@@ -221,12 +221,12 @@ class Watcher:
     Args:
         least_s: See ``Detector``.
         warn: Takes the line for the user.
-        say: Takes the line that says that a hang is over.
+        report: Takes the line that says that a hang is over.
         is_child: Whether the program has started this process: it is one of many kinds, and watched once it is in a process group.
     """
 
-    def __init__(self, least_s: float, warn: Callable[[str], None], say: Callable[[str], None], is_child: bool = False) -> None:
-        self._warn, self._say, self._is_child = warn, say, is_child
+    def __init__(self, least_s: float, warn: Callable[[str], None], report: Callable[[str], None], is_child: bool = False) -> None:
+        self._warn, self._report, self._is_child = warn, report, is_child
         self._pid, self._main = os.getpid(), get_ident()
         self._detector, self._activity = Detector(least_s), Activity(self._pid)
         self._progress: Progress | None = None
@@ -295,7 +295,7 @@ class Watcher:
                 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's threads'
             while not self._wake.acquire(timeout=self._pause_s()):
                 began = time.thread_time_ns()
-                self._look()
+                self._check()
                 recorder.timed(0, time.thread_time_ns() - began, "instruments")
         except Exception as exc:  # whatever the system shows: the program goes on
             self._is_over = True
@@ -308,7 +308,7 @@ class Watcher:
     def _pause_s(self) -> float:
         return min(self._detector.limit_s / _LOOKS, _SELDOM_S)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self._is_set_up():
             return
         now, detector, progress = time.monotonic(), self._detector, self._progress
@@ -320,7 +320,7 @@ class Watcher:
             self._end_hang()
         elif detector.moved_s is not None:
             stacks = all_stacks(self._main, get_ident())
-            detector.stood(now, signature(stacks), self._activity.look([one[0] for one in stacks if one[0]]))
+            detector.stood(now, signature(stacks), self._activity.sample([one[0] for one in stacks if one[0]]))
             del stacks  # the frames hold what the program may wait to see freed
         self._show_life(now)
         if self._hang is None and detector.hangs(now, self._others_s(now), progress.is_in_loop is False and not self._is_in_collective()):
@@ -458,7 +458,7 @@ class Watcher:
             except OSError:
                 pass
             if not self._is_over:
-                self._say(f"the run goes on after {(hang['over_time_ns'] - hang['since_time_ns']) / 1e9:.3g} s without a step.")
+                self._report(f"the run goes on after {(hang['over_time_ns'] - hang['since_time_ns']) / 1e9:.3g} s without a step.")
 
     def _write(self) -> None:
         try:

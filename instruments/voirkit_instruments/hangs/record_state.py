@@ -93,7 +93,7 @@ class Activity:
         self._before: dict[str, tuple[int, int]] = {}
         self.shares: dict[str, float] = {}
 
-    def look(self, tasks: Iterable[int]) -> bool:
+    def sample(self, tasks: Iterable[int]) -> bool:
         """Update ``shares`` of a core, by folder in ``/proc``; whether files were read or written, or children computed.
 
         Args:
