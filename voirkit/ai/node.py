@@ -250,7 +250,7 @@ class Node(Span):
 
     def reset(self) -> None:
         """Forget what ``start()`` has begun in this thread or task; the arguments stay."""
-        forget_open(self.name_id)
+        _open_spans().pop(self.name_id, None)
 
     def get_time(self) -> int:
         """The wall clock, in microseconds since 1970."""
@@ -437,8 +437,3 @@ def pop_open(span_id: Hashable) -> Any:
     if not found:
         del spans[span_id]
     return begun
-
-
-def forget_open(span_id: Hashable) -> None:
-    """Nothing of this is open any more."""
-    _open_spans().pop(span_id, None)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.coded_spans import CodedSpans
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array, distinct
 from voirkit.analysis.phases import COLLECTIVE, DEVICE, KIND, Records, joined, ranks
@@ -116,12 +115,12 @@ def _arrays(segments: SegmentRecords, kind: str) -> dict[str, Any]:
 
 def _tables(run: Run, kind: str) -> dict[str, Any]:
     """The fields of ``Records`` from tables."""
-    from voirkit.runs.parquet import quoted
+    from voirkit.runs.parquet import CodedSpans, quoted
 
     annotations = f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}" if kind == KIND else "false"
     category = f"CASE WHEN kind = 'span' THEN '{_ANNOTATED}' ELSE category END AS category"
     query = f"SELECT * REPLACE ({category}) FROM spans WHERE kind = {quoted(kind)} OR ({annotations})"
-    spans = CodedSpans(run, "phases", query, "rank, host, pid")
+    spans = CodedSpans(run.connection(), "phases", query, "rank, host, pid")
     columns = spans.fetch("start_ns, duration_ns, n.code AS name, a.code AS args, coalesce(value, -1) AS value, o.code AS process, tid")
     return {**columns, "names": spans.names, "arguments": spans.arguments, "processes": spans.owners}
 

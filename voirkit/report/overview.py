@@ -99,11 +99,6 @@ def number(value: float | None) -> str:
     return "nan" if value is None else f"{value:.4g}"
 
 
-def _rows_of_processes(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Of a summary the row of each rank, or of each process if some train for themselves; none if there was one alone."""
-    return list(summary.get("processes") or summary.get("ranks") or ())
-
-
 def _name_of_row(row: Mapping[str, Any]) -> str:
     """``rank 3``, or ``process 4711`` of one that is in no group of ranks."""
     return f"rank {row['rank']}" if row["rank"] is not None else f"process {row['pid']}"
@@ -198,7 +193,7 @@ def _phase_rows(steps: Mapping[str, Any], device: str) -> Iterator[Sequence[AnyC
 
 
 def _ranks(summary: Summary) -> Iterator[Section]:
-    rows = _rows_of_processes(summary)
+    rows: list[Mapping[str, Any]] = list(summary.get("processes") or summary.get("ranks") or ())
     if not rows:
         return
     slow = ((summary.get("verdict") or {}).get("evidence") or {}).get("rank")

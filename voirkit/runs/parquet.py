@@ -30,7 +30,7 @@ from voirkit.runs.trace_files import (
     tally,
     without_names,
 )
-from voirkit.trace.reader import Files, Piece, Pieces, Source, of_stem
+from voirkit.trace.reader import Array, Files, Piece, Pieces, Source, of_stem
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
 COLUMNS = {
@@ -294,3 +294,68 @@ def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], process
         f"CREATE VIEW events AS SELECT s.*, s.start_ns + coalesce(c.offset_ns, {offset_ns}) AS wall_ns FROM spans s "
         "LEFT JOIN clocks c ON s.host = c.host AND s.rank = c.rank AND s.pid = c.pid"
     )
+
+
+class CodedSpans:
+    """Some records of a run as columns of numbers: what they are of, their arguments and whose they are become indices.
+
+    Args:
+        connection: Of a run, with the table ``spans``.
+        view: What queries call these records. The tables ``VIEW_names``, ``VIEW_arguments`` and ``VIEW_owners`` have the codes.
+        query: For them, of ``spans``.
+        owner: The columns that say whose a record is.
+
+    Attributes:
+        names: (category, name) by code, ascending; as are those below.
+        arguments: As JSON.
+        owners: The values of ``owner``.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, view: str, query: str, owner: str = "host, pid, tid") -> None:
+        self._connection, self._view, self._owner = connection, view, owner
+        self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")
+        self.names: list[tuple[str, str]] = self._coded("names", "category, name")
+        self.arguments = [text for (text,) in self._coded("arguments", "text", f"(SELECT coalesce(args, '{{}}') AS text FROM {view})")]
+        self.owners: list[Any] = self._coded("owners", owner)
+
+    def _coded(self, what: str, columns: str, source: str = "") -> list[Any]:
+        table = f"{self._view}_{what}"
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT *, row_number() OVER (ORDER BY {columns}) - 1 AS code "
+            f"FROM (SELECT DISTINCT {columns} FROM {source or self._view})"
+        )
+        return self.rows(f"SELECT {columns} FROM {table} ORDER BY code")
+
+    def rows(self, query: str) -> list[Any]:
+        """The rows of a query, which may name the view and its tables."""
+        return self._connection.execute(query).fetchall()
+
+    def fetch(self, columns: str, where: str = "true") -> dict[str, Array]:
+        """Columns of the records for which something holds, of int64, each of shape (n,), in no order.
+
+        Args:
+            columns: Of the records; ``n.code``, ``a.code`` and ``o.code`` are the codes of name, arguments and owner.
+            where: In SQL.
+        """
+        view = self._view
+        found = self._connection.execute(
+            f"SELECT {columns} FROM (SELECT * FROM {view} WHERE {where}) s JOIN {view}_names n USING (category, name) "
+            f"JOIN {view}_arguments a ON a.text = coalesce(s.args, '{{}}') JOIN {view}_owners o USING ({self._owner})"
+        ).fetchnumpy()
+        return {key: np.asarray(values).astype(np.int64, copy=False) for key, values in found.items()}
+
+    def ranges(self, most: int, where: str = "true") -> list[tuple[int | None, int | None]]:
+        """Ranges of ``start_ns``, ascending, each with about so many records at most; None: no bound."""
+        ((n,),) = self.rows(f"SELECT count(*) FROM {self._view} WHERE {where}")
+        edges: list[int] = []
+        if n > most:
+            parts = -(-n // most)
+            shares = ", ".join(str(i / parts) for i in range(1, parts))
+            ((times,),) = self.rows(f"SELECT approx_quantile(start_ns, [{shares}]) FROM {self._view} WHERE {where}")
+            edges = sorted({int(time) for time in times})
+        return list(zip([None, *edges], [*edges, None], strict=True))
+
+
+def within(low: int | None, high: int | None) -> str:
+    """In SQL, whether a record began in a range of ``ranges``."""
+    return " AND ".join([f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)) or "true"

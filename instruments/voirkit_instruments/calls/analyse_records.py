@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis import phases, run_steps
-from voirkit.analysis.coded_spans import CodedSpans, within
 from voirkit.analysis.nesting import Array, parents
 from voirkit.analysis.phases import Records
 from voirkit.analysis.steps import REST
-from voirkit.runs.parquet import quoted
+from voirkit.runs.parquet import CodedSpans, quoted, within
 from voirkit.runs.summary import PHASES
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Recorded:
         which = f"rank = {rank}"
         if thread is not None:
             which += f" AND host = {quoted(thread[0])} AND pid = {thread[1]} AND tid = {thread[2]}"
-        self._spans = CodedSpans(run, "the_calls", f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND {which}")
+        self._spans = CodedSpans(run.connection(), "the_calls", f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND {which}")
         self._operands = f"SELECT * FROM spans WHERE kind = {quoted(OPERAND)} AND {which}"
         self.functions, self.texts, self.threads = self._spans.names, self._spans.arguments, self._spans.owners
         self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in self.texts]

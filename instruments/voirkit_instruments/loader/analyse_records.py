@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.coded_spans import CodedSpans, within
 from voirkit.analysis.nesting import Array
-from voirkit.runs.parquet import quoted
+from voirkit.runs.parquet import CodedSpans, quoted, within
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -81,7 +80,7 @@ class LoaderRecords:
     """
 
     def __init__(self, run: Run, rank: int) -> None:
-        self._spans = CodedSpans(run, "of_loader", f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND rank = {rank}")
+        self._spans = CodedSpans(run.connection(), "of_loader", f"SELECT * FROM spans WHERE kind = {quoted(KIND)} AND rank = {rank}")
         self.names, self.threads = self._spans.names, self._spans.owners
         self.arguments: Sequence[Mapping[str, Any]] = [json.loads(text) for text in self._spans.arguments]
         self.parents = {process.pid: process.ppid for process in run.processes() if process.rank == rank}
@@ -360,7 +359,8 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     put, taken = np.sort(batches["end_ns"]), np.sort(batches["received_ns"])
     time, depth = _depth(put, taken)
     lasting = np.diff(time, append=time[-1])
-    iterated = _iterated_ns(batches)
+    # from the first request of each iterator to the last batch that came of it
+    iterated = float(sum(one["received_ns"].max() - one["requested_ns"].min() for one in batches.episodes()))
     first, last = int(batches["begin_ns"].min()), int(taken[-1])
     points = np.linspace(first, last, _POINTS + 1)
     means = np.diff(_passed_ns(put, points) - _passed_ns(taken, points)) / max((last - first) / _POINTS, 1.0)
@@ -394,8 +394,3 @@ def _passed_ns(come: Array, points: Array) -> Array:
     n = np.searchsorted(come, points, side="right")
     sums = np.concatenate([[0.0], np.cumsum((come - come[0]).astype(np.float64))])
     return n * (points - come[0]) - sums[n]
-
-
-def _iterated_ns(batches: BatchLifecycle) -> float:
-    """From the first request of each iterator to the last batch that came of it."""
-    return float(sum(one["received_ns"].max() - one["requested_ns"].min() for one in batches.episodes()))

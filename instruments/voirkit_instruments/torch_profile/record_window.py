@@ -128,7 +128,7 @@ class Recorded:
     def _start_recording(self, n: int) -> None:
         began = recorder.now()
         try:
-            if self._kineto.is_taken():
+            if self._kineto.enabled():  # somebody else profiles this thread
                 self._give_way()
                 return
             os.makedirs(self._folder, exist_ok=True)
@@ -264,7 +264,7 @@ class Kineto:
         self._torch = torch
         native, profiler = torch._C._autograd, torch._C._profiler
         self._prepare, self._enable, self._disable = native._prepare_profiler, native._enable_profiler, native._disable_profiler
-        self._enabled = native._profiler_enabled
+        self.enabled: Callable[[], bool] = native._profiler_enabled
         self._activity = profiler.ProfilerActivity
         self._config = profiler.ProfilerConfig(
             profiler.ProfilerState.KINETO, False, memory, False, False, False, profiler._ExperimentalConfig()
@@ -272,10 +272,6 @@ class Kineto:
         fast = getattr(profiler, "_RecordFunctionFast", None)
         self._marking: Callable[[], Any] = (lambda: fast(MARK)) if fast else (lambda: torch.autograd.profiler.record_function(MARK))
         self.marks: list[tuple[int, int]] = []
-
-    def is_taken(self) -> bool:
-        """Whether somebody else profiles this thread."""
-        return bool(self._enabled())
 
     def start(self) -> None:
         """Record from now on, in this thread.

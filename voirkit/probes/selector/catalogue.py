@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.imports import quiet
-from voirkit.probes.source import TOP, FunctionNode, arguments, as_function, body_of, dotted, first_line
+from voirkit.probes.source import TOP, FunctionNode, arguments, as_function, body_of, dotted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,12 +62,10 @@ class Function:
         path: ``("Trainer", "run")``, ``("outer", "inner")``.
         filename: The file it stands in.
         line: Line of the ``def`` (of the lambda).
-        first_line: Line of the first decorator, or of the ``def``; a code object's ``co_firstlineno``.
         last_line: Its last line.
         kind: Where it stands: at the top, in a class body, in a function.
-        is_async, is_lambda, is_generator: What it is.
+        is_generator: Whether calling it makes a generator.
         is_conditional: It stands in an ``if``, ``try`` ... and may not be the one that is defined.
-        mangles: It stands in a class, at any depth, so that its private names are mangled.
         decorators: The dotted names of its decorators, arguments left out; ``""`` for other expressions.
         parameters: In order of the signature.
         variables: Every other name that the body binds, in order of the first binding; also if declared global.
@@ -89,11 +87,9 @@ class Function:
         parameters = [a.arg for a in scope.parameters]
         reads = [name for name in scope.reads if not scope.local(name)]
         self.path, self.filename, self.node = scope.path, filename, node
-        self.line, self.first_line, self.last_line = node.lineno, first_line(node), node.end_lineno or node.lineno
+        self.line, self.last_line = node.lineno, node.end_lineno or node.lineno
         self.kind: Kind = "function" if around == "module" else "method" if around == "class" else "nested function"
-        self.is_async, self.is_lambda = isinstance(node, ast.AsyncFunctionDef), isinstance(node, ast.Lambda)
         self.is_generator, self.is_conditional = bool(scope.yields), scope.is_conditional()
-        self.mangles = any(outer.kind == "class" for outer in scope.enclosing())
         self.decorators = _names(getattr(node, "decorator_list", ()))
         self.parameters = {name: scope.bound[name] for name in parameters}
         self.variables = {name: variable for name, variable in scope.bound.items() if name not in parameters}
@@ -234,11 +230,9 @@ def catalogue_of_function(function: FunctionType) -> Function | None:
     if not found:
         return None
     parts = function.__qualname__.split(".")
-    after = [*parts[1:], "<locals>"]
     live, free = found[0], function.__code__.co_freevars
     live.path = tuple(part for part in parts if part != "<locals>")
     live.kind = "function" if len(live.path) == 1 else "nested function" if parts[-2] == "<locals>" else "method"
-    live.mangles = any(part != "<locals>" != following for part, following in zip(parts, after, strict=True))
     live.free_read = tuple(name for name in live.globals_read if name in free)
     live.globals_read = tuple(name for name in live.globals_read if name not in free)
     return live
