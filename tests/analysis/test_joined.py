@@ -7,7 +7,7 @@ import pytest
 
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.phases import joined, on_the_clock
-from voirkit.analysis.steps import NO_STEPS, PARTS, Steps, Table
+from voirkit.analysis.steps import GC, NO_STEPS, PARTS, Steps, Table
 from voirkit.analysis.summary import not_recorded
 from voirkit.runs.summary import PHASES
 
@@ -41,6 +41,13 @@ def test_steps_of_processes_without_a_group_add_up_and_those_of_ranks_do_not() -
     assert [(row["rank"], row["pid"], row["steps"], row["items"]) for row in found["processes"]] == [
         (0, 5, 2, 8), (1, 6, 2, 8), (None, 7, 3, 12), (None, 8, 1, 4),
     ]  # fmt: skip
+
+
+def test_each_rank_has_the_garbage_collections_of_its_own_steps() -> None:
+    ranks = [process(5, [0, 10], rank=0, alone=False), process(6, [0, 10], rank=1, alone=False)]
+    ranks[1].steps.train.own_ns[0, [0, GC]] = 6, 4
+    others = [row["phases"]["other"] for row in figures(ranks)["ranks"]]
+    assert [other["parts"] for other in others] == [{}, {"gc": {"share": 4 / 20, "total_s": 4e-9}}]
 
 
 @pytest.mark.parametrize(("second", "passed"), [([0, 10], 20), ([20, 30], 40), ([5, 15], 25), ([100, 110], 40)])

@@ -133,25 +133,22 @@ def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, 
 
 def phases(tables: Sequence[Table]) -> dict[str, Any]:
     """Share, total and spread by phase over the steps of all tables; ``other`` with its parts."""
-    total = sum(int(t.time_ns.sum()) for t in tables)
     found: dict[str, Any] = {}
     for phase, totals in _totals(tables).items():
         values = np.concatenate([t.phase_ns(phase) for t in tables]) if tables else np.zeros(0)
         found[phase] = {**totals, "step_s": spread(values * _NS)}
-    parts = {}
-    for i, part in enumerate(PARTS[:-1]):
-        spent = sum(int(t.own_ns[:, LOSS + i].sum()) for t in tables)
-        if spent:
-            parts[part] = _part(spent, total)
-    found["other"]["parts"] = parts
     return found
 
 
-def _totals(tables: Sequence[Table]) -> dict[str, dict[str, float]]:
-    """Share and total by phase over the steps of all tables."""
+def _totals(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
+    """Share and total by phase over the steps of all tables; ``other`` with its parts."""
     spent = np.sum([t.own_ns.sum(axis=0) for t in tables], axis=0).tolist() if tables else [0] * (REST + 1)
     total = sum(int(t.time_ns.sum()) for t in tables)
-    return {phase: _part(spent[i] if phase != "other" else sum(spent[LOSS:]), total) for i, phase in enumerate(PHASES)}
+    found: dict[str, dict[str, Any]] = {
+        phase: _part(spent[i] if phase != "other" else sum(spent[LOSS:]), total) for i, phase in enumerate(PHASES)
+    }
+    found["other"]["parts"] = {part: _part(one, total) for part, one in zip(PARTS[:-1], spent[LOSS:REST], strict=True) if one}
+    return found
 
 
 def _part(spent: int, total: int) -> dict[str, float]:
