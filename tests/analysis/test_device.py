@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.steps import BACKWARD, FORWARD, OPTIMIZER, REST, TRANSFER, WAIT, Timeline, steps_of
+from voirkit.analysis.steps import BACKWARD, FORWARD, OPTIMIZER, REST, TRANSFER, WAIT, Timeline, on_device, steps_of
 from voirkit.analysis.verdict.diagnosis import verdict
 
 from .simulated import Script

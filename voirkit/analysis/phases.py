@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from voirkit.analysis.device import on_device
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array, distinct, outer_first
 from voirkit.analysis.segmentation import Kind, Request, requests_through_queue
@@ -31,6 +30,7 @@ from voirkit.analysis.steps import (
     Table,
     Timeline,
     concatenated,
+    on_device,
     steps_of,
 )
 
