@@ -315,8 +315,8 @@ def _items(turn: StepInterval, requests: Sequence[Request]) -> int:
 
 
 # Steps on the clock of a GPU: what it worked on, what it waited for, from the spans of the host and those of the device. The host only
-# starts the work of forward and backward: how long it took, and when a step was really over, the device's spans tell. They are on the host's
-# clock already.
+# starts the work of forward and backward: how long it took, and when a step was really over, the device's spans tell. They are on the
+# host's clock already.
 
 _WORK = (FORWARD, BACKWARD, OPTIMIZER)
 # What of the host is said of the time in which the device has nothing to do; the rest is the script's own Python, and starting of work.
