@@ -148,29 +148,28 @@ def plant(side: Side) -> Side:
 
 
 def measured(name: str, runs: Sequence[Side]) -> None:
-    """Rows of a table of recorded runs. One run a side: each with the next, in the order in which they ran; several: drawn by chance."""
+    """Rows of a table of recorded runs that follow each other: by turns one of each side, or all of one before the other's."""
     values = [step.value for one in runs if (step := one.estimates[0].get(STEP)) is not None]
     differ = f"{np.std(values, ddof=1):.1%}"
     assumed = np.mean([one.between_runs(STEP) for one in runs])
-    rng = np.random.default_rng(0)
-    for size in (one for one in GROUPS if 2 * one <= len(runs)):
-        if size == 1:
-            groups = [(runs[i], runs[i + 1]) for i in range(len(runs) - 1)][:: 2 if len(runs) >= 2 * PAIRS else 1]
-        else:
-            drawn = [rng.permutation(len(runs))[: 2 * size] for _ in range(PAIRS)]
-            groups = [(joined([runs[i] for i in one[:size]]), joined([runs[i] for i in one[size:]])) for one in drawn]
+    rows_shown = [(size, in_turn) for size in GROUPS for in_turn in (True, False) if 2 * size <= len(runs) and (in_turn or size > 1)]
+    for size, in_turn in rows_shown:
+        begins = np.unique(np.linspace(0, len(runs) - 2 * size, PAIRS).astype(int))
         equal, others, found, reach = [], [], [], []
-        for first, second in groups:
-            rows = figures(first, second)
-            step = next(one.difference for one in rows if one.place == STEP)
+        for rows in (runs[at : at + 2 * size] for at in begins):
+            first, second = (rows[::2], rows[1::2]) if in_turn else (rows[:size], rows[size:])
+            sides = joined(first), joined(second)
+            told = figures(*sides)
+            step = next(one.difference for one in told if one.place == STEP)
             assert step is not None
             equal.append(step.significant)
-            others.append(any(one.difference.significant for one in rows if one.place != STEP and one.difference is not None))
-            with_plant = next(one.difference for one in figures(first, plant(second)) if one.place == STEP)
+            others.append(any(one.difference.significant for one in told if one.place != STEP and one.difference is not None))
+            with_plant = next(one.difference for one in figures(sides[0], plant(sides[1])) if one.place == STEP)
             found.append(with_plant is not None and with_plant.significant)
             reach.append(log(step.high / step.low) / 2)
         shares = (f"{np.mean(one):.1%}" for one in (equal, others, found))
-        row(name, f"{assumed:.1%}", differ, size, len(groups), *shares, f"± {np.mean(reach):.1%}")
+        how = "in turn" if in_turn else "one side first"
+        row(name, f"{assumed:.1%}", differ, size, how, len(begins), *shares, f"± {np.mean(reach):.1%}")
 
 
 def main() -> None:
@@ -180,8 +179,8 @@ def main() -> None:
     options = parser.parse_args()
     made_up()
     print()
-    row("script", "assumed", "runs differ by", "runs a side", "comparisons", "equal", "another figure", "5 % found", "interval")
-    row(*["---"] * 9)
+    row("script", "assumed", "runs differ by", "runs a side", "recorded", "comparisons", "equal", "another figure", "5 % found", "interval")
+    row(*["---"] * 10)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
         for name, script in (("waits", WAITING), ("computes", COMPUTING)):

@@ -18,6 +18,7 @@ from voirkit.analysis.significance import (
     Estimate,
     block_length,
     difference,
+    independent_runs,
     judge_pairs,
     median_of_steps,
     rank_of_bound,
@@ -162,6 +163,12 @@ def test_a_run_that_fared_badly_hides_no_difference_of_many() -> None:
     told = difference(first, second)
     assert told.significant
     assert told.low < 1.05 < told.high < 1.06
+
+
+def test_more_than_three_runs_in_a_row_count_as_their_halves() -> None:
+    assert independent_runs([0, 2, 4, 6], [1, 3, 5, 7]) == ([[0], [1], [2], [3]], [[0], [1], [2], [3]])
+    assert independent_runs([0, 1, 2, 3, 4], [5, 6, 7]) == ([[0, 1], [2, 3, 4]], [[0], [1], [2]])
+    assert independent_runs([0, 1, 2, 3], [4]) == ([[0], [1], [2], [3]], [[0]])
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(3, 3, 0), (4, 4, 1), (5, 5, 3), (8, 8, 14), (10, 10, 24), (20, 20, 128), (4, 6, 3)])

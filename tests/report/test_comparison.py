@@ -35,11 +35,17 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
 
     def make_run(
-        name: str, times_ms: Sequence[float], command: Sequence[str] = ("main.py",), compiling_ms: float = 0, **summary: Any
+        name: str,
+        times_ms: Sequence[float],
+        command: Sequence[str] = ("main.py",),
+        compiling_ms: float = 0,
+        began: int | None = None,
+        **summary: Any,
     ) -> str:
         folder = tmp_path / name
         folder.mkdir()
-        manifest = {"schema": 1, "voirkit": "0", "command": list(command), "ended": "normal", "exit_code": 0}
+        manifest: dict[str, Any] = {"schema": 1, "voirkit": "0", "command": list(command), "ended": "normal", "exit_code": 0}
+        manifest |= {} if began is None else {"clocks": {"time_ns": began}}
         (folder / "run.json").write_text(json.dumps(manifest))
         (folder / "summary.json").write_text(json.dumps({**empty("0"), "command": list(command), "ended": "normal", **summary}))
         if len(times_ms):
@@ -92,6 +98,19 @@ def test_several_runs_show_how_much_runs_differ(make: Make, capsys: pytest.Captu
     assert (one_each["difference"]["significant"], several["difference"]["significant"]) == (True, False)
     assert several["difference"]["between_runs"] == "measured"
     assert "One run a side" not in compare(capsys, "a1", "a2", "--with", "b1", "b2")
+
+
+@pytest.mark.parametrize(("in_turn", "significant"), [(True, True), (False, False)])
+def test_many_runs_in_a_row_of_one_side_count_as_two(
+    in_turn: bool, significant: bool, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = ([f"{side}{i}" for i in range(6)] for side in "ab")
+    for i in range(6):
+        drift = (10.0, 10.3)[i // 3]
+        make(a[i], drift * noise(seed=i), began=2 * i if in_turn else i)
+        make(b[i], 1.04 * drift * noise(seed=10 + i), began=2 * i + 1 if in_turn else 6 + i)
+    assert step_of(capsys, *a, "--with", *b)["difference"]["significant"] is significant
+    assert ("Record the sides in turn" in compare(capsys, *a, "--with", *b)) is not in_turn
 
 
 def test_a_first_step_that_compiles_is_no_part_of_the_rate(make: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,9 @@ from voirkit.analysis.significance import (
     Difference,
     Estimate,
     between_runs,
+    combined,
     difference,
+    independent_runs,
 )
 from voirkit.report import duration
 from voirkit.report.html import document, drawn_parts, picture
@@ -98,6 +100,12 @@ class Side:
             known = [Estimate(log(value)) if value and value > 0 else None for value in numbers]
         found = [one for one in known if one is not None]
         return found if len(found) == len(self.summaries) else []
+
+    @property
+    def began(self) -> list[float]:
+        """When each run began, in ns since 1970; empty where that is not known of all."""
+        known = [number_at(run.manifest, "clocks", "time_ns") for run in self.runs]
+        return [] if None in known else [float(at or 0) for at in known]
 
     def between_runs(self, place: Place) -> float:
         """What is taken for the difference of runs, of those on this side that differ most."""
@@ -198,6 +206,13 @@ def figures(first: Side, second: Side) -> list[Figure]:
     return with_differences([figure for figure in found if figure.first is not None or figure.second is not None], first, second)
 
 
+def grouped_runs(first: Side, second: Side) -> tuple[list[list[int]], list[list[int]]]:
+    """Which runs of each side count as one; without clocks, as if all of the first had been recorded before the second's."""
+    began = (first.began, second.began)
+    n, m = len(first.summaries), len(second.summaries)
+    return independent_runs(*began) if all(began) else independent_runs(range(n), range(n, n + m))
+
+
 def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> list[Figure]:
     """Figures with how sure their ratio is.
 
@@ -206,11 +221,15 @@ def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> li
     several = len(first.summaries) + len(second.summaries) > 2
     known = [[side.estimates_of(one.place, several and one.units not in _COUNTS) for side in (first, second)] for one in figures]
     others = max(sum(all(sides) for sides in known) - 1, 1)
+    groups = grouped_runs(first, second)
     found = []
     for one, (ones, those) in zip(figures, known, strict=True):
         between = max(first.between_runs(one.place), second.between_runs(one.place))
         chance = CHANCE if one.place == STEP else CHANCE / others
-        found.append(replace(one, difference=difference(ones, those, between, chance)) if ones and those else one)
+        if ones and those:
+            sides = [[combined([of[i] for i in runs]) for runs in side] for of, side in zip((ones, those), groups, strict=True)]
+            one = replace(one, difference=difference(sides[0], sides[1], between, chance))
+        found.append(one)
     return found
 
 
@@ -335,6 +354,9 @@ def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Sect
         why = f"{taken:.1%}" + (", since other work held up steps" if taken > BETWEEN_RUNS else "")
         more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
         blocks.append(Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note"))
+    elif any(len(runs) > 1 for side in grouped_runs(first, second) for runs in side):
+        why = "Many runs of one side in a row: what changed on the machine meanwhile would look like a difference, so each half counts as one."
+        blocks.append(Text(f"{why} Record the sides in turn: A B A B.", mood="note"))
     return Section("answer", "", blocks)
 
 
