@@ -355,7 +355,7 @@ def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Sect
         more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
         blocks.append(Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note"))
     elif any(len(runs) > 1 for side in grouped_runs(first, second) for runs in side):
-        why = "Many runs of one side in a row: what changed on the machine meanwhile would look like a difference, so each half counts as one."
+        why = "Many runs of one side in a row: what changed on the machine meanwhile looks like a difference, so each half counts as one."
         blocks.append(Text(f"{why} Record the sides in turn: A B A B.", mood="note"))
     return Section("answer", "", blocks)
 
