@@ -29,8 +29,7 @@ programs() {
 }
 probes() { (cd "$folder/probes" && "$python" "$1.py"); }
 
-# What is about subcommands that do not exist yet comes with those.
-part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" --skip command-report-unknown-engine
+part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit"
 part truth "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit"
 # A shell in the background ignores SIGINT, and so would all that is interrupted here.
 part crash env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit"

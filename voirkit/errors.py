@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Iterable
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class VoirkitError(Exception):
         super().__init__(what, where, next)
         self.what, self.where, self.next = what, where, next
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), where=self.where, next=self.next), (self.what,)
+
     def __str__(self) -> str:
         first = f"{self.where}: {self.what}" if self.where else self.what
         return "\n  ".join([first, *self.next.splitlines()])
@@ -64,6 +68,10 @@ class SelectorError(VoirkitError, ValueError):
 
 class RunDirectoryError(VoirkitError):
     """A run directory that cannot be used."""
+
+
+class EngineError(VoirkitError):
+    """What computes the parts of a run (``--engine``) cannot."""
 
 
 def tell(text: str) -> None:
@@ -159,10 +167,11 @@ class PartFailures:
 
         Raises:
             BrokenPipeError: Whoever reads the report has had enough of it.
+            EngineError: Nothing can be computed.
         """
         try:
             return compute()
-        except BrokenPipeError:
+        except (BrokenPipeError, EngineError):
             raise
         except Exception as exc:  # a damaged file, records that are like no known ones, an error of ours: the rest is still true
             self.add(part, exc)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import runpy
+import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from voirkit.analysis import document, overhead
 from voirkit.analysis.summary import summary_of
+from voirkit.errors import EngineError, RunDirectoryError
 from voirkit.runs import compaction, opened
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.trace_files import layout
@@ -60,6 +63,29 @@ def test_an_executor_comes_to_the_same_summary(run: str) -> None:
     with ThreadPoolExecutor(2) as executor, open_run(run) as opened_run:
         opened_run.executor = executor
         assert summary_of(opened_run) == before
+
+
+def test_what_cannot_be_computed_elsewhere_is_raised_here_as_it_is(run: str) -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor, open_run(run) as opened_run:
+        opened_run.executor = executor
+        with pytest.raises(RunDirectoryError, match="rank=3: nothing to be read here") as raised:
+            opened_run.map_ranks(_fail)
+    assert raised.value.next == "Record it."
+
+
+def _fail(run: Run) -> None:
+    if run.ranks == [3]:
+        raise RunDirectoryError("nothing to be read here.", where="rank=3", next="Record it.")
+
+
+def test_a_directory_that_vanishes_while_it_is_read_ends_the_report(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(1) as executor, open_run(run) as opened_run:
+        opened_run.executor = executor
+        ranks = opened.ranks_of(run)
+        monkeypatch.setattr(opened, "ranks_of", lambda _: ranks)
+        shutil.rmtree(run)
+        with pytest.raises(EngineError, match="there is no such folder"):
+            summary_of(opened_run)
 
 
 def test_a_file_that_is_damaged_is_named_by_whoever_reads_its_rank(run: str) -> None:

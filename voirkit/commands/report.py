@@ -6,11 +6,13 @@ Of finished, running and killed runs alike.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 
 from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
@@ -27,6 +29,7 @@ from voirkit.runs.summary import empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from typing import Any
 
     from voirkit.analysis.significance import Estimate
@@ -43,7 +46,10 @@ def report(argv: Sequence[str]) -> int:
     if len(asked) > 1:
         raise CommandLineError(f"--{asked[0]} and --{asked[1]} are two answers; ask for one of them.")
     with ExitStack() as opened:
+        executor = opened.enter_context(_engine(options.engine))
         runs = [opened.enter_context(open_run(path)) for path in options.RUN or [LATEST]]
+        for run in runs:
+            run.executor = executor
         if options.check:
             with printing():
                 return _check(runs)
@@ -158,7 +164,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
 def _report_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
-        "voirkit report [--html[=FILE]] [--json] [--markdown] [--check] [RUN ...]",
+        "voirkit report [--html[=FILE]] [--json] [--markdown] [--check] [--engine dask:ADDRESS] [RUN ...]",
         description="Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running and killed runs. "
         "Several directories that hold the ranks of one run are put together; several runs are shown one after the other.",
     )
@@ -170,8 +176,53 @@ def _report_parser() -> ExtendedArgumentParser:
         "--html", nargs="?", const="", metavar="FILE", help="write all of it as one HTML page (default: report.html in RUN); - is stdout"
     )
     parser.add_argument("--json", action="store_true", help="print the whole summary as JSON; of several runs a list")
+    _add_engine(parser)
     parser.add_argument("--markdown", action="store_true", help="print it as Markdown, for the summary of a CI job or an issue")
     return parser
+
+
+# what computes
+
+
+def _add_engine(parser: ExtendedArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        metavar="dask:ADDRESS",
+        help="compute what each rank did on the Dask cluster whose scheduler is at ADDRESS (default: here)",
+    )
+
+
+_ANSWERS_S = 10
+
+
+@contextmanager
+def _engine(chosen: str | None) -> Iterator[Executor | None]:
+    """What computes the parts of runs; None: this process. Checked with distributed 2024.8 to 2026.8.
+
+    Raises:
+        CommandLineError: There is no such engine, or it is not there.
+    """
+    if chosen is None:
+        yield None
+        return
+    where, (kind, _, address) = f"--engine {chosen}", chosen.partition(":")
+    if kind != "dask" or not address:
+        hint = "--engine dask:ADDRESS sends the work to a Dask cluster, as dask:tcp://10.0.0.1:8786; without --engine it is done here."
+        raise CommandLineError("there is no such engine.", where=where, next=hint)
+    try:
+        from distributed import Client
+    except ImportError:
+        raise CommandLineError("dask.distributed is not installed.", where=where, next="pip install 'voirkit[dask]'") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # what matters of it is said in one line
+    hint = "A cluster is started by: dask scheduler, and on each machine: dask worker ADDRESS"
+    try:
+        client = Client(address, timeout=_ANSWERS_S, set_as_default=False)
+    except (OSError, ValueError) as exc:
+        raise CommandLineError(f"no Dask scheduler answers there ({str(exc).partition(chr(10))[0]}).", where=where, next=hint) from None
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise CommandLineError("the Dask scheduler there has no workers.", where=where, next=hint)
+        yield client.get_executor(pure=False)
 
 
 # runs beside others
@@ -193,7 +244,10 @@ def compare(argv: Sequence[str]) -> int:
         raise CommandLineError(f"--require is of figures, and is not looked at with --{asked.name}.")
     required = [read(text, {*empty(""), *parts_of_summary()}, baseline=True) for text in options.require]
     with ExitStack() as opened:
+        executor = opened.enter_context(_engine(options.engine))
         runs = [[opened.enter_context(open_run(path)) for path in side] for side in paths]
+        for run in chain(*runs):
+            run.executor = executor
         try:
             if asked:
                 return _difference(asked, runs[0][0], runs[1][0], options)
@@ -337,7 +391,7 @@ def _comparing() -> list[Instrument]:
 def _compare_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit compare",
-        "voirkit compare [--json] [--markdown] [--html FILE] [--require CONDITION] RUN RUN\n       voirkit compare RUN ... --with RUN ...",
+        "voirkit compare [--json] [--markdown] [--html FILE] [--require CONDITION] [--engine dask:ADDRESS] RUN RUN\n       voirkit compare RUN ... --with RUN ...",
         description="Shows two runs beside each other: steps, phases, rates, whether they differ by more than noise, verdicts, and what is "
         "not the same around them. With --with several runs a side, which show how much runs differ. With --calls: the first step and "
         "call at which they do different things; exit code 1 if there is one.",
@@ -352,4 +406,5 @@ def _compare_parser() -> ExtendedArgumentParser:
     require = 'exit with code 3 if the second misses a target beside the first: "step_time<+3%%", "memory<+10%%" (repeatable)'
     parser.add_argument("--require", action="append", default=[], metavar="CONDITION", help=require)
     parser.add_argument("--force", action="store_true", help="compare runs of different scripts, or without training steps")
+    _add_engine(parser)
     return parser

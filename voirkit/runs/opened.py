@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from voirkit.errors import RunDirectoryError, VoirkitError
+from voirkit.errors import EngineError, RunDirectoryError, VoirkitError
 from voirkit.runs import directory
 from voirkit.runs.directory import LATEST, find
+from voirkit.runs.manifest import machine
 from voirkit.runs.other_processes import goes_on
 from voirkit.runs.selection import EVERYTHING, Selection
 from voirkit.runs.trace_files import (
@@ -272,10 +273,22 @@ class Run:
         summary = {"memory": (self.summary or {}).get("memory")}
         call = partial(_of_ranks, function, self.path, tuple(self._ended), self._compacts, (self.manifest, summary))
         found = []
-        for result, warnings in (map if self.executor is None else self.executor.map)(call, groups):
+        for result, warnings in map(call, groups) if self.executor is None else self._executed(self.executor, call, groups):
             self.warn(warnings)
+            if isinstance(result, Exception):
+                raise result
             found.append(result)
         return found
+
+    def _executed(self, executor: Executor, call: Callable[[list[int]], T], groups: list[list[int]]) -> Iterator[T]:
+        try:
+            yield from executor.map(call, groups)
+        except EngineError:
+            raise
+        except Exception as exc:  # what the function itself raises is a result
+            why = f"{type(exc).__name__}: {exc}".partition("\n")[0]
+            hint = "Each worker needs the voirkit that is installed here, and the run directory at the same path."
+            raise EngineError(f"what was to compute the parts of the run has failed ({why}).", where=self.path, next=hint) from None
 
     def _description(self) -> Described:
         """What is known of the processes, rank by rank; read once."""
@@ -446,7 +459,14 @@ def _describe(run: Run) -> Described:
 
 def _of_ranks(
     function: Callable[[Run], T], path: str, ended: Collection[int], compacts: bool, documents: Documents, ranks: Collection[int]
-) -> tuple[T, list[str]]:
-    """What a function makes of some ranks of a run, and what could not be read; in any process that sees its files."""
-    with Run(path, ended, compacts=compacts, ranks=ranks, documents=documents) as part:
-        return function(part), part.warnings
+) -> tuple[T | Exception, list[str]]:
+    """What a function makes of some ranks of a run, or raises, and what could not be read; in any process that sees its files."""
+    try:
+        part = Run(path, ended, compacts=compacts, ranks=ranks, documents=documents)
+    except RunDirectoryError as exc:
+        raise EngineError(exc.what, where=f"{exc.where} (on {machine()[0]})", next=exc.next) from None
+    with part:
+        try:
+            return function(part), part.warnings
+        except Exception as exc:  # here it would be a failure of the engine's
+            return exc, part.warnings
