@@ -16,6 +16,7 @@ import pytest
 
 from voirkit.analysis import document, overhead
 from voirkit.analysis.summary import summary_of
+from voirkit.cli import main
 from voirkit.errors import EngineError, RunDirectoryError
 from voirkit.runs import compaction, opened
 from voirkit.runs.opened import Run, open_run
@@ -120,3 +121,55 @@ def test_a_rank_is_held_against_the_median_of_the_others(n: int) -> None:
     values = np.random.default_rng(n).integers(0, 4, (n, 3, 5))
     others = [np.sort(np.delete(values, rank, axis=0), axis=0)[(n - 2) // 2] for rank in range(n)]
     assert (document._usual_of_others(values) == others).all()  # private: the verdict shows it only through thresholds
+
+
+# directories of several machines without a shared disk
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[str]:
+    return [str(folder) for folder in generate(str(tmp_path / "node"), RANKS, STEPS, 2)]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    folders = [Path(word) for word in words if Path(word).is_dir()]
+    before = [sorted(folder.rglob("*")) for folder in folders]
+    assert main(["report", *words]) == 2
+    assert [sorted(folder.rglob("*")) for folder in folders] == before, "nothing is written"
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[1:] == ["  The directories of all machines are put together: voirkit report NODE0 NODE1 ...; one by itself is "
+    "shown as far as it goes."]  # fmt: skip
+    return err.splitlines()[0]
+
+
+def test_directories_of_several_machines_are_one_run(nodes: list[str], run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--json", *reversed(nodes)]) == 0
+    together = json.loads(capsys.readouterr().out)
+    whole = summary(run)
+    for key in ("steps", "rates", "ranks", "world_size", "wall", "verdict", "overhead"):
+        assert together[key] == whole[key]
+
+
+def test_ranks_of_different_runs_are_refused(nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for names in Path(nodes[1]).glob("trace/*.names"):
+        names.write_text(names.read_text().replace('"job":"generated"', '"job":"another"'))
+    assert refused(capsys, *nodes) == f"voirkit: {nodes[1]}: its ranks are of another run than those in {nodes[0]}."
+    larger = [str(folder) for folder in generate(str(tmp_path / "larger"), RANKS + 4, STEPS, 2)]
+    assert "its ranks are of another run than those in" in refused(capsys, nodes[0], larger[1])
+
+
+def test_a_rank_that_is_there_twice_is_refused(nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = str(shutil.copytree(nodes[1], tmp_path / "copy"))
+    assert refused(capsys, *nodes, copy) == f"voirkit: {copy}: rank 8 is there and in {nodes[1]}."
+
+
+def test_a_missing_rank_is_named(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for file in Path(nodes[1]).glob("trace/*-r9-*"):
+        file.unlink()
+    assert refused(capsys, *nodes) == "voirkit: of 12 ranks these are in none of the directories: 9."
+
+
+def test_a_directory_of_one_process_is_none_of_a_machine(nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = str(generate(str(tmp_path / "alone"), 1, STEPS)[0])
+    assert refused(capsys, *nodes, alone) == f"voirkit: {alone}: nothing that a rank of several has recorded is there."

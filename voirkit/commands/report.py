@@ -26,6 +26,7 @@ from voirkit.runs.conditions import Condition, read
 from voirkit.runs.directory import LATEST, check_manifest, finite
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.summary import empty
+from voirkit.runs.trace_files import origins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from voirkit.analysis.significance import Estimate
     from voirkit.report.comparison import Figure, Pairs, Side
-    from voirkit.runs.trace_files import Process
+    from voirkit.runs.trace_files import Origin, Process
 
 EXIT_DIFFERENT = 1  # as of diff
 
@@ -122,11 +123,45 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     distinct = list({run.path: run for run in runs}.values())
     if len(distinct) == 1:
         return [distinct]
-    held = [{process.rank for process in _processes(run)} for run in distinct]
-    if sum(map(len, held)) > len(set[int]().union(*held)) or sum(bool(run.manifest) for run in distinct) > 1:
-        return [[run] for run in distinct]
+    known = {run.path: [one for one in origins(run.path) if one.world_size > 1] for run in distinct}
+    if any(known[run.path] and not run.manifest for run in distinct):
+        held = [_ranks_of_node(run, distinct[:i], known) for i, run in enumerate(distinct)]
+        size = min(one.world_size for of_run in known.values() for one in of_run)
+        if missing := sorted(set(range(size)).difference(*held)):
+            named = ", ".join(map(str, [*missing[:8], *(["..."] if missing[8:] else [])]))
+            raise RunDirectoryError(f"of {size} ranks these are in none of the directories: {named}.", next=_NODES)
+    else:
+        held = [{process.rank for process in _processes(run)} for run in distinct]
+        if sum(map(len, held)) > len(set[int]().union(*held)) or sum(bool(run.manifest) for run in distinct) > 1:
+            return [[run] for run in distinct]
     order = sorted(range(len(distinct)), key=lambda i: (not distinct[i].manifest, min(held[i], default=0)))
     return [[distinct[i] for i in order]]
+
+
+_NODES = "The directories of all machines are put together: voirkit report NODE0 NODE1 ...; one by itself is shown as far as it goes."
+
+
+def _ranks_of_node(run: Run, before: Sequence[Run], known: Mapping[str, Sequence[Origin]]) -> set[int]:
+    """The ranks in the directory of one of a run's machines.
+
+    Raises:
+        RunDirectoryError: It is of another run than those before it, or a rank is in two of them.
+    """
+    ranks, sizes, jobs = _of_all(known[run.path])
+    if not ranks:
+        raise RunDirectoryError("nothing that a rank of several has recorded is there.", where=run.path, next=_NODES)
+    for other in before:
+        theirs = _of_all(known[other.path])
+        if sizes.isdisjoint(theirs[1]) or (jobs and theirs[2] and jobs.isdisjoint(theirs[2])) or (run.manifest and other.manifest):
+            raise RunDirectoryError(f"its ranks are of another run than those in {other.path}.", where=run.path, next=_NODES)
+        if twice := ranks & theirs[0]:
+            raise RunDirectoryError(f"rank {min(twice)} is there and in {other.path}.", where=run.path, next=_NODES)
+    return ranks
+
+
+def _of_all(known: Sequence[Origin]) -> tuple[set[int], set[int], set[str]]:
+    """Ranks, world sizes and jobs."""
+    return {one.rank for one in known}, {one.world_size for one in known}, {one.job for one in known} - {""}
 
 
 def _processes(run: Run) -> Sequence[Process]:
@@ -197,7 +232,7 @@ _ANSWERS_S = 10
 
 @contextmanager
 def _engine(chosen: str | None) -> Iterator[Executor | None]:
-    """What computes the parts of runs; None: this process. Checked with distributed 2024.8 to 2026.8.
+    """What computes the parts of runs; None: this process. Checked with distributed 2026.8.
 
     Raises:
         CommandLineError: There is no such engine, or it is not there.
@@ -391,7 +426,8 @@ def _comparing() -> list[Instrument]:
 def _compare_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit compare",
-        "voirkit compare [--json] [--markdown] [--html FILE] [--require CONDITION] [--engine dask:ADDRESS] RUN RUN\n       voirkit compare RUN ... --with RUN ...",
+        "voirkit compare [--json] [--markdown] [--html FILE] [--require CONDITION] [--engine dask:ADDRESS] RUN RUN\n"
+        "       voirkit compare RUN ... --with RUN ...",
         description="Shows two runs beside each other: steps, phases, rates, whether they differ by more than noise, verdicts, and what is "
         "not the same around them. With --with several runs a side, which show how much runs differ. With --calls: the first step and "
         "call at which they do different things; exit code 1 if there is one.",

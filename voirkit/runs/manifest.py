@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from voirkit.trace.files import job
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -146,9 +148,3 @@ def restart() -> int:
         return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     except (KeyError, ValueError):
         return 0
-
-
-def job() -> str:
-    """A word that all ranks of one job share and that other jobs do not, as far as the environment tells."""
-    words = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-    return "/".join(os.environ.get(word, "") for word in words)

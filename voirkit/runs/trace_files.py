@@ -64,6 +64,34 @@ def ranks_of(run: str) -> list[int]:
     return sorted(found | {int(rank) for rank in of_kinds if rank.isdigit()})
 
 
+def origins(run: str) -> list[Origin]:
+    """Whose a trace's files are, without reading what was recorded. Files that are damaged are left out."""
+    folder, found = folder_of(run), []
+    for path in [*(own.names for own in files(run)), *(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes"))]:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in [file.readline()] if path.endswith(".names") else file:
+                    one = json.loads(line)
+                    found.append(Origin(int(one["rank"]), int(one.get("world_size", 0)), str(one.get("job", "")).strip("/")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return found
+
+
+class Origin(NamedTuple):
+    """Of what a process was a part when it began to record.
+
+    Attributes:
+        rank: Its rank.
+        world_size: Of how many; 0: not known.
+        job: A word that all ranks of one job share; empty: not known.
+    """
+
+    rank: int
+    world_size: int
+    job: str
+
+
 def uncompacted_ranks(run: str) -> list[int]:
     """The ranks of which something is in segments, or was left behind by who was killed while compacting; ascending."""
     names = _listed(folder_of(run))

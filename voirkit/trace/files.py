@@ -90,6 +90,7 @@ class Files:
                     "rank": rank,
                     "world_size": world_size,
                     "host": host,
+                    "job": job(),
                     "clocks": {"perf_counter_ns": perf, "time_ns": wall},
                     "process": _process_name(argv),
                     "argv": argv,
@@ -255,3 +256,9 @@ def reserve(fd: int, at: int, size: int) -> None:
 def _write_at_0(fd: int, data: bytes) -> None:
     os.lseek(fd, 0, os.SEEK_SET)
     os.write(fd, data)
+
+
+def job() -> str:
+    """A word that all ranks of one job share and that other jobs do not, as far as the environment tells."""
+    words = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+    return "/".join(os.environ.get(word, "") for word in words)

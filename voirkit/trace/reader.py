@@ -44,6 +44,7 @@ class Process(NamedTuple):
     Attributes:
         stem: What the names of its files begin with.
         world_size: Of the group in which it has its rank; 1: of none. 0: it was recorded by a voirkit that did not say.
+        job: A word that all ranks of its job share; empty if there is none.
     """
 
     pid: int
@@ -56,6 +57,7 @@ class Process(NamedTuple):
     argv: list[str]
     stem: str
     world_size: int = 0
+    job: str = ""
 
 
 class Files(NamedTuple):
@@ -348,7 +350,7 @@ class Tables:
         return Process(
             header.get("pid", 0), header.get("ppid", 0), header.get("rank", 0), header.get("host", ""), header.get("process", ""),
             clocks.get("perf_counter_ns", 0), clocks.get("time_ns", 0), header.get("argv", []), stem,
-            world_size if isinstance(world_size, int) else 0,
+            world_size if isinstance(world_size, int) else 0, str(header.get("job", "")),
         )  # fmt: skip
 
 
