@@ -212,7 +212,9 @@ def _read_whole(run: Run, paths: Sequence[str]) -> list[Rank]:
     columns = {key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for key, values in found.items()}
     order = np.lexsort((columns["start_ns"], columns["task"], columns["file"]))
     none = np.zeros(len(order), np.int64)  # of a part that the run's voirkit did not know
-    own = np.stack([columns.get(key, none)[order] for key in _TIMES], axis=1)
+    own = np.stack([columns.pop(key, none)[order] for key in _TIMES], axis=1)
+    if own.max(initial=0) <= np.iinfo(np.int32).max:  # sums of them have 64 bits; ten million steps take 0.5 GB less
+        own = own.astype(np.int32)
     start, time, items, launching = (columns[key][order] for key in ("start_ns", "time_ns", "items", "launching_ns"))
     whole, edges = (
         Table(start, time, items, own),
