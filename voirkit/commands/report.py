@@ -147,11 +147,11 @@ def _ranks_of_node(run: Run, before: Sequence[Run], known: Mapping[str, Sequence
     Raises:
         RunDirectoryError: It is of another run than those before it, or a rank is in two of them.
     """
-    ranks, sizes, jobs = _of_all(known[run.path])
+    ranks, sizes, jobs = _ranks_sizes_jobs(known[run.path])
     if not ranks:
         raise RunDirectoryError("nothing that a rank of several has recorded is there.", where=run.path, next=_NODES)
     for other in before:
-        theirs = _of_all(known[other.path])
+        theirs = _ranks_sizes_jobs(known[other.path])
         if sizes.isdisjoint(theirs[1]) or (jobs and theirs[2] and jobs.isdisjoint(theirs[2])) or (run.manifest and other.manifest):
             raise RunDirectoryError(f"its ranks are of another run than those in {other.path}.", where=run.path, next=_NODES)
         if twice := ranks & theirs[0]:
@@ -159,7 +159,7 @@ def _ranks_of_node(run: Run, before: Sequence[Run], known: Mapping[str, Sequence
     return ranks
 
 
-def _of_all(known: Sequence[Origin]) -> tuple[set[int], set[int], set[str]]:
+def _ranks_sizes_jobs(known: Sequence[Origin]) -> tuple[set[int], set[int], set[str]]:
     """Ranks, world sizes and jobs."""
     return {one.rank for one in known}, {one.world_size for one in known}, {one.job for one in known} - {""}
 

@@ -27,10 +27,10 @@ from voirkit.runs.trace_files import (
     described_processes,
     is_little,
     layout,
-    lost,
     ranks_of,
     read_descriptions,
     tallies_of,
+    truncation_warning,
     uncompacted_ranks,
     without_names,
 )
@@ -65,7 +65,7 @@ class Extent(NamedTuple):
     last_ns: int
 
 
-class Described(NamedTuple):
+class Description(NamedTuple):
     """What is known of processes.
 
     Attributes:
@@ -137,7 +137,7 @@ class Run:
         self._kept: list[duckdb.DuckDBPyConnection] = []
         self._has_views = False
         self._opened: list[dict[str, Any]] = []  # of the processes whose records are in the tables
-        self._described: Described | None = None
+        self._described: Description | None = None
         self._processes: list[Process] | None = None
         self._chosen: dict[Any, str] = {}  # queries of selections
 
@@ -290,18 +290,20 @@ class Run:
             hint = "Each worker needs the voirkit that is installed here, and the run directory at the same path."
             raise EngineError(f"what was to compute the parts of the run has failed ({why}).", where=self.path, next=hint) from None
 
-    def _description(self) -> Described:
+    def _description(self) -> Description:
         """What is known of the processes, rank by rank; read once."""
         if self._described is None:
             parts = self.map_ranks(_describe)
-            self._described = Described([one for part in parts for one in part.processes], [one for part in parts for one in part.tallies])
+            self._described = Description(
+                [one for part in parts for one in part.processes], [one for part in parts for one in part.tallies]
+            )
         return self._described
 
-    def describe(self) -> Described:
+    def describe(self) -> Description:
         """What is known of the processes that are read here; of those that are compacted without opening what they recorded."""
         segments = self.segments()
         if segments is not None:
-            return Described(segments.described, tallies_of(segments.described))
+            return Description(segments.described, tallies_of(segments.described))
         self._compact()
         now = layout(self.path, self.ranks)
         lines: list[str] = []
@@ -309,11 +311,11 @@ class Run:
         if now.segments:
             self.connection()
             described = self._opened
-        self.warn([*lines, *without_names(now.orphans), *map(lost, now.spans)])
+        self.warn([*lines, *without_names(now.orphans), *map(truncation_warning, now.spans)])
         if lines or not all("records" in one for one in described):  # of an older voirkit, or damaged
             rows = self.connection().execute(_TALLIES).fetchall()
-            return Described(described, [(rank, host, pid, kind, Tally(*row)) for rank, host, pid, kind, *row in rows])
-        return Described(described, tallies_of(described))
+            return Description(described, [(rank, host, pid, kind, Tally(*row)) for rank, host, pid, kind, *row in rows])
+        return Description(described, tallies_of(described))
 
     def tallies(self) -> list[tuple[int, str, int, str, Tally]]:
         """(rank, host, pid, kind, what there is of it), ascending."""
@@ -453,7 +455,7 @@ class _Parse:
         return found
 
 
-def _describe(run: Run) -> Described:
+def _describe(run: Run) -> Description:
     return run.describe()
 
 

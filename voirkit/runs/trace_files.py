@@ -108,10 +108,10 @@ def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
     folder = folder_of(run)
     names = _listed(folder)
 
-    def wanted(rank: int) -> bool:
+    def is_chosen(rank: int) -> bool:
         return ranks is None or rank in ranks
 
-    own = [name for name in names if (found := _JOURNAL.fullmatch(name)) and wanted(int(found[1]))]
+    own = [name for name in names if (found := _JOURNAL.fullmatch(name)) and is_chosen(int(found[1]))]
     journals = [journal for name in own if (journal := read_journal(f"{folder}/{name}")) is not None]
     gone = {f"{folder}/{path}" for journal in journals for path in journal.remove}
     at_rest = {f"{folder}/{place}" for journal in journals for _, place in journal.move}
@@ -120,7 +120,7 @@ def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
         if kind.startswith("kind="):
             for rank in _listed(f"{folder}/{kind}") if ranks is None else [f"rank={rank}" for rank in ranks]:
                 at_rest.update(f"{folder}/{kind}/{rank}/{name}" for name in _listed(f"{folder}/{kind}/{rank}"))
-    at_rest.update(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes") if wanted(rank_of(name)))
+    at_rest.update(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes") if is_chosen(rank_of(name)))
     everything = sorted([path for path in at_rest if os.path.exists(path)] + [path for path in drafts if os.path.exists(path)])
     segments = [_without(own, gone) for own in files(run, ranks)]
     named = {path for own in segments for path in own.segments}
@@ -129,7 +129,7 @@ def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
         [path for path in everything if path.endswith(".parquet")],
         [path for path in everything if path.endswith(".jsonl")],
         [own for own in segments if own.names not in gone],
-        [f"{folder}/{name}" for name in unnamed if wanted(rank_of(name))],
+        [f"{folder}/{name}" for name in unnamed if is_chosen(rank_of(name))],
     )
 
 
@@ -196,18 +196,21 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
     processes = int(columns["process"].max()) + 1
     cell = columns["process"] * len(kinds) + np.array([kinds.index(_clean(name.kind)) for name in names], np.int64)[columns["name"]]
 
-    def counted(chosen: Array | slice = slice(None), weights: Array | None = None) -> Array:
+    def counts(chosen: Array | slice = slice(None), weights: Array | None = None) -> Array:
         return np.bincount(cell[chosen], weights, processes * len(kinds)).astype(np.int64)
 
-    def named(category: str, **also: str) -> Array:
+    def records_of(category: str, **also: str) -> Array:
         wanted = [name.category == category and all(getattr(name, key) == value for key, value in also.items()) for name in names]
         return np.flatnonzero(np.array(wanted, bool)[columns["name"]])
 
-    phases, looks = np.flatnonzero(np.array([name.kind == "phase" for name in names], bool)[columns["name"]]), named("voirkit", name="look")
+    phases, looks = (
+        np.flatnonzero(np.array([name.kind == "phase" for name in names], bool)[columns["name"]]),
+        records_of("voirkit", name="look"),
+    )
     last = np.zeros(processes * len(kinds), np.int64)
     np.maximum.at(last, cell, columns["start_ns"] + columns["duration_ns"])
-    cold, looked = counted(phases, _cold_edges(columns)[phases]), counted(looks, columns["duration_ns"][looks])
-    rows = np.stack([counted(), cold, looked, counted(named("memory", kind="counter")), last], axis=1)
+    cold, looked = counts(phases, _cold_edges(columns)[phases]), counts(looks, columns["duration_ns"][looks])
+    rows = np.stack([counts(), cold, looked, counts(records_of("memory", kind="counter")), last], axis=1)
     for i, (n, *rest) in enumerate(rows.tolist()):
         if n:
             of_process, kind, found = into.setdefault(i // len(kinds), {}), kinds[i % len(kinds)], Tally(n, *rest)
@@ -403,7 +406,7 @@ def read_descriptions(paths: Iterable[str], warnings: list[str]) -> list[dict[st
     return found
 
 
-def lost(path: str) -> str:
+def truncation_warning(path: str) -> str:
     """A line for a Parquet file that is cut short or none, as far as its end tells; else nothing."""
     try:
         with open(path, "rb") as file:
