@@ -161,7 +161,9 @@ def test_two_runs_stand_beside_each_other(two: Place) -> None:
     assert (ended.code, ended.err) == (0, "")
     rows = {line[:20].strip(): line.split() for line in ended.out.splitlines()}
     assert rows["steps"][1:3] == rows["steps"][1:2] * 2
-    assert rows["forward, a step"][3:] == ["1.00x", "0.97", "..", "1.03"]
+    ratio, low, _, high = rows["forward, a step"][-4:]  # how far apart depends on how busy the machine was
+    assert ratio == "1.00x"
+    assert float(low) < 1 < float(high)
 
 
 def test_what_was_different_around_them_is_told(two: Place) -> None:
