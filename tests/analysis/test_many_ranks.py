@@ -145,7 +145,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_directories_of_several_machines_are_one_run(nodes: list[str], run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--json", *reversed(nodes)]) == 0
-    together = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    assert err == "", "one directory has the manifest"
+    together = json.loads(out)
     whole = summary(run)
     for key in ("steps", "rates", "ranks", "world_size", "wall", "verdict", "overhead"):
         assert together[key] == whole[key]

@@ -65,7 +65,7 @@ def report(argv: Sequence[str]) -> int:
             with printing():
                 _pages(summaries, options.html)
         for group in groups:
-            _warn(group)
+            _warn(group[:1], group[1:])
         if options.html is not None:
             return 0
     with printing():
@@ -84,8 +84,10 @@ def _check_there(runs: Sequence[Run]) -> None:
             raise RunDirectoryError("it was removed while it was read.", where=run.path)
 
 
-def _warn(runs: Sequence[Run]) -> None:
-    for warning in dict.fromkeys(warning for run in runs for warning in (*check_manifest(run.path), *run.warnings)):
+def _warn(runs: Sequence[Run], nodes: Sequence[Run] = ()) -> None:
+    """Say what could not be read of runs, and of directories of theirs that have no manifest."""
+    manifests = [warning for run in runs for warning in check_manifest(run.path)]
+    for warning in dict.fromkeys([*manifests, *(warning for run in (*runs, *nodes) for warning in run.warnings)]):
         tell(warning)
 
 
