@@ -190,6 +190,11 @@ def test_a_rank_that_died_is_named_by_what_it_has_not_written() -> None:
     assert end_lines(ends_of([dead]))[0].startswith("rank 1 was killed or crashed")
 
 
+def test_the_rank_that_failed_comes_before_those_that_did_not() -> None:
+    first = document(0, size=2, ended=ended(at_s=20))
+    assert [one["rank"] for one in ends_of([first, document(1, size=2, ended=ended("exit", 1, at_s=30))])] == [1, 0]
+
+
 def test_ranks_that_all_end_normally_are_not_told_of() -> None:
     assert ends_of([document(rank, size=2, ended=ended()) for rank in (0, 1)]) == []
 
@@ -203,6 +208,10 @@ def test_the_workers_that_a_rank_waits_for_are_told_with_what_they_do() -> None:
         "the program waits for the data loader, main(), train.py:30: worker Process-1 (pid 8) is sleeping and worker Process-2 (pid 9) was "
         "killed by signal 9"
     )
+
+
+def test_what_others_write_of_a_hang_that_nobody_has_is_none() -> None:
+    assert hangs_of([document(0, state(BACKWARD, hangs=False))]) == []
 
 
 def test_two_stretches_without_a_step_are_two_hangs() -> None:

@@ -278,7 +278,8 @@ def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
         if not groups or not _is_of(one[2], [state for _, _, state in groups[-1]]):
             groups.append([])
         groups[-1].append(one)
-    return [_hang(processes, [(number, state) for _, number, state in group]) for group in groups]
+    hung = [group for group in groups if any(state["hangs"] for _, _, state in group)]
+    return [_hang(processes, [(number, state) for _, number, state in group]) for group in hung]
 
 
 def _over_ns(states: Iterable[Mapping[str, Any]]) -> int | None:
@@ -295,7 +296,7 @@ def _is_of(state: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> boo
 
 
 def _hang(processes: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    hung = [state for _, state in states if state["hangs"]] or [state for _, state in states]
+    hung = [state for _, state in states if state["hangs"]]
     since, over = min(state["since_time_ns"] for state in hung), _over_ns(state for _, state in states)
     noticed = min(state["noticed_time_ns"] for state in hung)
     latest = {
@@ -331,7 +332,7 @@ def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
         }
         for one in gone
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row["how"] != "died", row["time_ns"]))
+    return sorted(rows, key=lambda row: (row["how"] != "died", row["exit_code"] == 0, row["time_ns"]))
 
 
 def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -359,8 +360,10 @@ def line_of(hang: Mapping[str, Any]) -> str:
     """A hang in a line."""
     if hang["lasted_s"] is not None:
         return f"no step ended for {duration(hang['lasted_s'])}, then the run went on: {hang['sentence']}."
-    how_long = "" if hang["until_end"] else f" for {duration(hang['without_step_s'])} and more"
-    return f"the run hangs, no step ended{how_long}: {hang['sentence']}." if how_long else f"the run hung to its end: {hang['sentence']}."
+    if hang["until_end"]:
+        return f"the run hung to its end: {hang['sentence']}."
+    without_s = max((time.time_ns() - hang["since_time_ns"]) / 1e9, hang["without_step_s"])
+    return f"the run hangs, no step ended for {duration(without_s)}: {hang['sentence']}."
 
 
 def live_lines(path: str) -> list[str]:

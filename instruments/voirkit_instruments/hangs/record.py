@@ -227,7 +227,7 @@ class Watcher:
 
     def __init__(self, least_s: float, warn: Callable[[str], None], report: Callable[[str], None], is_child: bool = False) -> None:
         self._warn, self._report, self._is_child = warn, report, is_child
-        self._pid, self._main = os.getpid(), get_ident()
+        self._pid, self._main, self._began_ns = os.getpid(), get_ident(), time.time_ns()
         self._detector, self._activity = Detector(least_s), Activity(self._pid)
         self._progress: Progress | None = None
         self._document: dict[str, Any] | None = None
@@ -401,8 +401,12 @@ class Watcher:
             self._warn(f"{analyse.newest_line(run)}  Stacks: {os.path.relpath(self._folder)}")
 
     def _claim(self) -> bool:
+        """Whether this process has noticed first."""
+        path = os.path.join(self._folder, OPEN)
+        if self._marker() is None and os.path.exists(path):
+            os.unlink(path)  # of ranks that were killed and started again
         try:
-            os.close(os.open(os.path.join(self._folder, OPEN), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         except FileExistsError:
             return False
         return True
@@ -417,12 +421,12 @@ class Watcher:
             self._write_state(now, hangs=False)
 
     def _marker(self) -> object:
-        """Which hang is not over; None without."""
+        """Which hang is not over, of those that began when this process was there; None without."""
         try:
             found = os.stat(os.path.join(self._folder, OPEN))
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return (found.st_ino, found.st_mtime_ns) if found.st_mtime_ns >= self._began_ns else None
 
     def _write_state(self, now: float, hangs: bool) -> None:
         """Write what this process does: first what Python knows, then torch's collectives, which may take longer."""
