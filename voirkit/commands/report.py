@@ -410,9 +410,10 @@ def _check_comparable(first: Side, second: Side) -> None:
     if len(scripts) > 1:
         (one, a), (other, b) = list(scripts.items())[:2]
         raise CommandLineError(f"they are runs of two scripts: {a} ran {one}, {b} ran {other}.", next=force)
-    for name, summary in ((n, s) for side in (first, second) for n, s in zip(side.names, side.summaries, strict=True)):
-        if not (summary.get("steps") or {}).get("n"):
-            raise CommandLineError("no step of a training is recorded there.", where=name, next=force)
+    trained = {n: (s.get("steps") or {}).get("n") for side in (first, second) for n, s in zip(side.names, side.summaries, strict=True)}
+    untrained = [name for name, n in trained.items() if not n]
+    if 0 < len(untrained) < len(trained):  # runs that train nothing have other figures
+        raise CommandLineError("no step of a training is recorded there.", where=untrained[0], next=force)
 
 
 def _script(summary: Mapping[str, Any]) -> str:
