@@ -214,6 +214,11 @@ def test_what_others_write_of_a_hang_that_nobody_has_is_none() -> None:
     assert hangs_of([document(0, state(BACKWARD, hangs=False))]) == []
 
 
+def test_ranks_that_were_started_again_hang_anew() -> None:
+    started = [{**document(0, state(BACKWARD, at_s=70 + 10 * start), size=1), "restart": start} for start in (0, 1)]
+    assert [len(hang["ranks"]) for hang in hangs_of(started)] == [1, 1]
+
+
 def test_two_stretches_without_a_step_are_two_hangs() -> None:
     found = [document(0, state(BACKWARD, over_ns=80 * S), state(BACKWARD, at_s=300, over_ns=310 * S))]
     assert [one["lasted_s"] for one in hangs_of(found)] == [70.0, 70.0]

@@ -268,18 +268,21 @@ def differences(processes: Sequence[Document], states: Mapping[int, Mapping[str,
 
 
 def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """The hangs of a run, from the documents of its processes; what processes wrote of the same moments is one hang."""
-    written = sorted(
-        ((state["noticed_time_ns"], number, state) for number, one in enumerate(processes) for state in one["hangs"]),
-        key=lambda one: one[0],
-    )
-    groups: list[list[tuple[int, int, Any]]] = []
-    for one in written:
-        if not groups or not _is_of(one[2], [state for _, _, state in groups[-1]]):
-            groups.append([])
-        groups[-1].append(one)
-    hung = [group for group in groups if any(state["hangs"] for _, _, state in group)]
-    return [_hang(processes, [(number, state) for _, number, state in group]) for group in hung]
+    """The hangs of a run, from the documents of its processes: what those of one start of the ranks wrote of the same moments is one hang."""
+    hangs = []
+    for restart in sorted({one.get("restart", 0) for one in processes}):
+        started = [one for one in processes if one.get("restart", 0) == restart]
+        written = sorted(
+            ((state["noticed_time_ns"], number, state) for number, one in enumerate(started) for state in one["hangs"]),
+            key=lambda one: one[0],
+        )
+        groups: list[list[tuple[int, Any]]] = []
+        for _, number, state in written:
+            if not groups or not _is_of(state, [one for _, one in groups[-1]]):
+                groups.append([])
+            groups[-1].append((number, state))
+        hangs += [_hang(started, group) for group in groups if any(state["hangs"] for _, state in group)]
+    return hangs
 
 
 def _over_ns(states: Iterable[Mapping[str, Any]]) -> int | None:
