@@ -268,7 +268,7 @@ def differences(processes: Sequence[Document], states: Mapping[int, Mapping[str,
 
 
 def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """The hangs of a run, from the documents of its processes: what those of one start of the ranks wrote of the same moments is one hang."""
+    """The hangs of a run, by its processes: what those of one start of the ranks wrote of the same moments is one hang."""
     hangs = []
     for restart in sorted({one.get("restart", 0) for one in processes}):
         started = [one for one in processes if one.get("restart", 0) == restart]
