@@ -111,7 +111,7 @@ def test_a_job_that_torchrun_starts_again_is_one_run_with_its_goodput(place: Pla
     assert [(row["steps"], row["steps_lost"]) for row in goodput["by_attempt"]] == [(17, 7), (20, 0)]
     found = {name: part["total_s"] for name, part in goodput["parts"].items()}
     assert sum(found.values()) == pytest.approx(goodput["total_s"])
-    assert found["training"] >= 29 * 0.02
+    assert found["training"] >= 28 * 0.02  # of 30 steps, each of which sleeps so long
     assert found["lost"] >= 7 * 0.02
     assert 0 < found["restart"] < goodput["total_s"] < lasted
     assert summary["wall"]["total_s"] == pytest.approx(goodput["total_s"])

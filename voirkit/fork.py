@@ -1,6 +1,8 @@
-"""What voirkit does where the process forks, in one declared order, whoever is imported first; and which file a descriptor stands for.
+"""What voirkit does where the process forks, in one declared order, whoever is imported first; which file a descriptor stands for,
+and which job a process is part of.
 
-The latter since the program may close one of voirkit's, as daemons do after a fork, and its number may come to stand for a file of its own.
+The descriptors since the program may close one of voirkit's, as daemons do after a fork, and its number may come to stand for a file of its
+own.
 """
 
 from __future__ import annotations
@@ -81,3 +83,9 @@ def file_identity(fd: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def job() -> str:
+    """A word that all ranks of one job share and that other jobs do not, as far as the environment tells."""
+    words = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+    return "/".join(os.environ.get(word, "") for word in words)

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.phases import with_waits
-from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, NO_STEPS, WAIT, Steps, Table, Timeline
-from voirkit_instruments.ranks.analyse import aligned, document, late_rank, matched, new_delays_ns, released_ns, timeline
+from voirkit.analysis.steps import BACKWARD, FORWARD, NO_STEPS, WAIT, Steps, Table
+from voirkit_instruments.ranks.analyse import (
+    aligned,
+    document,
+    late_rank,
+    matched,
+    new_delays_ns,
+    released_ns,
+    timeline,
+    waited_in_backward_ns,
+)
 from voirkit_instruments.ranks.show import sections
 
 MS = 1_000_000
@@ -124,13 +132,16 @@ def test_collectives_that_not_all_members_began_are_left_out():
     assert [group.begun_ns.tolist() for group in found] == [[[5], [6]]]
 
 
-def test_what_backward_waits_for_at_its_end_is_communication():
+def test_what_backward_waits_for_at_its_end_is_what_comes_after_its_last_reduction():
     at = np.array([0, 100])
-    line = Timeline(at, np.array([50, 80]), np.array([FORWARD, BACKWARD]), np.zeros(2), np.ones(2, bool), np.ones(2, bool), ())
-    found = with_waits(line, np.array([20, 110, 150]))
-    assert list(zip(found.start_ns.tolist(), found.duration_ns.tolist(), found.meaning.tolist(), strict=True)) == [
-        (0, 50, FORWARD), (100, 80, BACKWARD), (150, 30, COMMUNICATION),
-    ]  # fmt: skip
+    line = timeline(at, np.array([50, 80]), np.array([FORWARD, BACKWARD]))
+    assert waited_in_backward_ns(line, np.array([20, 110, 150])) == 30
+    assert waited_in_backward_ns(line, np.array([20])) == 0
+
+
+def test_the_wait_of_backward_is_that_of_an_average_rank():
+    found = Training([[0.0] * 20, [50.0] * 20]).document()["in_backward"]
+    assert found["time_s"] == pytest.approx(0.025)  # rank 0 waits 50 ms, rank 1 not
 
 
 def test_the_report_says_how_long_the_ranks_wait_and_has_a_row_for_each():

@@ -36,9 +36,6 @@ from voirkit.analysis.steps import (
 
 KIND = "phase"  # of the records
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
-COLLECTIVE = "collective"  # of those that say when a rank began to exchange something, DDP's and FSDP's own too
-# In backward they are begun as soon as gradients are there, and waited for at its end.
-REDUCTIONS = ("all_reduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
 
 
 @dataclass(frozen=True)
@@ -84,9 +81,8 @@ _REQUESTS = {
 
 
 def ranks(
-    records: Records, cpus: int | None = None, device: Records | None = None, without: Collection[tuple[str, int]] = (),
-    collectives: Records | None = None,
-) -> list[Rank]:  # fmt: skip
+    records: Records, cpus: int | None = None, device: Records | None = None, without: Collection[tuple[str, int]] = ()
+) -> list[Rank]:
     """What each rank did, ascending; and what each process did that trains, or evaluates, and is in no group of ranks.
 
     Args:
@@ -94,7 +90,6 @@ def ranks(
         cpus: Processors of the host, for the verdict.
         device: What the phases did on GPUs, where they were used.
         without: (host, pid) of processes that are left out.
-        collectives: What the ranks exchanged, where that was recorded.
     """
     parts: list[Rank] = []
     for number, (rank, host, pid) in enumerate(records.processes):
@@ -102,17 +97,13 @@ def ranks(
         if chosen is not None:
             alone = bool(records.world_sizes) and records.world_sizes[number] == 1
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
-            parts.append(_process(records, number, chosen, cpus, device, of, collectives))
+            parts.append(_process(records, number, chosen, cpus, device, of))
     return joined(parts)
 
 
-def _process(
-    records: Records, number: int, chosen: Array, cpus: int | None, device: Records | None, of: Rank, collectives: Records | None
-) -> Rank:
+def _process(records: Records, number: int, chosen: Array, cpus: int | None, device: Records | None, of: Rank) -> Rank:
     """What a process did, in the thread that trains."""
     timeline = _timeline(records, chosen)
-    if collectives is not None:
-        timeline = with_waits(timeline, _reductions_ns(collectives, records.processes[number]))
     steps = steps_of(timeline)
     waited = chosen
     if not steps.wait_known:
@@ -180,41 +171,6 @@ def _timeline(records: Records, chosen: Array) -> Timeline:
     return Timeline(
         start[kept], duration[kept], meaning[kept], which[kept], grad[kept], training[kept], requests, modes, lengths, annotated
     )
-
-
-def _reductions_ns(collectives: Records, process: tuple[int, str, int]) -> Array:
-    """When a process began to reduce something, ascending."""
-    if process not in collectives.processes:
-        return collectives.start_ns[:0]
-    names = [i for i, (_, name) in enumerate(collectives.names) if name in REDUCTIONS]
-    own = (collectives.process == list(collectives.processes).index(process)) & np.isin(collectives.name, names)
-    return np.sort(collectives.start_ns[own])
-
-
-def with_waits(timeline: Timeline, reductions_ns: Array) -> Timeline:
-    """With what each backward pass waits for the other ranks at its end, as communication.
-
-    Gradients are reduced as soon as they are there: with the last reduction of a pass its computing is over, and it waits for them all.
-
-    Args:
-        timeline: Of the thread that trains.
-        reductions_ns: When it began reductions, ascending.
-    """
-    passes = np.flatnonzero(timeline.meaning == BACKWARD)
-    begin = timeline.start_ns[passes]
-    end = begin + timeline.duration_ns[passes]
-    at = np.searchsorted(reductions_ns, end) - 1
-    last = reductions_ns[np.maximum(at, 0)] if len(reductions_ns) else begin
-    waits = (at >= 0) & (last >= begin)
-    n = int(waits.sum())
-    added: dict[str, Array] = {
-        "start_ns": last[waits], "duration_ns": (end - last)[waits], "meaning": np.full(n, COMMUNICATION),
-        "optimizer": np.zeros(n, np.int64), "grad": np.ones(n, bool), "training": np.ones(n, bool),
-    }  # fmt: skip
-    both: dict[str, Any] = {key: np.concatenate((getattr(timeline, key), values)) for key, values in added.items()}
-    order = outer_first(both["start_ns"], both["duration_ns"])
-    sorted_: dict[str, Any] = {key: values[order] for key, values in both.items()}
-    return replace(timeline, **sorted_)
 
 
 def whole_imports(start_ns: Array, duration_ns: Array, meaning: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array, distinct
-from voirkit.analysis.phases import COLLECTIVE, DEVICE, KIND, Records, joined, ranks
+from voirkit.analysis.phases import DEVICE, KIND, Records, joined, ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import layout
@@ -46,8 +46,7 @@ def _steps_of_ranks(run: Run) -> list[Rank]:
     if all((host, pid) in seen for _, host, pid in found):
         return joined(rolled)
     device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
-    collectives = records(run, COLLECTIVE) if run.recorded(COLLECTIVE) else None
-    whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen, collectives)])
+    whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen)])
     if run.segments() is None and not run.is_live:
         _roll_up_new(run, whole, seen)
     return whole

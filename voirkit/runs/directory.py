@@ -11,10 +11,10 @@ import re
 import time
 
 from voirkit.errors import RunDirectoryError, did_you_mean
+from voirkit.fork import job
 from voirkit.plugins import installed_instruments
 from voirkit.runs.manifest import SCHEMA, machine, rank_and_world_size, restart
 from voirkit.runs.other_processes import began_s, locked
-from voirkit.trace.files import job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

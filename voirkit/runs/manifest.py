@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from voirkit.trace.files import job
+from voirkit.fork import job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

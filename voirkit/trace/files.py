@@ -14,6 +14,7 @@ import time
 from itertools import count
 from time import perf_counter_ns
 
+from voirkit.fork import job
 from voirkit.trace import layout
 from voirkit.trace.names import header_line, text_of
 
@@ -256,9 +257,3 @@ def reserve(fd: int, at: int, size: int) -> None:
 def _write_at_0(fd: int, data: bytes) -> None:
     os.lseek(fd, 0, os.SEEK_SET)
     os.write(fd, data)
-
-
-def job() -> str:
-    """A word that all ranks of one job share and that other jobs do not, as far as the environment tells."""
-    words = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-    return "/".join(os.environ.get(word, "") for word in words)

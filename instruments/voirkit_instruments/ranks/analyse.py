@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
-from voirkit.analysis.phases import COLLECTIVE, KIND, REDUCTIONS, Records, meanings, training_thread
+from voirkit.analysis.phases import KIND, Records, meanings, training_thread
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import BACKWARD, FORWARD, LOSS, OPTIMIZER, PARTS, REST, Table
 from voirkit.analysis.verdict.evidence import Evidence
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
+COLLECTIVE = "collective"  # kind of the records
+# In backward they are begun as soon as gradients are there, and waited for at its end.
+REDUCTIONS = ("all_reduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
 _COLUMNS = (*PHASES[:-1], *PARTS)
 _STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
 _MOST_CELLS = 120  # bins of time in the heat map
@@ -54,11 +57,13 @@ class Timeline:
         at_ns: From when on.
         column: What it did from then until the next boundary: index into wait, transfer … rest.
         backward: The backward pass that the boundary lies in, -1 for none.
+        passes_ns: When each backward pass began and ended; shape (2, passes).
     """
 
     at_ns: Array
     column: Array
     backward: Array
+    passes_ns: Array
 
     def spent_ns(self, column: int, begin_ns: Array, end_ns: Array) -> Array:
         """Time in a column between instants; shape of these."""
@@ -77,6 +82,23 @@ class Timeline:
         return self.backward[np.maximum(np.searchsorted(self.at_ns, at_ns, side="right") - 1, 0)]
 
 
+def waited_in_backward_ns(timeline: Timeline, reductions_ns: Array) -> int:
+    """What backward passes wait for other ranks at their end.
+
+    Gradients are reduced as soon as they are there: with the last reduction of a pass its computing is over, and it waits for them all.
+
+    Args:
+        timeline: Of a rank.
+        reductions_ns: When it began reductions, ascending.
+    """
+    begin, end = timeline.passes_ns
+    if not len(reductions_ns):
+        return 0
+    at = np.searchsorted(reductions_ns, end, side="right") - 1
+    last = reductions_ns[np.maximum(at, 0)]
+    return int((end - last)[(at >= 0) & (last >= begin)].sum())
+
+
 def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
     """The timeline of spans that lie in each other; arrays of shape (n,), in any order, ``meaning`` an index of a column."""
     order = outer_first(start_ns, duration_ns)
@@ -85,7 +107,7 @@ def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
     owner = innermost(start, end, at)
     passes = np.flatnonzero(meaning == BACKWARD)
     within = innermost(start[passes], end[passes], at)
-    return Timeline(at, np.where(owner == NONE, REST, meaning[owner]), within)
+    return Timeline(at, np.where(owner == NONE, REST, meaning[owner]), within, np.stack((start[passes], end[passes])))
 
 
 @dataclass(frozen=True)
@@ -389,6 +411,7 @@ def document(
         "late": None,
         "clock_error_s": None if error_ns is None else error_ns * _NS,
         "waited": {"time_s": 0.0, "share": 0.0},
+        "in_backward": {"time_s": 0.0, "share": 0.0},
         "over_time": None,
     }
     if not n or not step_ns:
@@ -398,11 +421,19 @@ def document(
     for row, count in zip(rows, counts.tolist(), strict=True):
         row["last"] = count / n
     part["waited"] = {"time_s": float(np.median(lost)) * _NS, "share": float(np.median(lost)) / step_ns}
+    waits_ns = sum(waited_in_backward_ns(one, _reductions_ns(groups, i)) for i, one in timelines.items())
+    part["in_backward"] = {"time_s": waits_ns * _NS / times.size, "share": waits_ns / max(int(times.sum()), 1)}
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     late = _late(ranks, new, by_step, step_ns, timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
         part["late"] = late
     return part
+
+
+def _reductions_ns(groups: Sequence[Group], rank: int) -> Array:
+    """When a rank began reductions, ascending."""
+    own = [group.begun_ns[group.ranks.index(rank)][np.isin(group.names, REDUCTIONS)] for group in groups if rank in group.ranks]
+    return np.sort(np.concatenate(own)) if own else np.zeros(0, np.int64)
 
 
 def _kinds(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -486,12 +517,12 @@ def _place(new: Sequence[Delays], rank: int) -> str:
 def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
     """The rank that the others wait for; without a share and details where it is not the same one in most steps."""
     late, waited = part.get("late"), part["waited"]
-    if late is None:
-        each = f"{duration(waited['time_s'])} of a step the ranks wait for the one that comes last, which is not the same in most steps"
-        if waited["share"] >= STRAGGLES:  # what one has to do more would be a part of it on each
-            yield Evidence(each, 0.0, _EVEN, waited["share"] * (1 - 1 / len(part["ranks"])))
-        else:
-            yield Evidence("", 0.0)
-        return
-    by = f"{duration(late['time_s'])} ({late['share']:.0%} of a step)"
-    yield Evidence(f"it enters {late['collective']} last in {late['steps']:.0%} of the steps, by {by}", late["share"], details=late)
+    if late is not None:
+        by = f"{duration(late['time_s'])} ({late['share']:.0%} of a step)"
+        yield Evidence(f"it enters {late['collective']} last in {late['steps']:.0%} of the steps, by {by}", late["share"], details=late)
+    elif waited["share"] >= STRAGGLES:  # what one has to do more would be a part of it on each
+        of_step = f"{duration(waited['time_s'])} ({waited['share']:.0%}) of a step"
+        last = "the ranks wait for the one that comes last, which is not the same in most steps"
+        yield Evidence(f"{of_step} {last}", 0.0, _EVEN, waited["share"] * (1 - 1 / len(part["ranks"])))
+    else:
+        yield Evidence("", 0.0)

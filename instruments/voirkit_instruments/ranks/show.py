@@ -21,6 +21,9 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
             said += "; it is not the same one in most steps"
         blocks.append(Text(said, "waiting for each other"))
     n_steps = max((summary.get("steps") or {}).get("n") or 0, 1)
+    if part["in_backward"]["share"] >= _LEAST:
+        waits = f"{duration(part['in_backward']['time_s'])} of a step ({part['in_backward']['share']:.0%}) is waited at the end of backward"
+        blocks.append(Text(waits, "of backward"))
     kinds = [f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)})" for row in part["kinds"][:4] if row["n"] >= n_steps]
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))

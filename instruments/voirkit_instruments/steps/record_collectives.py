@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Of the records, as voirkit.analysis.phases reads them: category is the back end, name the collective, value its number in the group.
+# Of the records, as the ranks instrument reads them: category is the back end, name the collective, value its number in the group.
 _KIND = "collective"
 _NEW = 1_500  # entries, of the 2,000 that are kept by default
 _AT_LEAST_EVERY_NS = 10_000_000_000

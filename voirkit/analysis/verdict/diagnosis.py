@@ -266,8 +266,9 @@ def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tup
     found = first_evidence(figures, "operator", *COMPUTE)
     slowest = f"; {found.what} takes {percent(found.share)} of the time of operators" if found else ""
     more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found.what} if found else {})}
-    is_apart = first_evidence(figures, "late rank") is not None
-    among = " (backward includes what the ranks exchange in it)" if len(figures["ranks"]) > 1 and not is_apart else ""
+    late = first_evidence(figures, "late rank")
+    waits = f"; {late.what}" if late and late.what else ""
+    among = f" (backward includes what the ranks exchange in it{waits})" if len(figures["ranks"]) > 1 else ""
     return f"{percent(share)} of a step is computing: {split}{among}{slowest}.", more
 
 

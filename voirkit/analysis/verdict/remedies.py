@@ -230,8 +230,8 @@ def _communication(time: Account, summary: Summary) -> Iterator[Remedy]:
     kind = "communication-bound"
     seconds, late = time.seconds(kind), first_evidence(summary, "late rank")
     if late and late.do:
-        uneven = min((late.saves or 0.0) * time.steps_s, seconds)
-        seconds -= uneven
+        uneven = (late.saves or 0.0) * time.steps_s
+        seconds = max(seconds - uneven, 0.0)
         yield Remedy(kind, late.do, late.what, time.of_run(uneven))
     yield Remedy(
         kind,
