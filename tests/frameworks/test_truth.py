@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
+from conftest import Ended, Place
 from frameworks_env import ENV
 
 pytestmark = pytest.mark.frameworks
@@ -42,14 +42,21 @@ def with_options(words: tuple[str, ...], *options: str) -> tuple[str, ...]:
     return (*words[:at], "--quiet", *options, *words[at:])
 
 
+def trained(place: Place, *words: str) -> Ended:
+    """What a script ends with. A rank that torch itself ends by SIGABRT, plainly too, is tried again: threads of gloo that outlive the interpreter
+    do that once in some hundred runs (pytorch#179291)."""
+    ended = place.python(*words, env=ENV, timeout=280)
+    return place.python(*words, env=ENV, timeout=280) if "terminate called without an active exception" in ended.err else ended
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_framework_trains_is_counted_as_it_counts_itself(place: Place, name: str) -> None:
     plain_words, our_words = CASES[name]
     script = str(SCRIPTS / f"{name}.py")
-    plain = place.python(*plain_words, script, env=ENV, timeout=280)
+    plain = trained(place, *plain_words, script)
     assert plain.code == 0, plain.err
     truth: dict[str, Any] = json.loads(re.findall(r"^TRUTH (.*)$", plain.out, re.M)[0])
-    ours = place.python(*with_options(our_words, "--loader", "--run-dir", "run"), script, env=ENV, timeout=280)
+    ours = trained(place, *with_options(our_words, "--loader", "--run-dir", "run", "--force"), script)
     assert (ours.code, lines(ours.out)) == (0, lines(plain.out)), ours.err
     summary = json.loads((place.folder / "run" / "summary.json").read_text())
     assert summary["steps"]["n"] == truth["steps"]
