@@ -99,7 +99,7 @@ def started(place: Place, *words: str, **options: Any) -> Ended:
 
 @pytest.mark.usefixtures("perf")
 def test_operations_are_mapped_to_the_libraries_that_they_work_in(place: Place) -> None:
-    place.write(main=SPANS + "load()\n")
+    place.write(main=SPANS + "load(40)\n")
     ended = started(place, "--native=1999", "main.py")
     operations = document(place)["operations"]
     assert libraries(operations["Compress"]).startswith("libz")
