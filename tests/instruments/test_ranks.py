@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import BACKWARD, FORWARD, NO_STEPS, WAIT, Steps, Table
+from voirkit_instruments.ranks import record
 from voirkit_instruments.ranks.analyse import (
+    CALLED,
     aligned,
     document,
     late_rank,
@@ -52,10 +56,10 @@ class Training:
             table = Table(begun, np.diff(np.append(begun, at)), np.full(n, 8), np.zeros((n, 14), np.int64))
             self.ranks.append(Rank(rank, "here", Steps(table, NO_STEPS.evaluation, True)))
 
-    def document(self, starved: dict[int, float] | None = None) -> dict:
+    def document(self, starved: dict[int, float] | None = None, group: str = "0") -> dict:
         rank, begun, number = (np.array(column) for column in zip(*self.entries, strict=True))
         n = len(rank)
-        found = matched(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
+        found = matched(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), [group])
         return document(self.ranks, found, self.timelines, starved or {})
 
 
@@ -180,3 +184,35 @@ def test_a_delay_within_the_error_of_the_clocks_blames_nobody():
     for error_ns, is_named in ((0, True), (60 * MS, False), (None, False)):
         part = document(training.ranks, found, training.timelines, {}, error_ns=error_ns)
         assert (part["late"] is not None) == is_named
+
+
+def test_where_only_calls_are_known_the_report_says_so_and_ranks_that_meet_there_are_not_held_to_be_even():
+    part = Training([[0.0] * 20] * 2).document(group=f"0{CALLED}")
+    (section,) = sections(part, {"steps": {"n": 20}})
+    assert "not what DDP exchanges" in str(section.blocks)
+    assert list(late_rank(part, ())) == []
+    assert len(list(late_rank(Training([[0.0] * 20] * 2).document(), ()))) == 1
+
+
+# --ranks=timing
+
+
+@pytest.mark.parametrize(
+    ("option", "version", "before", "after"),
+    [
+        (None, "2.15.0+cu132", {}, {}),
+        ("timing", "2.15.0+cu132", {}, {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}),
+        ("timing", "2.7.1", {}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}),
+        ("timing", "2.7.1", {"TORCH_FR_BUFFER_SIZE": "9"}, {"TORCH_FR_BUFFER_SIZE": "9", "TORCH_NCCL_ENABLE_TIMING": "1"}),
+        ("timing", "2.15.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9", "NCCL_ENABLE_TIMING": "0"}, None),
+    ],
+)
+def test_the_variables_for_times_of_nccl_are_set_with_the_option_alone_where_the_user_has_not(monkeypatch, option, version, before, after):
+    monkeypatch.setattr("os.environ", dict(before))
+    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+    said = []
+    record(SimpleNamespace(say=said.append), {"ranks": option})
+    added = (before if after is None else after).items() - before.items()
+    assert dict(os.environ) == (before if after is None else after)
+    assert len(said) == (option is not None)
+    assert all(f"{name}={value}" in said[0] for name, value in added)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import re
 import sys
 import time
@@ -162,18 +162,20 @@ def signature(stacks: Iterable[tuple[int, str, int, Any]]) -> int:
 def collectives() -> list[dict[str, Any]] | None:
     """Each group's last enqueued and completed collective, and those that are not complete, out of torch's flight recorder.
 
-    None where it has none. Checked with torch 2.15 and gloo; NCCL's recorder is asked the same way where a group uses it.
+    None where it has none. Checked with torch 2.15 and gloo; NCCL's recorders are asked the same way.
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     core = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None) or sys.modules.get("torch._C._distributed_c10d")
     if c10d is None or core is None or not c10d.is_initialized():
         return None
-    backends = {str(getattr(value, "__getitem__", lambda _: "")(0)) for value in dict(c10d._world.pg_map).values()}
+    from voirkit_instruments.steps.record_collectives import flight_recorders
+
     found: list[dict[str, Any]] = []
-    for name, is_used in (("_dump_nccl_trace_json", any("nccl" in one for one in backends)), ("_dump_fr_trace_json", True)):
-        dump = getattr(core, name, None)
-        if dump is not None and is_used:
-            found += collectives_in(json.loads(dump(True, False)))
+    for dump in flight_recorders(core):
+        try:
+            found += collectives_in(pickle.loads(dump()))
+        except (TypeError, KeyError):  # those of an older torch
+            continue
     return found or None
 
 

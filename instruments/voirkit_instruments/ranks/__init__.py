@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from voirkit.instrument import Instrument
+import os
+
+from voirkit.instrument import Instrument, Option, one_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 INSTRUMENT = Instrument(
     "ranks",
+    options=(
+        Option("--ranks", "timing: have NCCL take how long its collectives run on the device", type=one_of("timing"), metavar="timing"),
+    ),
+    record="voirkit_instruments.ranks:record",
+    always=True,
     parts={"collectives": dict},
     summarise="voirkit_instruments.ranks.analyse:summarise",
     summarised_from=("collective",),
     sections="voirkit_instruments.ranks.show:sections",
     evidence={"late rank": "voirkit_instruments.ranks.analyse:late_rank"},
 )
+
+# What torch reads when a group of processes is made: any name of a line stands for all of it. Until torch 2.8 the recorder's had the other.
+_SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_TIMES = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
+_ENTRIES = "2000"  # as many as torch 2.15 keeps by itself
+
+
+def record(ov: Any, options: Mapping[str, Any]) -> None:
+    """``--ranks=timing``: have torch keep NCCL's collectives and take their times; what the user has set stays."""
+    if options["ranks"] is None:
+        return
+    added = {}
+    for names, value in ((_SIZE, _ENTRIES), (_TIMES, "1")):
+        if not any(name in os.environ for name in names):
+            added[names[names is _SIZE and _is_old()]] = value
+    os.environ.update(added)
+    said = " ".join(f"{name}={value}" for name, value in added.items())
+    ov.say(f"--ranks=timing: for NCCL, the program runs with {said or 'its environment as it is: all is set'}.")
+
+
+def _is_old() -> bool:
+    """Whether torch is older than 2.8; a newer one warns of the old name."""
+    from importlib import metadata
+
+    try:
+        return tuple(int(part) for part in metadata.version("torch").split(".")[:2]) < (2, 8)
+    except (metadata.PackageNotFoundError, ValueError):
+        return False

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 COLLECTIVE = "collective"  # kind of the records
 # In backward they are begun as soon as gradients are there, and waited for at its end.
 REDUCTIONS = ("all_reduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
+CALLED = " (calls)"  # ends the name of a group of which only what the script calls itself is known
 _COLUMNS = (*PHASES[:-1], *PARTS)
 _STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
 _MOST_CELLS = 120  # bins of time in the heat map
@@ -524,5 +525,10 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
         of_step = f"{duration(waited['time_s'])} ({waited['share']:.0%}) of a step"
         last = "the ranks wait for the one that comes last, which is not the same in most steps"
         yield Evidence(f"{of_step} {last}", 0.0, _EVEN, waited["share"] * (1 - 1 / len(part["ranks"])))
-    else:
+    elif not only_called(part):  # else they may wait for each other where nobody looks
         yield Evidence("", 0.0)
+
+
+def only_called(part: Mapping[str, Any]) -> bool:
+    """Whether only what the script calls itself is known: there was no flight recorder."""
+    return all(group["group"].endswith(CALLED) for group in part["groups"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from voirkit.report import duration, size
 from voirkit.report.sections import Block, Column, Figure, Figures, OnPage, Section, Table, Text, Timeline
+from voirkit_instruments.ranks.analyse import only_called
 
 _LEAST = 0.02  # of a step: less waiting is not worth a line
 
@@ -27,6 +28,9 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     kinds = [f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)})" for row in part["kinds"][:4] if row["n"] >= n_steps]
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))
+    if only_called(part):
+        said = "torch's flight recorder is missing or switched off: only what the script calls itself is known, not what DDP exchanges"
+        blocks.append(Text(said, "flight recorder", mood="warning"))
     if part["clock_error_s"] is None:
         blocks.append(Text("the clocks of the hosts cannot be held against each other: no rank is named", "clocks", mood="warning"))
     elif part["clock_error_s"]:

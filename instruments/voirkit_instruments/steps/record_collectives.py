@@ -1,34 +1,103 @@
 """What ranks exchange: every collective that torch's own flight recorder has seen, DDP's and FSDP's too, with when it was begun.
 
-The recorder keeps the last 2,000 of a process for the back end gloo, and for NCCL where the program has switched it on
-(``TORCH_FR_BUFFER_SIZE``). It is read, never emptied: the program's tools find in it what they would without voirkit. That takes some 5 us
-an entry, of all that it holds, so it is read when about three quarters of it are new, in the thread that trains, and at the end. What a
-process that is killed began since then is not known.
+The recorder keeps the last 2,000 of a process, of each back end. It is read, never emptied: the program's tools find in it what they would
+without voirkit. That takes some 5 us an entry, of all that it holds, so it is read when about three quarters of it are new, in the thread
+that trains, and at the end. What a process that is killed began since then is not known.
 
-Its functions are private ones of torch, checked with torch 2.15; where they are not there nothing is recorded of collectives.
+Its functions are private ones of torch, checked with torch 2.15. Where they are not there, or it is switched off, the public functions of
+torch.distributed are recorded as they are called; what DDP begins by itself is then not seen.
+
+A record begins when the collective was begun, and lasts as long as it ran on the device where the recorder has taken that (NCCL under
+``TORCH_NCCL_ENABLE_TIMING``). When it began to run there is known no better than to the 100 ms in which torch's watchdog looks. Checked
+with what such a recorder gives, not on a device.
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
 import time
+from functools import partial
 
 from voirkit.processes.children import after_children
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 # Of the records, as the ranks instrument reads them: category is the back end, name the collective, value its number in the group.
 _KIND = "collective"
+_CALLED = " (calls)"  # behind the group's name where functions that were called are recorded: their numbers are others than the recorder's
+_MESSAGES = ("send", "recv", "send_object_list", "recv_object_list")  # between two ranks
 _NEW = 1_500  # entries, of the 2,000 that are kept by default
 _AT_LEAST_EVERY_NS = 10_000_000_000
+_RETIRED_NS = 1_000_000_000  # until then it is known how long a collective took, unless nobody looks
 _BYTES = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
     "Byte": 1, "Char": 1, "Bool": 1, "Float8_e5m2": 1, "Float8_e4m3fn": 1,
 }  # fmt: skip
+
+
+def flight_recorders(functions: Any) -> Iterator[Callable[[], bytes]]:
+    """What dumps each of torch's flight recorders, without stacks, if this torch has it; TypeError where it has another.
+
+    gloo's, that of NCCL up to torch 2.14 (``TORCH_DIST_USE_NCCL2=0``), and those of the two that stand for NCCL since.
+
+    Args:
+        functions: ``torch._C._distributed_c10d``.
+    """
+    for name, arguments in (
+        ("_dump_fr_trace", ()), ("_dump_nccl_trace", ()), ("_dump_fr_trace", (False, "nccl2")), ("_dump_fr_trace", (False, "nccl-lazy")),
+    ):  # fmt: skip
+        dump = getattr(functions, name, None)
+        if dump is not None:
+            yield partial(dump, True, False, *arguments)
+
+
+class FlightRecorder:
+    """One of torch's flight recorders, and how far it has been read.
+
+    Args:
+        dump: Gives what it holds.
+
+    Attributes:
+        lost: How many entries were no longer kept when they were to be read.
+        last: Number of the last entry that was read, -1 for none.
+    """
+
+    def __init__(self, dump: Callable[[], bytes]) -> None:
+        self._dump = dump
+        self.last, self.lost = -1, 0
+        self._has_times = False
+
+    def read(self, over: bool) -> tuple[list[Mapping[str, Any]], int]:
+        """The entries that are new and as complete as they will be, and how many are new.
+
+        Args:
+            over: Whether this is the last time.
+
+        Raises:
+            TypeError: It is none that is known.
+        """
+        entries = pickle.loads(self._dump()).get("entries") or []
+        if not entries:
+            return [], 0
+        if "collective_seq_id" not in entries[0]:
+            raise TypeError("a recorder of torch 2.3")
+        if entries[-1]["record_id"] < self.last:
+            self.last = -1  # the program has emptied it
+        self.lost += max(entries[0]["record_id"] - self.last - 1, 0)
+        new = [entry for entry in entries if entry["record_id"] > self.last]
+        self._has_times = self._has_times or any("duration_ms" in entry for entry in new)
+        young_ns = time.time_ns() - _RETIRED_NS
+        n = len(new)
+        if self._has_times and not over:
+            n = next((i for i, entry in enumerate(new) if not entry["retired"] and entry["time_created_ns"] > young_ns), n)
+        if n:
+            self.last = new[n - 1]["record_id"]
+        return new[:n], len(new)
 
 
 class CollectiveRecording:
@@ -36,9 +105,6 @@ class CollectiveRecording:
 
     Args:
         recording: The recording that this is a part of.
-
-    Attributes:
-        lost: How many were no longer kept when they were to be read.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -47,40 +113,78 @@ class CollectiveRecording:
         self._waited = recording.recorder.name("processor", "waited", kind=_KIND, value="ns")
         self._names: dict[str, int] = {}
         self._arguments: dict[tuple[Any, ...], int] = {}
-        self._dump: Any = None
-        self.lost = 0
-        self._last = -1  # number of the last entry that was written
+        self._recorders: list[FlightRecorder] = []
+        self._backend = ""
+        self._numbers: dict[str, int] = {}  # by group: of the last collective that was called
         self._ticks = self._until = 1  # how often it was asked since it was read, and how often it is until then
         self._read_ns = 0
 
+    @property
+    def lost(self) -> int:
+        """How many were no longer kept when they were to be read."""
+        return sum(one.lost for one in self._recorders)
+
     def start_reading(self, backend: str) -> None:
-        """A process group has been made, with that back end (``gloo``, ``nccl``, ``cpu:gloo,cuda:nccl``)."""
-        if self._dump is None:
+        """A process group has been made, with that back end (``gloo``, ``cuda:nccl``, ``cpu:gloo,cuda:nccl``)."""
+        if not self._backend:
+            self._backend = ",".join(sorted({part.rpartition(":")[2] for part in backend.split(",")}))
             functions = getattr(self._recording.torch._C, "_distributed_c10d", None)
-            self._dump = getattr(functions, "_dump_nccl_trace" if "nccl" in backend else "_dump_fr_trace", None)
-            if self._dump is not None:
-                after_children(self.read)
+            self._recorders = [FlightRecorder(dump) for dump in flight_recorders(functions)]
+            after_children(self.read)
 
     def tick(self, *_: object) -> int:
         """Called once or several times a step, by who exchanges something."""
-        if self._dump is not None:
+        if self._backend:
             self._ticks += 1
             if self._ticks >= self._until:
-                self.read()
+                self.read(over=False)
         return 1
 
-    def read(self) -> None:
-        """Write what is new."""
-        if self._dump is None:
+    def called(self, began: int, ended: int, function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """A public function of torch.distributed has been called: a collective of its own where no recorder has seen any."""
+        self.tick()
+        if not self._backend or any(one.last >= 0 for one in self._recorders) or function.__name__ in _MESSAGES:
+            return
+        try:
+            group = self._group(function, arguments, keywords)
+            if group is not None:
+                number = self._numbers[group] = self._numbers.get(group, 0) + 1
+                name = self._name(f"{self._backend}:{function.__name__}")
+                described = self._described(group + _CALLED, "", self._recording.bytes_of((*arguments, *keywords.values())))
+                self._recording.recorder.span(name, began, ended, described, number)
+        except Exception as exc:
+            self._recording.failed("collectives", exc)
+
+    def _group(self, function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str | None:
+        """Name of the group of a call; None where this process is not in it."""
+        ranks: Any = sys.modules["torch.distributed.distributed_c10d"]
+        parameters = function.__code__.co_varnames[: len(arguments)]
+        group = dict(zip(parameters, arguments, strict=False)).get("group", keywords.get("group"))
+        group = ranks._get_default_group() if group is None else group
+        return str(ranks._world.pg_names[group]) if ranks.get_rank(group) >= 0 else None
+
+    def read(self, over: bool = True) -> None:
+        """Write what is new.
+
+        Args:
+            over: Whether this is the last time.
+        """
+        if not self._backend:
             return
         began = time.perf_counter_ns()
-        recording = self._recording
+        recording, n = self._recording, 0
         try:
-            n = self._write(pickle.loads(self._dump(True, False)))
+            for one in list(self._recorders):
+                try:
+                    entries, new = one.read(over)
+                except TypeError:
+                    self._recorders.remove(one)
+                else:
+                    self._write(entries)
+                    n += new
         except Exception as exc:  # a torch that is not like any known one
-            self._dump = None
+            self._recorders = []
             recording.failed("collectives", exc)
-            return
         recording.recorder.span(self._waited, began, began, 0, _waited_ns())
         ended = time.perf_counter_ns()
         recording.recorder.span(self._look, began, ended)
@@ -90,23 +194,18 @@ class CollectiveRecording:
         self._until = max(min(by_number, by_time, 4 * self._ticks), 1)
         self._ticks, self._read_ns = 0, began
 
-    def _write(self, trace: Mapping[str, Any]) -> int:
-        """Write the entries that are new; returns how many."""
+    def _write(self, entries: list[Mapping[str, Any]]) -> None:
         offset = time.time_ns() - time.perf_counter_ns()
-        span = self._recording.recorder.span
-        entries, last, n = trace.get("entries") or (), self._last, 0
         for entry in entries:
-            if entry["record_id"] <= last or entry["is_p2p"]:
-                continue
-            n += 1
-            begun = entry["time_created_ns"] - offset
-            done = entry.get("time_discovered_completed_ns")
-            ended = done - offset if done else begun
-            span(self._name(entry["profiling_name"]), begun, max(begun, ended), self._described(entry), entry["collective_seq_id"])
-        if entries:
-            self.lost += max(entries[0]["record_id"] - last - 1, 0)
-            self._last = entries[-1]["record_id"]
-        return n
+            if not entry["is_p2p"]:
+                group, description = entry["process_group"]
+                profiled = entry["profiling_name"]
+                if "," in self._backend:  # each of them counts the group's collectives by itself
+                    group = f"{group} ({profiled.rpartition(':')[0]})"
+                args = self._described(group, description, _bytes(entry["input_sizes"], entry["input_dtypes"]))
+                begun = entry["time_created_ns"] - offset
+                took = round(entry.get("duration_ms", 0) * 1e6)
+                self._recording.recorder.span(self._name(profiled), begun, begun + took, args, entry["collective_seq_id"])
 
     def _name(self, profiled: str) -> int:
         found = self._names.get(profiled)
@@ -115,14 +214,11 @@ class CollectiveRecording:
             found = self._names[profiled] = self._recording.recorder.name(backend, name, kind=_KIND, value="number")
         return found
 
-    def _described(self, entry: Mapping[str, Any]) -> int:
-        sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
-        key = (entry["process_group"], *map(tuple, sizes), *dtypes)
+    def _described(self, group: str, description: str, bytes_: int) -> int:
+        key = group, description, bytes_
         found = self._arguments.get(key)
         if found is None:
-            name, description = entry["process_group"]
-            bytes_ = _bytes(sizes, dtypes)
-            about = {"group": name, **({"description": description} if description not in ("", "undefined") else {})}
+            about = {"group": group, **({"description": description} if description not in ("", "undefined") else {})}
             found = self._recording.recorder.arguments({**about, **({"bytes": bytes_} if bytes_ != UNKNOWN else {})})
             self._arguments[key] = found
         return found

@@ -177,18 +177,30 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
     return _after(recording, "a checkpoint", describe)
 
 
-def after_collective(recording: Recording, tick: Callable[[], Any]) -> Any:
-    """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous; ``tick`` is called then."""
+def after_collective(recording: Recording, called: Callable[..., None]) -> Any:
+    """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous.
+
+    Args:
+        recording: Where the phase is written.
+        called: Told then when it began and ended, the function, its arguments and keywords; must not raise.
+    """
     phases: dict[str, int] = {}
 
     def describe(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, int, int]:
         name = function.__name__
         if name not in phases:
             phases[name] = recording.phase("comm", name, "bytes")
-        tick()
         return phases[name], 0, recording.bytes_of((*arguments, *keywords.values()))
 
-    return _after(recording, "a collective", describe)
+    record = _after(recording, "a collective", describe)
+
+    def leave(began: int, was: int, *passed: Any) -> None:
+        ended = now()
+        record(began, was, *passed)
+        if began:
+            called(began, ended, *passed)
+
+    return leave
 
 
 def after_broadcast(recording: Recording) -> Any:

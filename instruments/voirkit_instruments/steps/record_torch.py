@@ -91,7 +91,7 @@ class TorchPatches:
         self._step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer", event=OPTIMIZER_STEP)
         self._decorated_step = self._around(IN_BACKWARD, step, ("args",), phase="optimizer", event=OPTIMIZER_STEP)
         self.collectives = CollectiveRecording(recording)
-        collective = suppress, after_collective(recording, self.collectives.tick)
+        collective = suppress, after_collective(recording, self.collectives.called)
         self._collective = self._around(IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication")
         events.is_patched = True
 
@@ -235,7 +235,7 @@ class TorchPatches:
             if ranks.is_initialized():
                 join_group(ranks.get_rank(), ranks.get_world_size())
                 if ranks.get_world_size() > 1:
-                    self.collectives.start_reading(ranks.get_backend())
+                    self.collectives.start_reading(ranks.get_backend_config())
         except Exception as exc:
             self.recording.failed("a rank", exc)
 
