@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ from conftest import Place
 
 pytestmark = pytest.mark.long
 
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # to which the kernel tells when a process was started
 SLOW = "import time\ntime.sleep(0.4)\n"
 
 
@@ -33,7 +35,7 @@ def test_a_script_without_training(place: Place, end: str) -> None:
     assert set(found) == {"startup", "import", "script", "exit"}
     assert found["import"] >= 0.4
     assert found["script"] >= 0.3
-    assert sum(found.values()) <= lasted
+    assert sum(found.values()) <= lasted + TICK_S
 
 
 TRAINS = """
@@ -113,7 +115,7 @@ def test_a_job_that_torchrun_starts_again_is_one_run_with_its_goodput(place: Pla
     assert sum(found.values()) == pytest.approx(goodput["total_s"])
     assert found["training"] >= 28 * 0.02  # of 30 steps, each of which sleeps so long
     assert found["lost"] >= 7 * 0.02
-    assert 0 < found["restart"] < goodput["total_s"] < lasted
+    assert 0 < found["restart"] < goodput["total_s"] < lasted + TICK_S
     assert summary["wall"]["total_s"] == pytest.approx(goodput["total_s"])
     assert (summary["steps"]["n"], summary["processes"]) == (37, []), "attempts are no processes beside each other"
     assert "2 attempts in" in place.python("-m", "voirkit", "report", str(run)).out
