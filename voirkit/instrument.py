@@ -161,6 +161,7 @@ class Instrument:
             ``voirkit compare`` with an option of the instrument's name; the document has ``equal``.
         rules: ``(run) -> Iterator[(rank, rules)]``: what must be true of its records, for ``voirkit report --check``. A rule has ``text``,
             ``checked``, ``broken`` and ``example``.
+        of_rank: ``(runs, rank) -> value``: the first of its keys from the records of one rank alone, for what a verdict says of that rank.
         evidence: What a verdict can say of its part: kinds (``line``, ``operator`` ...) to functions, see
             ``voirkit.analysis.verdict.evidence``.
         live: ``(run directory) -> lines``: what ``voirkit watch`` warns of while the run goes on, where one of ``folders`` is there.
@@ -175,7 +176,7 @@ class Instrument:
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
         summarised_from: Sequence[str] = (), sections: str = "", live: str = "", difference: str = "", rules: str = "",
-        evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
+        of_rank: str = "", evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
         priority: int = 0, always: bool = False, in_children: bool = True,
     ) -> None:  # fmt: skip
@@ -184,7 +185,8 @@ class Instrument:
         self.always, self.in_children = always or not options, in_children
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.summarised_from, self.leads, self.live = summarised_from, leads, live
-        self.difference, self.rules, self.evidence = difference, rules, dict(evidence or {})
+        self.difference, self.rules = difference, rules
+        self.of_rank, self.evidence = of_rank, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 
     def __call__(self, ov: Any) -> Phases:

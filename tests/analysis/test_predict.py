@@ -148,3 +148,13 @@ def test_an_operation_that_nobody_waits_for_is_not_what_to_begin_with() -> None:
     assert "Begin with Flip" in waited[0].do
     assert "Begin with Flip" not in idle[0].do
     assert share_saved(loader_with(PYTHON, 2, first=row)) < share_saved(loader_with(PYTHON, 2, first={**row, "wait_share": 0.6}))  # type: ignore[operator]
+
+
+def test_a_worker_that_takes_much_longer_than_the_others_is_named():
+    def rows(*spent):
+        return [{"worker": i, "batches": 10, "busy_s": one} for i, one in enumerate(spent)]
+
+    row = {"operation": "crop", "share": 0.9, "wait_share": 0.8, "because": "use less", "rate_without": 1e6}
+    for workers, word in ((rows(1.0, 2.1, 1.1), "worker 1 takes 2 times"), (rows(1.0, 1.2), None), (rows(1.0) + rows(9.0), None)):
+        (found,) = advice(loader_with(PYTHON, 2, first=row, utilisation={"workers": workers}))
+        assert (word in found.what) if word else ("worker" not in found.what)

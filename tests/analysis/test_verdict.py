@@ -496,3 +496,38 @@ def test_a_script_that_fails_before_it_trains_is_not_asked_for_probes():
     assert (found["kind"], found["because"]) == ("unknown", "The script failed before its first training step.")
     assert "voirfile" not in found["next"]
     assert "voirfile" in said(run(lambda script, k: None), ended="normal")["next"]
+
+
+def collectives(late=None, exposed=0.0):
+    """``collectives`` of a summary: who is late, and the share of backward that waits at its end."""
+    return {
+        "late": late, "waited": {"time_s": 0.0, "share": 0.0}, "ranks": [{}, {}],
+        "in_backward": {"time_s": 0.05, "share": 0.5, "of_backward": exposed},
+    }  # fmt: skip
+
+
+def test_what_backward_waits_for_at_its_end_is_communication_to_the_verdict():
+    rank = planted(wait=5, forward=20, backward=70, optimizer=5)
+    found, advice = concluded(rank, collectives=collectives(exposed=0.8))
+    assert (found["kind"], found["evidence"]["share"]) == ("communication-bound", pytest.approx(0.56, abs=0.01))
+    assert "backward waits at its end" in found["because"]
+    assert "no_sync" in advice[0]["do"]
+
+
+def test_computing_is_what_is_left_of_backward_without_that_wait():
+    found, _ = concluded(planted(forward=40, backward=50, optimizer=10), collectives=collectives(exposed=0.2))
+    assert found["kind"] == "compute-bound"
+    assert "backward 40%" in found["because"]
+
+
+LATE = {"rank": 1, "host": "b", "share": 0.4, "time_s": 0.04, "steps": 0.9, "phase": "wait", "of_it": 1.0, "collective": "all_reduce"}
+
+
+def test_what_a_late_rank_does_is_what_was_recorded_of_that_rank_alone():
+    def flame(line):
+        return {"flame": {"phases": {"wait": {"lines": {line: 0.7}}}}}
+
+    made = {**figures([planted(forward=40, backward=50)]), "collectives": collectives(LATE), **flame("all.py:1")}
+    found, _ = conclusions(made, FACTS, lambda rank: {**made, **flame(f"of_{rank}.py:7")})
+    assert found["kind"] == "straggler"
+    assert "in waiting for input (70% of it in of_1.py:7); the others wait" in found["because"]

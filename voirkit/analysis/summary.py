@@ -69,7 +69,9 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
             summary.update(verdict=dict(_STEPS_FAILED), advice=[])
     elif renewed:  # after the parts: what they found goes into it
         nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
-        summary["verdict"], summary["advice"] = failures.attempt("verdict", lambda: conclusions(summary, _facts(ranks)), nothing)
+        summary["verdict"], summary["advice"] = failures.attempt(
+            "verdict", lambda: conclusions(summary, _facts(ranks), partial(_of_rank, runs, summary)), nothing
+        )
     raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(summary), [])
     creep = failures.attempt("memory", lambda: memory_creep(run), None)
     summary["alerts"] = [*raised, *([creep] if creep else [])]
@@ -318,6 +320,12 @@ def _part(instrument: Instrument, runs: Sequence[Run], ranks: Sequence[Rank], su
         return {}
     part = resolve(instrument.summarise)(runs, ranks, summary)
     return {} if part is None else {key: part[key] for key in instrument.parts if key in part}
+
+
+def _of_rank(runs: Sequence[Run], summary: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """A summary in which what a verdict rests on is of one rank alone, where instruments can tell it apart."""
+    known = [one for one in installed_instruments() if one.of_rank and summary.get(next(iter(one.parts))) is not None]
+    return {**summary, **{next(iter(one.parts)): resolve(one.of_rank)(runs, rank) for one in known}}
 
 
 def _has(run: Run, what: str) -> bool:

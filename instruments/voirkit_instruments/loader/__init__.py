@@ -19,6 +19,7 @@ INSTRUMENT = Instrument(
     parts={"loader": dict},
     summarise="voirkit_instruments.loader.analyse:summarise",
     summarised_from=("loader",),
+    of_rank="voirkit_instruments.loader.analyse:summarise_rank",
     evidence={"loading": "voirkit_instruments.loader.analyse_prediction:advice"},
     sections="voirkit_instruments.loader.show:sections",
     rules="voirkit_instruments.loader.analyse:rules",

@@ -40,14 +40,15 @@ def loader_ranks(run: Run) -> list[int]:
     return sorted({rank for rank, _, _ in run.recorded(KIND)})
 
 
-def summarise_run(runs: Collection[Run], training: Collection[int] = ()) -> dict[str, Any] | None:
+def summarise_run(runs: Collection[Run], training: Collection[int] = (), only: int | None = None) -> dict[str, Any] | None:
     """What the loaders of a run did; None if it was recorded without ``--loader``.
 
     Args:
         runs: The run, or the directories of its ranks.
         training: Numbers of the loaders that are trained on.
+        only: Those of this rank alone.
     """
-    ranks = [(run, rank) for run in runs for rank in loader_ranks(run)]
+    ranks = [(run, rank) for run in runs for rank in loader_ranks(run) if only in (None, rank)]
     if not ranks:
         return None
     totals = combine([loader for run, rank in ranks for loader in totals_of_rank(run, rank)])
@@ -69,6 +70,11 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     if loader is not None and any(map(is_by_strace, runs)):
         loader["stretched_by"] = "strace"
     return {"loader": loader}
+
+
+def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
+    """The same of one rank; its loaders are taken for trained on."""
+    return summarise_run(runs, only=rank)
 
 
 def rules(run: Run) -> Iterator[tuple[int, Iterable[Any]]]:

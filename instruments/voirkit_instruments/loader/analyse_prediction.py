@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from statistics import median
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import Evidence
@@ -227,6 +228,8 @@ def _how(name: str, level: str, order: Sequence[str]) -> tuple[str, str]:
 Loader = Mapping[str, Any]
 
 _GAIN = 1.1  # less is not worth a change, and not predicted so exactly
+_FEW_BATCHES = 4  # of a worker tell nothing of it
+_SLOW = 1.5  # times as long as the others: the worker is named
 _LEAST_WAIT = 0.05  # share of the wait; an operation that causes less is not worth a change
 
 
@@ -238,6 +241,7 @@ def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
     words = f"{first['operation']} is {first['share']:.0%} of the work on it"
     if first["wait_share"] is not None:
         words += f" and {first['wait_share']:.0%} of the wait"
+    words += _slow_worker(loader)
     details = {
         "operation": first["operation"], "operation_share": first["share"], "operation_wait_share": first["wait_share"],
         "enough_workers": loader.get("enough_workers"), "best_workers": loader.get("best_workers"),
@@ -245,6 +249,19 @@ def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
     workers = advise_workers(loader)
     do = " ".join(filter(None, (workers, "" if workers and _is_idle(first) else _begin_with(loader, first))))
     return [Evidence(words, first["share"], do, share_saved(loader), details)]
+
+
+def _slow_worker(loader: Loader) -> str:
+    """A worker that takes much longer for its batches than a usual other one."""
+    rows = [row for row in (loader.get("utilisation") or {}).get("workers") or () if row["batches"] >= _FEW_BATCHES]
+    each = {row["worker"]: row["busy_s"] / row["batches"] for row in rows}
+    if len(each) < max(len(rows), 2):  # ranks have workers of the same number
+        return ""
+    slow = max(each, key=each.__getitem__)
+    usual = median(spent for worker, spent in each.items() if worker != slow)
+    return (
+        f"; worker {slow} takes {each[slow] / usual:.2g} times as long for a batch as the others" if each[slow] > _SLOW * usual > 0 else ""
+    )
 
 
 def _is_idle(first: Mapping[str, Any]) -> bool:

@@ -22,7 +22,10 @@ INSTRUMENT = Instrument(
     summarise="voirkit_instruments.ranks.analyse:summarise",
     summarised_from=("collective",),
     sections="voirkit_instruments.ranks.show:sections",
-    evidence={"late rank": "voirkit_instruments.ranks.analyse:late_rank"},
+    evidence={
+        "late rank": "voirkit_instruments.ranks.analyse:late_rank",
+        "exposed communication": "voirkit_instruments.ranks.analyse:exposed_communication",
+    },
 )
 
 # What torch reads when a group of processes is made: any name of a line stands for all of it. Until torch 2.8 the recorder's had the other.

@@ -412,7 +412,7 @@ def document(
         "late": None,
         "clock_error_s": None if error_ns is None else error_ns * _NS,
         "waited": {"time_s": 0.0, "share": 0.0},
-        "in_backward": {"time_s": 0.0, "share": 0.0},
+        "in_backward": {"time_s": 0.0, "share": 0.0, "of_backward": 0.0},
         "over_time": None,
     }
     if not n or not step_ns:
@@ -423,7 +423,10 @@ def document(
         row["last"] = count / n
     part["waited"] = {"time_s": float(np.median(lost)) * _NS, "share": float(np.median(lost)) / step_ns}
     waits_ns = sum(waited_in_backward_ns(one, _reductions_ns(groups, i)) for i, one in timelines.items())
-    part["in_backward"] = {"time_s": waits_ns * _NS / times.size, "share": waits_ns / max(int(times.sum()), 1)}
+    passes_ns = sum(int((one.passes_ns[1] - one.passes_ns[0]).sum()) for one in timelines.values())
+    part["in_backward"] = {
+        "time_s": waits_ns * _NS / times.size, "share": waits_ns / max(int(times.sum()), 1), "of_backward": waits_ns / max(passes_ns, 1),
+    }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     late = _late(ranks, new, by_step, step_ns, timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
@@ -513,6 +516,13 @@ def _place(new: Sequence[Delays], rank: int) -> str:
         for name in np.unique(names).tolist():
             found[name] = found.get(name, 0) + int(one.by_ns[(one.rank == rank) & (names == name)].sum())
     return max(found, key=found.__getitem__, default="")
+
+
+def exposed_communication(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
+    """What backward waits for other ranks at its end."""
+    waits = part["in_backward"]
+    of_step = f"backward waits at its end for {duration(waits['time_s'])} ({waits['share']:.0%} of a step)"
+    yield Evidence(of_step if waits["share"] >= _NOTICED else "", waits.get("of_backward", 0.0))
 
 
 def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:

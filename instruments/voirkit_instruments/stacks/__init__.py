@@ -46,6 +46,7 @@ FLAME = Instrument(
     parts={"flame": dict},
     summarise="voirkit_instruments.stacks.analyse:summarise",
     summarised_from=(f"{FLAME_FOLDER}/",),
+    of_rank="voirkit_instruments.stacks.analyse:summarise_rank",
     evidence={"line": "voirkit_instruments.stacks.analyse:source_lines"},
     sections="voirkit_instruments.stacks.show:flame_sections",
     folders=(FLAME_FOLDER,),

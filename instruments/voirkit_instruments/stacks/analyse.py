@@ -47,6 +47,12 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     return {"flame": figures(counts)}
 
 
+def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
+    """The same of one rank."""
+    own = [one for run in runs for one in counts_of(run) if one["rank"] == rank]
+    return figures(own) if own else None
+
+
 def counts_of(run: Run) -> list[dict[str, Any]]:
     """The counts of each rank's stacks; made and kept if nobody has yet."""
     stems = record_stems(os.path.join(run.path, FLAME_FOLDER))

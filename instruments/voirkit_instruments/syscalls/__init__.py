@@ -24,6 +24,7 @@ INSTRUMENT = Instrument(
     parts={"syscalls": dict},
     summarise="voirkit_instruments.syscalls.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),
+    of_rank="voirkit_instruments.syscalls.analyse:summarise_rank",
     evidence={"system call": "voirkit_instruments.syscalls.analyse:system_calls"},
     sections="voirkit_instruments.syscalls.show:sections",
     folders=(FOLDER,),

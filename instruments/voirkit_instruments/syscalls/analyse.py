@@ -34,10 +34,20 @@ _DEEPEST = 8  # operations that lie in each other
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``syscalls`` of a summary; see ``voirkit.instrument.Instrument``."""
-    run = runs[0]
-    stems = record_stems(os.path.join(run.path, FOLDER))
-    documents = [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
+    documents = [one for _, one in _documents(runs[0])]
     return {"syscalls": merge_documents(documents)} if documents else None
+
+
+def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
+    """The same of one rank."""
+    documents = [one for run in runs for stem, one in _documents(run) if (read_json(f"{stem}.json", SCHEMA) or {}).get("rank") == rank]
+    return merge_documents(documents) if documents else None
+
+
+def _documents(run: Run) -> list[tuple[str, dict[str, Any]]]:
+    """What was counted of each process that was traced, by the stem of its record."""
+    stems = record_stems(os.path.join(run.path, FOLDER))
+    return [(stem, one) for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
 
 
 def is_by_strace(run: Run) -> bool:

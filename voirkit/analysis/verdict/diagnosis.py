@@ -5,7 +5,7 @@ The same figures always give the same verdict. What there is to do, and what it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, first_evidence
@@ -38,7 +38,7 @@ def verdict(figures: Figures, facts: Facts) -> Document:
     return conclusions(figures, facts)[0]
 
 
-def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document]]:
+def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures] | None = None) -> tuple[Document, list[Document]]:
     """``verdict`` and ``advice`` of a summary.
 
     Args:
@@ -53,7 +53,7 @@ def conclusions(figures: Figures, facts: Facts) -> tuple[Document, list[Document
     steps = figures["steps"]
     if steps["n"] < FEW:
         return _unknown(steps["n"], figures), []
-    late = straggler(figures)
+    late = straggler(figures, of_rank)
     if late is not None:
         return late, [{"do": late["next"], "because": late["because"], "win": late["evidence"]["share"]}]
     time = account(figures)
@@ -92,21 +92,36 @@ def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
 # straggler, unknown
 
 
-def straggler(figures: Figures) -> Document | None:
-    """The rank for which the others wait in most steps, if there is one: by the collectives that each has entered, or by its ``skew``."""
+def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None) -> Document | None:
+    """The rank for which the others wait in most steps, if there is one: by the collectives that each has entered, or by its ``skew``.
+
+    Args:
+        figures: As of ``conclusions``.
+        of_rank: As well.
+    """
     found = first_evidence(figures, "late rank")
     late = found.details if found is not None else _late_by_skew(figures["ranks"])
     if not late:
         return None
     share, rank, host, named = late["share"], late["rank"], late["host"], _NAMED.get(late["phase"], late["phase"])
     needs = found.what if found is not None else f"it needs {percent(share)} of a step longer than the others before they meet"
+    doing = _doing(of_rank(rank), late["phase"]) if of_rank else ""
     return {
         "kind": "straggler",
-        "because": f"Rank {rank} ({host}) is a straggler: {needs}, in {named}; the others wait for it.",
+        "because": f"Rank {rank} ({host}) is a straggler: {needs}, in {named}{doing}; the others wait for it.",
         "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
         f" At best, if it kept up, a step would take {percent(1 - share)} of today's time.",
         "evidence": {**late, "ceiling": 1 - share},
     }
+
+
+def _doing(of_rank: Figures, phase: str) -> str:
+    """What a late rank does in that phase: by what of it is recorded most closely."""
+    loading = first_evidence(of_rank, "loading", phase) if phase == "wait" else None
+    if loading is not None:
+        return f" ({loading.what})"
+    found = first_evidence(of_rank, "line", phase) or first_evidence(of_rank, "system call", phase)
+    return f" ({percent(found.share)} of it in {found.what})" if found is not None else ""
 
 
 def _late_by_skew(ranks: Sequence[Mapping[str, Any]]) -> Document:
@@ -266,16 +281,15 @@ def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tup
     found = first_evidence(figures, "operator", *COMPUTE)
     slowest = f"; {found.what} takes {percent(found.share)} of the time of operators" if found else ""
     more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase], **({"operator": found.what} if found else {})}
-    late = first_evidence(figures, "late rank")
-    waits = f"; {late.what}" if late and late.what else ""
-    among = f" (backward includes what the ranks exchange in it{waits})" if len(figures["ranks"]) > 1 else ""
+    unknown = len(figures["ranks"]) > 1 and first_evidence(figures, "exposed communication", "backward") is None
+    among = " (backward includes what the ranks exchange in it)" if unknown else ""
     return f"{percent(share)} of a step is computing: {split}{among}{slowest}.", more
 
 
 def _communication(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:
-    late = first_evidence(figures, "late rank")
-    waits = f"; {late.what}" if late and late.what else ""
-    return f"{percent(share)} of a step is communication between ranks: collectives that the step waits for{waits}.", {}
+    found = [first_evidence(figures, kind, "backward") for kind in ("exposed communication", "late rank")]
+    known = "".join(f"; {one.what}" for one in found if one and one.what)
+    return f"{percent(share)} of a step is communication between ranks: collectives that the step waits for{known}.", {}
 
 
 def _checkpoint(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[str, Document]:

@@ -1,7 +1,8 @@
 """What a verdict rests on: where the time of a run goes, and what instruments have found of a phase.
 
 ``Instrument.evidence`` names, for each kind, a function ``(part, phases) -> Iterable[Evidence]``: what most of the time of these phases was
-spent in, most first. The kinds that a verdict asks for: ``line``, ``operator``, ``system call``, ``loading``.
+spent in, most first. The kinds that a verdict asks for: ``line``, ``operator``, ``system call``, ``loading``, ``exposed communication``
+(what backward waits for other ranks), ``late rank``.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Account:
 
     Attributes:
         parts: All of it that has a kind; those of the steps first.
-        rows: Share of a typical step by phase.
+        rows: Share of a typical step by phase; what backward waits for other ranks, where that is known, is communication.
         other: Share of a typical step by part of ``other``.
         steps_s: Time of all steps; what one rank spent.
         work_s: That and all that lies outside of the steps, but for the start: imports, and the script's own before its first step.
@@ -135,6 +136,10 @@ def account(summary: Mapping[str, Any]) -> Account:
     steps, wall = summary["steps"], summary.get("wall") or {}
     typical = steps.get("typical") or {}
     rows = typical.get("phases") or {name: row["share"] for name, row in steps["phases"].items()}
+    exposed = first_evidence(summary, "exposed communication", "backward")
+    if exposed is not None:
+        waits = rows["backward"] * exposed.share
+        rows = {**rows, "backward": rows["backward"] - waits, "communication": rows.get("communication", 0.0) + waits}
     other = typical.get("parts") or {name: row["share"] for name, row in steps["phases"]["other"].get("parts", {}).items()}
     steps_s = steps.get("total_s") or sum(row["total_s"] for row in steps["phases"].values()) / max(len(summary.get("ranks") or ()), 1)
     outliers = typical.get("outliers") or {}
