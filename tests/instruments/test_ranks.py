@@ -102,6 +102,14 @@ def test_who_causes_less_than_most_of_the_waiting_is_not_named():
     assert late(7) is None
 
 
+def test_who_is_late_in_a_few_steps_more_than_chance_would_have_it_is_not_named():
+    def late(of_sixteen):
+        return Training([[0.0] * 16, [40.0 if k < of_sixteen else 0.0 for k in range(16)]]).document()["late"]
+
+    assert late(14)["rank"] == 1
+    assert late(12) is None
+
+
 def test_delays_that_scheduling_alone_makes_are_not_named():
     assert Training([[0.0] * 20, [0.9] * 20]).document()["late"] is None
 

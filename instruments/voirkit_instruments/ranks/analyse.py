@@ -10,6 +10,7 @@ What a late rank did is its time by phase since then, against that of a usual ot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ _COLUMNS = (*PHASES[:-1], *PARTS)
 _STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
 _MOST_CELLS = 120  # bins of time in the heat map
 _MOST_OTHERS = 8  # that a late rank is held against
+_CHANCE = 0.02  # the most likely by chance that a rank is named for
 _CAUSES = 0.75  # of all waiting: who causes less is one of several
 _LEAST_NS = 1_000_000  # about what it takes until a thread that could go on does, where ranks share processors
 _EVEN = (
@@ -489,7 +491,10 @@ def _late(
     others = np.delete(stretches, rank, axis=0)
     excess = stretches[rank] - np.sort(others, axis=0)[(len(others) - 1) // 2]
     share = float(np.median(excess)) / step_ns
-    if share < STRAGGLES or float((excess >= STRAGGLES * step_ns).mean()) < LATE_IN or float(np.median(excess)) < _LEAST_NS:
+    often = int((excess >= STRAGGLES * step_ns).sum())
+    if share < STRAGGLES or often < LATE_IN * len(excess) or float(np.median(excess)) < _LEAST_NS:
+        return None
+    if _by_chance(often, len(excess), len(by_step)) > _CHANCE:
         return None
     if by_step[rank].sum() < _CAUSES * by_step.sum():
         return None
@@ -506,6 +511,11 @@ def _late(
         "steps": float(last[rank]), "phase": "other" if phase == "rest" else phase, "of_it": float(spent[column] / max(spent.sum(), 1)),
         "collective": place,
     }  # fmt: skip
+
+
+def _by_chance(often: int, of: int, ranks: int) -> float:
+    """How likely one of some ranks is late in so many stretches or more, where each is as likely to be: the binomial distribution."""
+    return sum(math.comb(of, n) * (ranks - 1) ** (of - n) for n in range(often, of + 1)) / ranks**of
 
 
 def _place(new: Sequence[Delays], rank: int) -> str:
