@@ -22,6 +22,9 @@ from torch.distributed.fsdp import fully_shard
 
 where, sharded = sys.argv[1], sys.argv[2] == "fsdp"
 torch.set_num_threads(1)
+if sys.argv[2] == "calls":
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        vars(torch._C._distributed_c10d).pop(name, None)
 dist.init_process_group("gloo")
 
 def delayed(here):
@@ -62,7 +65,11 @@ else:
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for x, y in DataLoader(Data(), batch_size=4):
     optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    if sys.argv[2] == "calls":
+        delayed("other")
+        dist.all_reduce(loss.detach())
     optimizer.step()
 dist.destroy_process_group()
 """
@@ -75,7 +82,7 @@ def collectives(place: Place, where: str, kind: str = "ddp") -> dict:
     return json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)
 
 
-@pytest.mark.parametrize(("where", "kind"), [("wait", "ddp"), ("backward", "ddp"), ("forward", "fsdp")])
+@pytest.mark.parametrize(("where", "kind"), [("wait", "ddp"), ("backward", "ddp"), ("forward", "fsdp"), ("other", "calls")])
 def test_a_planted_delay_is_found_with_its_rank_its_phase_and_its_size(place: Place, where: str, kind: str) -> None:
     summary = collectives(place, where, kind)
     late = summary["collectives"]["late"]

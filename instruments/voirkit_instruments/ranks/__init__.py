@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 INSTRUMENT = Instrument(
     "ranks",
     options=(
-        Option("--ranks", "timing: have NCCL take how long its collectives run on the device", type=one_of("timing"), metavar="timing"),
+        Option(
+            "--ranks",
+            "timing: have torch keep collectives, and take how long NCCL's run on the device",
+            type=one_of("timing"),
+            metavar="timing",
+        ),
     ),
     record="voirkit_instruments.ranks:record",
     always=True,
@@ -28,10 +33,10 @@ INSTRUMENT = Instrument(
     },
 )
 
-# What torch reads when a group of processes is made: any name of a line stands for all of it. Until torch 2.8 the recorder's had the other.
+# What torch reads when a group of processes is made, by any of its names; up to torch 2.7 the size has the second alone.
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _TIMES = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
-_ENTRIES = "2000"  # as many as torch 2.15 keeps by itself
+_ENTRIES = "2000"  # as many as torch keeps by itself since 2.11
 
 
 def record(ov: Any, options: Mapping[str, Any]) -> None:

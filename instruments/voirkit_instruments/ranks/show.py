@@ -29,7 +29,7 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))
     if only_called(part):
-        said = "torch's flight recorder is missing or switched off: only what the script calls itself is known, not what DDP exchanges"
+        said = "missing or off (--ranks=timing switches it on): only what the script calls itself is known, not what DDP exchanges"
         blocks.append(Text(said, "flight recorder", mood="warning"))
     if part["clock_error_s"] is None:
         blocks.append(Text("the clocks of the hosts cannot be held against each other: no rank is named", "clocks", mood="warning"))

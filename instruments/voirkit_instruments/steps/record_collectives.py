@@ -1,8 +1,8 @@
 """What ranks exchange: every collective that torch's own flight recorder has seen, DDP's and FSDP's too, with when it was begun.
 
-The recorder keeps the last 2,000 of a process, of each back end. It is read, never emptied: the program's tools find in it what they would
-without voirkit. That takes some 5 us an entry, of all that it holds, so it is read when about three quarters of it are new, in the thread
-that trains, and at the end. What a process that is killed began since then is not known.
+The recorder keeps the last 2,000 of a process, of each back end; before torch 2.11 if it is switched on. It is read, never emptied: the
+program's tools find in it what they would without voirkit. That takes some 5 us an entry, of all that it holds, so it is read when about
+three quarters of it are new, in the thread that trains, and at the end. What a process that is killed began since then is not known.
 
 Its functions are private ones of torch, checked with torch 2.15. Where they are not there, or it is switched off, the public functions of
 torch.distributed are recorded as they are called; what DDP begins by itself is then not seen.
