@@ -2,9 +2,10 @@
 
     python benchmarks/generate_run.py --ranks 1000 --steps 1000 RUN [--nodes 125] [--state segments|compacted|rolled-up] [--report]
 
-Each rank trains on batches of 32 from one loader, with DDP: a step is a request, forward, loss, backward, the optimizer's step and
-zero_grad. All ranks leave a step's backward when the last one has come; one rank in 500, from rank 1 on, waits 20 % of a step longer for
-its batches. The same arguments write the same records. ``--nodes N`` writes RUN0 to RUN<N-1>, as machines without a shared disk do.
+Each rank trains on batches of 32 from one loader, with DDP: a step is a request, forward, loss, backward with two reductions in it, the
+optimizer's step and zero_grad; every tenth ends with two small reductions, of what is logged. All ranks leave a step's backward when the
+last one has come; one rank in 1,000, from rank 1 on, waits 20 % of a step longer for its batches. The same arguments write the same
+records. ``--nodes N`` writes RUN0 to RUN<N-1>, as machines without a shared disk do.
 ``--report`` prints the CPU time, the wall time and the peak memory of ``voirkit report --json``.
 """
 
@@ -50,36 +51,51 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"optimizer": "AdamW", "which": 0, "fused": True, "device": "cuda"},
 ]
 ARGUMENTS_OF = np.array([1, 3, 0, 0, 4, 0])
+REDUCED_AT, REDUCED_BYTES = (0.4, 0.99), (26_214_400, 8_388_608)  # after which share of its own backward a rank reduces how much
+LOGGED_EVERY, LOGGED_AFTER_NS = 10, np.array([50_000, 150_000])  # since a step's last event
+LOGGED_NS = 300_000  # as much longer is a step with them
+ARGUMENTS += [{"group": "0", "description": "default_pg", "bytes": one} for one in (*REDUCED_BYTES, 4)]
+REDUCTION = ("gloo", "all_reduce", "number", "collective")
+BACKWARD = 3  # of ``EVENTS``
 GAP_NS = 20_000
 
 
-def durations(ranks: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """When each step begins, shape (steps,), and how long each of ``EVENTS`` takes in it, shape (ranks, steps, events); nanoseconds."""
+def durations(ranks: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """When each step begins, shape (steps,), how long each of ``EVENTS`` takes in it, shape (ranks, steps, events), and a rank's own part
+    of its backward, shape (ranks, steps); nanoseconds."""
     random = np.random.default_rng(0)
     took = np.empty((ranks, steps, len(EVENTS)), np.int32)
     for i, (_, _, _, median) in enumerate(EVENTS):
         took[:, :, i] = median * np.exp(random.normal(0, 0.05, (ranks, steps)).astype(np.float32))
-    took[1::500, :, 0] += round(0.2 * sum(event[3] for event in EVENTS))
-    exchanges = took[:, :, :4].sum(axis=2)
-    took[:, :, 3] += exchanges.max(axis=0) - exchanges
+    took[1::1000, :, 0] += round(0.2 * sum(event[3] for event in EVENTS))
+    exchanges, own = took[:, :, : BACKWARD + 1].sum(axis=2), took[:, :, BACKWARD].copy()
+    took[:, :, BACKWARD] += exchanges.max(axis=0) - exchanges
     took[:, :, 4:] = took[0, :, 4:]
     step = took.sum(axis=2).max(axis=0).astype(np.int64) + GAP_NS * len(EVENTS)
-    return np.cumsum(step) - step, took
+    step[LOGGED_EVERY - 1 :: LOGGED_EVERY] += LOGGED_NS
+    return np.cumsum(step) - step, took, own
 
 
-def write_rank(run: Path, rank: int, ranks: int, begins: np.ndarray, took: np.ndarray) -> None:
+def write_rank(run: Path, rank: int, ranks: int, begins: np.ndarray, took: np.ndarray, own: np.ndarray) -> None:
     """The segment and the names of a rank."""
     folder = run / "trace"
     folder.mkdir(parents=True, exist_ok=True)
     host, pid, steps = f"node{rank // RANKS_OF_NODE:03d}", 1000 + rank, len(begins)
     clock_ns = BOOTED_NS * (1 + rank // RANKS_OF_NODE)  # each machine was switched on at another time
     offsets = np.concatenate((np.zeros((steps, 1), np.int64), np.cumsum(took[:, :-1] + GAP_NS, axis=1)), axis=1)
-    records = np.zeros(1 + len(ONCE) + steps * len(EVENTS), RECORD_TYPE)
+    records = np.zeros(1 + len(ONCE) + took.size + steps * len(REDUCED_AT) + steps // LOGGED_EVERY * len(LOGGED_AFTER_NS), RECORD_TYPE)
     records[0] = (0, 0, pid, 0, layout.THREAD)
     inner = records[2 : 2 + took.size].reshape(steps, len(EVENTS))
     inner["start_ns"] = clock_ns + START_NS + begins[:, None] + offsets
     inner["duration_ns"], inner["name"], inner["args"] = took, np.arange(1, 1 + len(EVENTS)), ARGUMENTS_OF
     inner["value"][:, 0] = 32
+    ends = inner["start_ns"][LOGGED_EVERY - 1 :: LOGGED_EVERY, [-1]] + took[LOGGED_EVERY - 1 :: LOGGED_EVERY, [-1]]
+    of_steps = inner["start_ns"][:, [BACKWARD]] + (own[:, None] * REDUCED_AT).astype(np.int64)
+    begun = np.concatenate((of_steps.ravel(), (ends[:, None] + LOGGED_AFTER_NS).ravel()))
+    which = np.concatenate((np.tile(np.arange(len(REDUCED_AT)), steps), np.full(len(begun) - of_steps.size, len(REDUCED_AT))))
+    order, reduced = np.argsort(begun), records[2 + took.size : -2]
+    reduced["start_ns"], reduced["args"] = begun[order], len(ARGUMENTS) - len(REDUCED_AT) + which[order]
+    reduced["value"], reduced["name"] = np.arange(1, 1 + len(begun)), 1 + len(EVENTS) + len(ONCE)
     first, last = int(inner["start_ns"][0, 0]), int(inner["start_ns"][-1, -1]) + int(took[-1, -1]) + GAP_NS
     records[1] = (first - 1_000_000, 900_000, 0, 2, 1 + len(EVENTS))
     records[-2] = (last, 50_000, 0, 1, 2 + len(EVENTS))
@@ -90,8 +106,9 @@ def write_rank(run: Path, rank: int, ranks: int, begins: np.ndarray, took: np.nd
     header = {"schema": layout.SCHEMA, "pid": pid, "ppid": 999, "rank": rank, "world_size": ranks, "host": host, "job": "generated"}
     header |= {"clocks": {"perf_counter_ns": clock_ns, "time_ns": BEGAN_NS}, "process": "main.py", "argv": ["main.py"]}
     lines: list[dict[str, Any]] = [header]
-    for number, (category, name, value, *_) in enumerate([*EVENTS, *ONCE], 1):
-        lines.append({layout.NAME: number, "kind": "phase", "category": category, "name": name, "value": value})
+    for number, (category, name, value, *rest) in enumerate([*EVENTS, *ONCE, REDUCTION], 1):
+        kind = "collective" if "collective" in rest else "phase"
+        lines.append({layout.NAME: number, "kind": kind, "category": category, "name": name, "value": value})
     lines += [{layout.ARGUMENTS: number, "arguments": {**one}} for number, one in enumerate(ARGUMENTS, 1)]
     lines += [{layout.THREAD_NAME: pid, "thread": "MainThread"}, {layout.ENDS: {"0": len(data)}}]
     Path(f"{stem}.names").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
@@ -102,9 +119,9 @@ def generate(run: str, ranks: int, steps: int, nodes: int = 0) -> list[Path]:
     folders = [Path(f"{run}{i}") for i in range(nodes)] or [Path(run)]
     for folder in folders:
         folder.mkdir(parents=True)
-    begins, took = durations(ranks, steps)
+    begins, took, own = durations(ranks, steps)
     for rank in range(ranks):
-        write_rank(folders[rank // RANKS_OF_NODE % len(folders)], rank, ranks, begins, took[rank])
+        write_rank(folders[rank // RANKS_OF_NODE % len(folders)], rank, ranks, begins, took[rank], own[rank])
     duration_ns = START_NS + int(begins[-1]) + int(took[0, -1].sum()) + 1_000_000_000
     manifest = {
         "schema": 1, "voirkit": "0.1.0", "command": ["main.py"], "voirkit_options": [], "host": "node000", "cpus": 96, "pid": 1000,

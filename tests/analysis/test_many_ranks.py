@@ -21,6 +21,7 @@ from voirkit.errors import EngineError, RunDirectoryError
 from voirkit.runs import compaction, opened
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.trace_files import layout
+from voirkit_instruments.ranks import analyse
 
 GENERATE = Path(__file__).parents[2] / "benchmarks" / "generate_run.py"
 generate: Callable[..., list[Path]] = runpy.run_path(str(GENERATE))["generate"]
@@ -50,13 +51,19 @@ def test_ranks_read_a_few_at_a_time_come_to_what_all_at_once_come_to(run: str, m
     assert parts == summary(run, compacts=False)
     assert parts["steps"]["n"] == STEPS
     assert len(parts["ranks"]) == RANKS
-    assert parts["overhead"]["events"] == RANKS * (6 * STEPS + 3)
+    assert parts["overhead"]["events"] == RANKS * (8 * STEPS + STEPS // 10 * 2 + 3)
+    assert parts["collectives"]["late"]["rank"] == 1
 
 
 def test_a_run_that_has_been_read_is_read_from_its_roll_ups_alone(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = summary(run)
-    monkeypatch.setattr(Run, "connection", lambda *_: pytest.fail("the trace was opened"))
+    before, opened_ranks, plain = summary(run), [], Run.connection
+    monkeypatch.setattr(Run, "connection", lambda self: opened_ranks.extend(self.ranks or range(RANKS)) or plain(self))
     assert summary(run) == before
+    assert 1 in opened_ranks, "what the late rank did is in its records"
+    assert len(set(opened_ranks)) == 9, "those of the late rank and of the eight that it is held against"
+    monkeypatch.setattr(analyse, "_late", lambda *_: None)
+    monkeypatch.setattr(Run, "connection", lambda *_: pytest.fail("the trace was opened"))
+    assert summary(run)["collectives"]["waited"] == before["collectives"]["waited"]
 
 
 def test_an_executor_comes_to_the_same_summary(run: str) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from voirkit.analysis.document import Rank
+from voirkit.analysis.document import Collectives, Rank
+from voirkit.analysis.phases import Records, ranks
 from voirkit.analysis.steps import BACKWARD, FORWARD, NO_STEPS, WAIT, Steps, Table
 from voirkit_instruments.ranks import record
 from voirkit_instruments.ranks.analyse import (
     CALLED,
+    Group,
     aligned,
     document,
     late_rank,
@@ -21,7 +25,6 @@ from voirkit_instruments.ranks.analyse import (
     new_delays_ns,
     released_ns,
     timeline,
-    waited_in_backward_ns,
 )
 from voirkit_instruments.ranks.show import sections
 
@@ -30,37 +33,55 @@ STEP = 100 * MS
 
 
 class Training:
-    """Ranks that train in steps of 100 ms: 10 ms of wait, 20 of forward, 40 of backward with a reduction after 10 and 40 of them.
+    """Ranks that train in steps of 100 ms: 10 ms of wait, 20 of forward, 40 of backward with a reduction after 10 and 39 of them.
 
     Each rank's own delay, in ms, comes by step in a phase; the others wait for it at the end of backward.
     """
 
-    def __init__(self, delays: Sequence[Sequence[float]], phase: int = FORWARD) -> None:
-        n, self.ranks, self.entries = len(delays[0]), [], []
+    def __init__(
+        self, delays: Sequence[Sequence[float]], phase: int = FORWARD, behind_ns: Sequence[int] | None = None, group: str = "0"
+    ) -> None:
+        n, self.ranks, self.timelines = len(delays[0]), [], {}
         lasts = [max(own[k] for own in delays) for k in range(n)]
-        self.timelines = {}
         for rank, own in enumerate(delays):
-            spans, starts, at = [], [], 0
+            spans, starts, entries, at = [], [], [], 0 if behind_ns is None else -behind_ns[rank]
             for k in range(n):
                 starts.append(at)
                 late = {one: int(own[k] * MS) if one == phase else 0 for one in (WAIT, FORWARD, BACKWARD)}
                 wait, forward = 10 * MS + late[WAIT], 20 * MS + late[FORWARD]
                 begin = at + wait + forward
                 first = begin + 10 * MS + late[BACKWARD]
-                second, end = first + 30 * MS, at + 70 * MS + int(lasts[k] * MS)
+                second, end = first + 29 * MS, at + 70 * MS + int(lasts[k] * MS)
                 spans += [(at, wait, WAIT), (at + wait, forward, FORWARD), (begin, end - begin, BACKWARD)]
-                self.entries += [(rank, first, 2 * k), (rank, second, 2 * k + 1)]
+                entries += [(first, 2 * k), (second, 2 * k + 1)]
                 at = end + 30 * MS
             self.timelines[rank] = timeline(*(np.array(column) for column in zip(*spans, strict=True)))
             begun = np.array(starts)
             table = Table(begun, np.diff(np.append(begun, at)), np.full(n, 8), np.zeros((n, 14), np.int64))
-            self.ranks.append(Rank(rank, "here", Steps(table, NO_STEPS.evaluation, True)))
+            passes = [(start, lasted) for start, lasted, meaning in spans if meaning == BACKWARD]
+            self.ranks.append(Rank(rank, "here", Steps(table, NO_STEPS.evaluation, True), collectives=began(entries, passes, group=group)))
 
-    def document(self, starved: dict[int, float] | None = None, group: str = "0") -> dict:
-        rank, begun, number = (np.array(column) for column in zip(*self.entries, strict=True))
-        n = len(rank)
-        found = matched(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), [group])
-        return document(self.ranks, found, self.timelines, starved or {})
+    def groups(self) -> list[Group]:
+        return matched({i: rank.collectives for i, rank in enumerate(self.ranks)})
+
+    def document(self, starved: Mapping[int, float] | None = None, **options: Any) -> dict[str, Any]:
+        own = [replace(rank, collectives=replace(rank.collectives, starved=(starved or {}).get(rank.rank))) for rank in self.ranks]
+        return document(own, self.groups(), lambda chosen: {i: self.timelines[i] for i in chosen}, **options)
+
+
+def began(
+    entries: Sequence[tuple[int, int]], passes: Sequence[tuple[int, int]] = ((0, 1),), name: str = "all_reduce", group: str = "0"
+) -> Collectives:
+    """What a process began: (when, number), in backward passes: (when, how long)."""
+    records = [
+        Records(*(np.array(column) for column in zip(*rows, strict=True)), [what], [{"group": group, "bytes": 64}], [(0, "here", 1)])
+        for rows, what in (
+            ([(start, lasted, 0, 0, -1, 0, 1) for start, lasted in passes], ("compute", "backward")),
+            ([(at, 0, 0, 0, number, 0, 1) for at, number in entries], ("gloo", name)),
+        )
+    ]
+    (rank,) = ranks(records[0], exchanged=records[1])
+    return rank.collectives
 
 
 @pytest.mark.parametrize(("phase", "name"), [(WAIT, "wait"), (FORWARD, "forward"), (BACKWARD, "backward")])
@@ -139,21 +160,20 @@ def test_who_waited_for_the_last_went_on_with_it():
 
 
 def test_collectives_that_not_all_members_began_are_left_out():
-    one = np.array
-    found = matched(one([0, 1, 0]), one([5, 6, 9]), one([0, 0, 0]), one([1, 1, 2]), one(["barrier"] * 3), one([-1] * 3), ["0"])
-    assert [group.begun_ns.tolist() for group in found] == [[[5], [6]]]
+    (group,) = matched({0: began([(5, 1), (9, 2)]), 1: began([(6, 1)])})
+    assert group.begun_ns.tolist() == [[5], [6]]
 
 
 def test_what_backward_waits_for_at_its_end_is_what_comes_after_its_last_reduction():
-    at = np.array([0, 100])
-    line = timeline(at, np.array([50, 80]), np.array([FORWARD, BACKWARD]))
-    assert waited_in_backward_ns(line, np.array([20, 110, 150])) == 30
-    assert waited_in_backward_ns(line, np.array([20])) == 0
+    passes = [(100, 80)]
+    assert began([(20, 0), (110, 1), (150, 2)], passes).backward_ns == (30, 80)
+    assert began([(20, 0)], passes).backward_ns == (0, 80)
+    assert began([(150, 0)], passes, "all_gather").backward_ns == (0, 80)
 
 
 def test_the_wait_of_backward_is_that_of_an_average_rank():
     found = Training([[0.0] * 20, [50.0] * 20]).document()["in_backward"]
-    assert found["time_s"] == pytest.approx(0.025)  # rank 0 waits 50 ms, rank 1 not
+    assert found["time_s"] == pytest.approx(0.026)  # rank 0 waits 51 ms, rank 1 one
 
 
 def test_the_report_says_how_long_the_ranks_wait_and_has_a_row_for_each():
@@ -166,11 +186,7 @@ def test_the_report_says_how_long_the_ranks_wait_and_has_a_row_for_each():
 
 def two_hosts(delays, behind_ns, wall_error_ns):
     """Rank 1 is on another host, whose clock is behind, and whose wall clock is wrong."""
-    training = Training(delays)
-    rank, begun, number = (np.array(column) for column in zip(*training.entries, strict=True))
-    n = len(rank)
-    (group,) = matched(rank, begun - behind_ns * rank, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
-    return aligned([group], training.timelines, ["one", "other"], [0, behind_ns + wall_error_ns])
+    return aligned(Training(delays, behind_ns=[0, behind_ns]).groups(), ["one", "other"], [0, behind_ns + wall_error_ns])
 
 
 def test_clocks_of_hosts_are_held_against_each_other_by_what_must_be_true():
@@ -186,16 +202,13 @@ def test_a_wall_clock_that_can_be_right_is_believed():
 
 def test_a_delay_within_the_error_of_the_clocks_blames_nobody():
     training = Training([[0.0] * 20, [50.0] * 20])
-    rank, begun, number = (np.array(column) for column in zip(*training.entries, strict=True))
-    n = len(rank)
-    found = matched(rank, begun, np.zeros(n, int), number, np.full(n, "all_reduce"), np.full(n, 64), ["0"])
     for error_ns, is_named in ((0, True), (60 * MS, False), (None, False)):
-        part = document(training.ranks, found, training.timelines, {}, error_ns=error_ns)
+        part = training.document(error_ns=error_ns)
         assert (part["late"] is not None) == is_named
 
 
 def test_where_only_calls_are_known_the_report_says_so_and_ranks_that_meet_there_are_not_held_to_be_even():
-    part = Training([[0.0] * 20] * 2).document(group=f"0{CALLED}")
+    part = Training([[0.0] * 20] * 2, group=f"0{CALLED}").document()
     (section,) = sections(part, {"steps": {"n": 20}})
     assert "not what DDP exchanges" in str(section.blocks)
     assert list(late_rank(part, ())) == []

@@ -18,6 +18,31 @@ _NS = 1e-9
 
 
 @dataclass(frozen=True)
+class Collectives:
+    """What a process began together with other ranks; arrays of shape (n,), ascending by start.
+
+    Ranks that train alike have the same of all but ``begun_ns``, and share it.
+
+    Attributes:
+        kinds: (group, name, bytes that were passed in, -1 where that is not known).
+        kind: Index into ``kinds``.
+        number: Of the collective in its group.
+        backward: The backward pass of the training thread that it was begun in, -1 for none.
+        begun_ns: On the clock of the process's host.
+        backward_ns: How long backward passes wait for other ranks at their end, and how long they last, in all.
+        starved: In which share of the time it was ready to run and had no processor; None where that is not known.
+    """
+
+    kinds: Sequence[tuple[str, str, int]]
+    kind: Array
+    number: Array
+    backward: Array
+    begun_ns: Array
+    backward_ns: tuple[int, int] = (0, 0)
+    starved: float | None = None
+
+
+@dataclass(frozen=True)
 class Rank:
     """What one rank did.
 
@@ -29,6 +54,7 @@ class Rank:
             loader and host.
         processes: (host, pid) of those that did it: of a rank that was started again there are several.
         alone: Whether it is a process that trains beside others and is in no group with them; its ``rank`` says nothing then.
+        collectives: What the last of its processes began together with other ranks; None for nothing.
     """
 
     rank: int
@@ -37,6 +63,7 @@ class Rank:
     facts: Mapping[str, Any] = field(default_factory=dict)
     processes: tuple[tuple[str, int], ...] = ()
     alone: bool = False
+    collectives: Collectives | None = None
 
 
 def figures(ranks: Sequence[Rank]) -> dict[str, Any]:

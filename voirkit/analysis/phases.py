@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from voirkit.analysis.document import Rank
-from voirkit.analysis.nesting import Array, distinct, outer_first
+from voirkit.analysis.document import Collectives, Rank
+from voirkit.analysis.nesting import NONE, Array, distinct, innermost, outer_first
 from voirkit.analysis.segmentation import Kind, Request, requests_through_queue
 from voirkit.analysis.steps import (
     BACKWARD,
@@ -36,6 +36,10 @@ from voirkit.analysis.steps import (
 
 KIND = "phase"  # of the records
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
+COLLECTIVE = "collective"  # of those of what ranks exchange
+# In backward they are begun as soon as gradients are there, and waited for at its end.
+REDUCTIONS = ("all_reduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
+_NO_PROCESSOR = ("processor", "waited")
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,11 @@ _REQUESTS = {
 
 
 def ranks(
-    records: Records, cpus: int | None = None, device: Records | None = None, without: Collection[tuple[str, int]] = ()
+    records: Records,
+    cpus: int | None = None,
+    device: Records | None = None,
+    without: Collection[tuple[str, int]] = (),
+    exchanged: Records | None = None,
 ) -> list[Rank]:
     """What each rank did, ascending; and what each process did that trains, or evaluates, and is in no group of ranks.
 
@@ -90,6 +98,7 @@ def ranks(
         cpus: Processors of the host, for the verdict.
         device: What the phases did on GPUs, where they were used.
         without: (host, pid) of processes that are left out.
+        exchanged: What they began together.
     """
     parts: list[Rank] = []
     for number, (rank, host, pid) in enumerate(records.processes):
@@ -97,7 +106,12 @@ def ranks(
         if chosen is not None:
             alone = bool(records.world_sizes) and records.world_sizes[number] == 1
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
-            parts.append(_process(records, number, chosen, cpus, device, of))
+            of = _process(records, number, chosen, cpus, device, of)
+            if exchanged is not None and (rank, host, pid) in exchanged.processes:
+                own = chosen[meanings(records.names)[records.name[chosen]] == BACKWARD]
+                begun = list(exchanged.processes).index((rank, host, pid))
+                of = replace(of, collectives=_collectives(exchanged, begun, records.start_ns[own], records.duration_ns[own]))
+            parts.append(of)
     return joined(parts)
 
 
@@ -279,6 +293,33 @@ def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[s
     return {}
 
 
+def _collectives(exchanged: Records, process: int, passes_ns: Array, lasted_ns: Array) -> Collectives:
+    """What a process began together with others, given when its backward passes began, ascending, and how long they lasted."""
+    own = np.flatnonzero(exchanged.process == process)
+    own = own[np.argsort(exchanged.start_ns[own], kind="stable")]
+    is_waiting = np.array([name == _NO_PROCESSOR for name in exchanged.names], bool)[exchanged.name[own]]
+    waited = own[is_waiting & (exchanged.value[own] >= 0)]
+    own = own[~is_waiting]
+    codes, kind = np.unique(exchanged.name[own] * len(exchanged.arguments) + exchanged.args[own], return_inverse=True)
+    of_codes = []
+    for name, args in (divmod(code, len(exchanged.arguments)) for code in codes.tolist()):
+        about = exchanged.arguments[args]
+        of_codes.append((str(about.get("group")), exchanged.names[name][1], int(about.get("bytes", -1))))
+    kinds = sorted(set(of_codes))
+    kind = np.array([kinds.index(one) for one in of_codes], np.int32)[kind]
+    begun = exchanged.start_ns[own]
+    backward = innermost(passes_ns, passes_ns + lasted_ns, begun)
+    # Gradients are reduced as soon as they are there: with the last reduction of a pass its computing is over, and it waits for them all.
+    last = np.full(len(passes_ns), np.iinfo(np.int64).max)
+    reduces = np.array([name in REDUCTIONS for _, name, _ in kinds], bool)[kind] & (backward != NONE)
+    last[backward[reduces]] = begun[reduces]
+    waits_ns = int(np.maximum(passes_ns + lasted_ns - last, 0).sum())
+    starved = None
+    if len(waited) and (passed := int(exchanged.start_ns[waited[-1]] - exchanged.start_ns[waited[0]])) > 0:
+        starved = float(exchanged.value[waited[-1]] - exchanged.value[waited[0]]) / passed
+    return Collectives(kinds, kind, exchanged.value[own], backward, begun, (waits_ns, int(lasted_ns.sum())), starved)
+
+
 # several processes of a rank
 
 
@@ -309,7 +350,8 @@ def _one(parts: Sequence[Rank]) -> Rank:
         return most
     trained.sort(key=lambda part: int(part.steps.train.start_ns.min()))
     processes = tuple(process for part in trained for process in part.processes)
-    return replace(most, steps=_after_each_other([part.steps for part in trained]), processes=processes)
+    last = next((part.collectives for part in reversed(trained) if part.collectives is not None), None)  # its numbers begin anew
+    return replace(most, steps=_after_each_other([part.steps for part in trained]), processes=processes, collectives=last)
 
 
 def _after_each_other(parts: Sequence[Steps]) -> Steps:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from voirkit.analysis.document import Rank
+from voirkit.analysis.document import Collectives, Rank
 from voirkit.analysis.nesting import Array, distinct
-from voirkit.analysis.phases import DEVICE, KIND, Records, joined, ranks
+from voirkit.analysis.phases import COLLECTIVE, DEVICE, KIND, Records, joined, ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import layout
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
     from voirkit.runs.trace_files import SegmentRecords
 
-FOLDER = "steps"
+FOLDER, COLLECTIVES = "steps", "collectives"
+T = TypeVar("T")
 _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
+_SHARED = ("kind", "number", "backward")  # columns of collectives
 
 
 def read_steps(run: Run) -> list[Rank]:
@@ -31,12 +34,27 @@ def read_steps(run: Run) -> list[Rank]:
 
     The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of what has been compacted one is made.
     """
-    return joined([rank for part in run.map_ranks(_steps_of_ranks) for rank in part])
+    return joined(_sharing([rank for part in run.map_ranks(_steps_of_ranks) for rank in part]))
+
+
+def _sharing(ranks: Sequence[Rank]) -> Iterator[Rank]:
+    """The same, with one array for what is equal of the collectives of ranks that follow each other: of a thousand ranks it is most."""
+    before = None
+    for rank in ranks:
+        own = rank.collectives
+        if own is not None:
+            shared = {} if before is None else {key: getattr(before, key) for key in _SHARED}
+            if shared and own.kinds == before.kinds and all(np.array_equal(getattr(own, key), one) for key, one in shared.items()):
+                own = replace(own, **shared)
+            before, rank = own, replace(rank, collectives=own)
+        yield rank
 
 
 def _steps_of_ranks(run: Run) -> list[Rank]:
     found = run.recorded(KIND)
-    rolled = _rolled_up(run)
+    exchanging = {(host, pid) for _, host, pid in run.recorded(COLLECTIVE)}
+    # What an older voirkit has rolled up lacks the collectives.
+    rolled = [rank for rank in _rolled_up(run) if rank.collectives is not None or exchanging.isdisjoint(rank.processes)]
     if run.ranks is not None:  # what a process learnt late may be a rank of other files too
         own = {(host, pid) for _, host, pid in found}
         rolled = [rank for rank in rolled if not own.isdisjoint(rank.processes)]
@@ -44,12 +62,13 @@ def _steps_of_ranks(run: Run) -> list[Rank]:
     old = {rank.rank for rank in rolled if not rank.processes}  # a roll-up that does not say whose: it is of all that the rank had
     seen |= {(host, pid) for rank, host, pid in found if rank in old}
     if all((host, pid) in seen for _, host, pid in found):
-        return joined(rolled)
+        return list(_sharing(joined(rolled)))
     device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
-    whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen)])
+    exchanged = records(run, COLLECTIVE) if exchanging else None
+    whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen, exchanged)])
     if run.segments() is None and not run.is_live:
         _roll_up_new(run, whole, seen)
-    return whole
+    return list(_sharing(whole))
 
 
 def _roll_up_new(run: Run, ranks: Sequence[Rank], known: Collection[tuple[str, int]]) -> None:
@@ -134,7 +153,9 @@ def roll_up(run: Run, rank: Rank) -> str:
     unknown), the time by phase and part, which sum to ``time_ns``, and ``launching_ns``. The file's metadata hold, under ``voirkit``, what
     else is known of the rank.
 
-    A process that trains for itself beside others has ``steps/process=<pid>.parquet``.
+    A process that trains for itself beside others has ``steps/process=<pid>.parquet``. What a rank began together with others is in
+    ``collectives/rank=<r>.parquet``, a row a collective: ``kind`` (an index into the metadata's ``kinds``), ``number``, ``backward`` and
+    ``begun_ns``.
 
     Returns:
         The path.
@@ -142,12 +163,13 @@ def roll_up(run: Run, rank: Rank) -> str:
     Raises:
         OSError, duckdb.Error: It cannot be written.
     """
-    from voirkit.runs.parquet import file, quoted
-
-    folder = os.path.join(run.path, FOLDER)
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet")
+    name = f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet"
     columns: dict[str, Any] = {}
+    if (own := rank.collectives) is not None:
+        about = {"schema": 1, "kinds": own.kinds, "backward_ns": own.backward_ns, "starved": own.starved}
+        columns = {key: getattr(own, key) for key in (*_SHARED, "begun_ns")}
+        _write(run, os.path.join(COLLECTIVES, name), columns, "*", about)
+        columns = {}
     device = rank.steps.device
     tables = {"train": rank.steps.train, "evaluation": rank.steps.evaluation, **({"device": device.table} if device else {})}
     columns["which"] = np.concatenate([np.full(len(t), i) for i, t in enumerate(tables.values())])
@@ -157,16 +179,23 @@ def roll_up(run: Run, rank: Rank) -> str:
         columns[key] = np.concatenate([getattr(t, key) for t in tables.values()])
     for i, key in enumerate(_TIMES):
         columns[key] = np.ascontiguousarray(np.concatenate([t.own_ns[:, i] for t in tables.values()]))
-    facts = json.dumps({
+    facts = {
         "schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known,
         "saving_between_ns": rank.steps.saving_between_ns, "aside_ns": dict(rank.steps.aside_ns), "facts": dict(rank.facts),
         "processes": rank.processes, "alone": rank.alone,
-    })  # fmt: skip
+    }  # fmt: skip
+    task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
+    return _write(run, os.path.join(FOLDER, name), columns, f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns", facts)
+
+
+def _write(run: Run, name: str, columns: Mapping[str, Array], chosen: str, about: Mapping[str, Any]) -> str:
+    from voirkit.runs.parquet import file, quoted
+
+    path = os.path.join(run.path, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     connection = run.database()
     connection.register("rollup", columns)
-    task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
-    chosen = f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns"
-    options = f"FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {{voirkit: {quoted(facts)}}}"
+    options = f"FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {{voirkit: {quoted(json.dumps(about))}}}"
     draft = f"{path}.{os.getpid()}.tmp"  # two readers may make it at once
     connection.execute(f"COPY (SELECT {chosen} FROM rollup) TO {file(draft)} ({options})").fetchall()
     connection.unregister("rollup")
@@ -175,53 +204,75 @@ def roll_up(run: Run, rank: Rank) -> str:
 
 
 def _rolled_up(run: Run) -> list[Rank]:
-    folder = os.path.join(run.path, FOLDER)
-    names = [name for name in sorted(os.listdir(folder)) if name.endswith(".parquet")] if os.path.isdir(folder) else []
+    names = _names(run, FOLDER)
+    found = _read(run, FOLDER, names, _steps) if names else {}
+    exchanged = _read(run, COLLECTIVES, _names(run, COLLECTIVES), _collectives) if found else {}
+    return [replace(rank, collectives=exchanged.get(name)) for name, rank in found.items()]
+
+
+def _names(run: Run, folder: str) -> list[str]:
+    where = os.path.join(run.path, folder)
+    names = [name for name in sorted(os.listdir(where)) if name.endswith(".parquet")] if os.path.isdir(where) else []
     if run.ranks is not None:  # those without a group have no number, and the first is theirs
         own = {f"rank={rank}.parquet" for rank in run.ranks}
         names = [name for name in names if name in own or (name.startswith("process=") and 0 in run.ranks)]
-    return _read(run, [os.path.join(folder, name) for name in names]) if names else []
+    return names
 
 
-def _read(run: Run, paths: Sequence[str]) -> list[Rank]:
-    """The roll-ups in some files; those that are damaged are said in the run's warnings."""
+def _read(run: Run, folder: str, names: Sequence[str], read: Callable[[Run, Sequence[str]], list[T]]) -> dict[str, T]:
+    """What is in some files, by name; those that are damaged are said in the run's warnings."""
     import duckdb
 
+    paths = [os.path.join(run.path, folder, name) for name in names]
     try:
-        return _read_whole(run, paths)
+        return dict(zip(names, read(run, paths), strict=True)) if names else {}
     except (duckdb.Error, OSError, ValueError, KeyError, TypeError):
         if len(paths) > 1:
-            return [rank for path in paths for rank in _read(run, [path])]
+            return {name: one for single in names for name, one in _read(run, folder, [single], read).items()}
         run.warn([f"{paths[0]} cannot be read; it is damaged."])
-        return []
+        return {}
 
 
-def _read_whole(run: Run, paths: Sequence[str]) -> list[Rank]:
+def _fetched(run: Run, paths: Sequence[str], columns: str) -> tuple[list[Any], dict[str, Array], Array]:
+    """The metadata of some files, columns of their rows, file by file as they were written, and the edges between the files."""
     from voirkit.runs.parquet import file
 
     connection = run.database()
     files = f"[{', '.join(map(file, paths))}]"
     rows = connection.execute(f"SELECT list_position({files}, file_name), value FROM parquet_kv_metadata({files}) WHERE key = 'voirkit'")
     known = {at - 1: json.loads(bytes(text)) for at, text in rows.fetchall()}
-    tasks = "CASE task WHEN 'train' THEN 0 WHEN 'evaluation' THEN 1 ELSE 2 END"
+    counts = connection.execute(f"SELECT list_position({files}, file_name), num_rows FROM parquet_file_metadata({files})").fetchall()
     found = connection.execute(
-        f"SELECT * EXCLUDE (filename) REPLACE ({tasks} AS task), list_position({files}, filename) - 1 AS file "
-        f"FROM read_parquet({files}, union_by_name = true, filename = true, hive_partitioning = false)"
-    ).fetchnumpy()
-    columns = {key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for key, values in found.items()}
-    order = np.lexsort((columns["start_ns"], columns["task"], columns["file"]))
-    none = np.zeros(len(order), np.int64)  # of a part that the run's voirkit did not know
-    own = np.stack([columns.pop(key, none)[order] for key in _TIMES], axis=1)
+        f"SELECT {columns} FROM read_parquet({files}, union_by_name = true, hive_partitioning = false)"
+    ).fetchnumpy()  # in the order of the files, as the connection preserves it
+    whole = {key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for key, values in found.items()}
+    edges = np.concatenate(([0], np.cumsum([n for _, n in sorted(counts)])))
+    return [known[i] for i in range(len(paths))], whole, edges
+
+
+def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
+    known, columns, edges = _fetched(run, paths, "*")
+    found = []
+    for about, (first, last) in zip(known, pairwise(edges.tolist()), strict=True):
+        kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
+        own = [columns[key][first:last].copy() for key in _SHARED]  # what is shared shall not hold those of other ranks
+        waits, lasted = about["backward_ns"]
+        found.append(Collectives(kinds, *own, columns["begun_ns"][first:last], (waits, lasted), about["starved"]))
+    return found
+
+
+def _steps(run: Run, paths: Sequence[str]) -> list[Rank]:
+    known, columns, edges = _fetched(run, paths, "* REPLACE (CASE task WHEN 'train' THEN 0 WHEN 'evaluation' THEN 1 ELSE 2 END AS task)")
+    none = np.zeros(int(edges[-1]), np.int64)  # of a part that the run's voirkit did not know
+    own = np.stack([columns.pop(key, none) for key in _TIMES], axis=1)
     if own.max(initial=0) <= np.iinfo(np.int32).max:  # sums of them have 64 bits; ten million steps take 0.5 GB less
         own = own.astype(np.int32)
-    start, time, items, launching = (columns[key][order] for key in ("start_ns", "time_ns", "items", "launching_ns"))
-    whole, edges = (
-        Table(start, time, items, own),
-        np.searchsorted((columns["file"] * 3 + columns["task"])[order], range(3 * len(paths) + 1)),
-    )
-    slices = [slice(*pair) for pair in pairwise(edges.tolist())]
+    whole = Table(columns["start_ns"], columns["time_ns"], columns["items"], own)
+    files = np.repeat(np.arange(len(paths)), np.diff(edges))
+    tasks = np.searchsorted(files * 3 + columns["task"], range(3 * len(paths) + 1))
+    slices = [slice(*pair) for pair in pairwise(tasks.tolist())]
     tables = [whole.chosen(which) for which in slices]
-    return [_rank(known[i], tables[3 * i : 3 * i + 3], launching[slices[3 * i + 2]]) for i in range(len(paths))]
+    return [_rank(known[i], tables[3 * i : 3 * i + 3], columns["launching_ns"][slices[3 * i + 2]]) for i in range(len(paths))]
 
 
 def _rank(known: Mapping[str, Any], tables: Sequence[Table], launching: Array) -> Rank:

@@ -259,14 +259,16 @@ class Run:
 
     # what its processes did, rank by rank
 
-    def map_ranks(self, function: Callable[[Run], T]) -> list[T]:
+    def map_ranks(self, function: Callable[[Run], T], of: Collection[int] | None = None) -> list[T]:
         """What a function makes of the run opened with some of its ranks at a time, for all of them, ascending.
 
         Args:
             function: Of a module, if there is an executor. It reads the files of those ranks, and returns what can be pickled.
+            of: Only of these ranks.
         """
-        ranks = [] if self.ranks is not None else ranks_of(self.path)
-        if len(ranks) <= (1 if self.executor is not None else _RANKS_AT_ONCE):
+        every = [] if self.ranks is not None else ranks_of(self.path)
+        ranks = every if of is None else [rank for rank in every if rank in of]
+        if len(every) == len(ranks) <= (1 if self.executor is not None else _RANKS_AT_ONCE):
             return [function(self)]
         size = _RANKS_AT_ONCE if self.executor is None else max(1, min(_RANKS_AT_ONCE, len(ranks) // _TASKS))
         groups = [ranks[i : i + size] for i in range(0, len(ranks), size)]

@@ -11,14 +11,15 @@ What a late rank did is its time by phase since then, against that of a usual ot
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
-from voirkit.analysis.phases import KIND, Records, meanings, training_thread
+from voirkit.analysis.phases import KIND, REDUCTIONS, meanings, training_thread
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import BACKWARD, FORWARD, LOSS, OPTIMIZER, PARTS, REST, Table
 from voirkit.analysis.verdict.evidence import Evidence
@@ -28,12 +29,9 @@ from voirkit.runs.summary import PHASES
 from voirkit.runs.thresholds import FEW_IN_STEP, LATE_IN, STRAGGLES
 
 if TYPE_CHECKING:
-    from voirkit.analysis.document import Rank
+    from voirkit.analysis.document import Collectives, Rank
     from voirkit.runs.opened import Run
 
-COLLECTIVE = "collective"  # kind of the records
-# In backward they are begun as soon as gradients are there, and waited for at its end.
-REDUCTIONS = ("all_reduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
 CALLED = " (calls)"  # ends the name of a group of which only what the script calls itself is known
 _COLUMNS = (*PHASES[:-1], *PARTS)
 _STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
@@ -47,7 +45,7 @@ _EVEN = (
     "by turns."
 )
 _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER, LOSS, REST)  # what is slow where others have the processor
-_NO_PROCESSOR = ("processor", "waited")
+_AT_ONCE = 1024  # collectives of all ranks that are worked on together
 _NOTICED = 0.02  # of a step: who is late by less is not counted as last
 _NS = 1e-9
 
@@ -59,14 +57,10 @@ class Timeline:
     Attributes:
         at_ns: From when on.
         column: What it did from then until the next boundary: index into wait, transfer … rest.
-        backward: The backward pass that the boundary lies in, -1 for none.
-        passes_ns: When each backward pass began and ended; shape (2, passes).
     """
 
     at_ns: Array
     column: Array
-    backward: Array
-    passes_ns: Array
 
     def spent_ns(self, column: int, begin_ns: Array, end_ns: Array) -> Array:
         """Time in a column between instants; shape of these."""
@@ -80,26 +74,8 @@ class Timeline:
         spent: Array = until(end_ns) - until(begin_ns)
         return spent
 
-    def backward_at(self, at_ns: Array) -> Array:
-        """Which backward pass each instant lies in, -1 for none."""
-        return self.backward[np.maximum(np.searchsorted(self.at_ns, at_ns, side="right") - 1, 0)]
 
-
-def waited_in_backward_ns(timeline: Timeline, reductions_ns: Array) -> int:
-    """What backward passes wait for other ranks at their end.
-
-    Gradients are reduced as soon as they are there: with the last reduction of a pass its computing is over, and it waits for them all.
-
-    Args:
-        timeline: Of a rank.
-        reductions_ns: When it began reductions, ascending.
-    """
-    begin, end = timeline.passes_ns
-    if not len(reductions_ns):
-        return 0
-    at = np.searchsorted(reductions_ns, end, side="right") - 1
-    last = reductions_ns[np.maximum(at, 0)]
-    return int((end - last)[(at >= 0) & (last >= begin)].sum())
+Timelines = Callable[[Collection[int]], Mapping[int, Timeline]]  # those of some ranks, by their index
 
 
 def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
@@ -108,9 +84,7 @@ def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
     start, end, meaning = start_ns[order], (start_ns + duration_ns)[order], meaning[order]
     at = np.unique(np.concatenate((start, end)))
     owner = innermost(start, end, at)
-    passes = np.flatnonzero(meaning == BACKWARD)
-    within = innermost(start[passes], end[passes], at)
-    return Timeline(at, np.where(owner == NONE, REST, meaning[owner]), within, np.stack((start[passes], end[passes])))
+    return Timeline(at, np.where(owner == NONE, REST, meaning[owner]))
 
 
 @dataclass(frozen=True)
@@ -123,6 +97,7 @@ class Group:
         begun_ns: When each member began each; shape (members, n).
         names: What each was; shape (n,).
         bytes: What each rank passed in; -1: not known. Same shape.
+        waited_for: Whether its ranks waited for each before they began the next one. Same shape.
     """
 
     name: str
@@ -130,35 +105,44 @@ class Group:
     begun_ns: Array
     names: Array
     bytes: Array
+    waited_for: Array
 
 
-def matched(rank: Array, begun_ns: Array, group: Array, number: Array, name: Array, bytes_: Array, names: Sequence[str]) -> list[Group]:
-    """The collectives of each group of two ranks or more.
-
-    Args:
-        rank: Whose each record is, from 0; as all that follow of shape (n,).
-        begun_ns: When it was begun.
-        group: Index into ``names``.
-        number: Of the collective in its group.
-        name: What it is, a text.
-        bytes_: What was passed in.
-        names: Of the groups.
-    """
+def matched(begun: Mapping[int, Collectives]) -> list[Group]:
+    """The collectives of each group of two ranks or more, from what each rank has begun, by its index."""
     found = []
-    for code in np.unique(group).tolist():
-        own = np.flatnonzero(group == code)
-        members = np.unique(rank[own])
-        if len(members) < 2:
+    for name in sorted({name for one in begun.values() for name, _, _ in one.kinds}):
+        own = {rank: _of_group(one, name) for rank, one in sorted(begun.items()) if any(group == name for group, _, _ in one.kinds)}
+        if len(own) < 2:
             continue
-        numbers, of_number = np.unique(number[own], return_inverse=True)
-        at = np.full((len(members), len(numbers)), -1, dtype=np.int64)
-        row = np.searchsorted(members, rank[own])
-        at[row, of_number] = own
-        whole = (at >= 0).all(axis=0)
-        if whole.any():
-            at = at[:, whole]
-            found.append(Group(names[code], tuple(members.tolist()), begun_ns[at], name[at[0]], bytes_[at[0]]))
+        common, before = None, None
+        for rank, which in own.items():  # nearly always the same numbers in the same array
+            numbers = begun[rank].number[which]
+            if before is None or not np.array_equal(numbers, before):
+                common, before = numbers if common is None else np.intersect1d(common, numbers), numbers
+        numbers, before = np.unique(common), None
+        if not len(numbers):
+            continue
+        times = np.empty((len(own), len(numbers)), np.int64)
+        for row, (rank, which) in enumerate(own.items()):
+            if begun[rank].number is not before:
+                before = begun[rank].number
+                order = np.flatnonzero(which)[np.argsort(before[which], kind="stable")]
+                places = order[np.searchsorted(before[order], numbers, side="right") - 1]  # the last of a number
+            times[row] = begun[rank].begun_ns[places]
+            if row == 0:
+                one, first = begun[rank], places
+        kinds = one.kind[first]
+        names, bytes_ = (np.array([kind[i] for kind in one.kinds])[kinds] for i in (1, 2))
+        passes, waits = one.backward[first], np.ones(len(first), dtype=bool)
+        waits[:-1] = ~(np.isin(names[:-1], REDUCTIONS) & (passes[:-1] != NONE) & (passes[:-1] == passes[1:]))
+        found.append(Group(name, tuple(own), times, names, bytes_, waits))
     return found
+
+
+def _of_group(begun: Collectives, name: str) -> Array:
+    """Whether each is of a group."""
+    return np.array([group == name for group, _, _ in begun.kinds], bool)[begun.kind]
 
 
 def released_ns(begun_ns: Array, waited_for: Array) -> Array:
@@ -172,9 +156,14 @@ def released_ns(begun_ns: Array, waited_for: Array) -> Array:
         Shape (ranks, n); of the first collective when it was begun.
     """
     released: Array = begun_ns.copy()
-    last = begun_ns[:, :-1].max(axis=0)
-    met = waited_for[:-1] & (begun_ns[:, 1:].min(axis=0) >= last)
-    released[:, 1:] = np.where(met, last, begun_ns[:, :-1])
+    released[:, 1:] = _released_ns(begun_ns[:, :-1], begun_ns[:, 1:], waited_for[:-1])
+    return released
+
+
+def _released_ns(before_ns: Array, begun_ns: Array, waited_for: Array) -> Array:
+    """The same of some collectives, given when each rank began those before them."""
+    last = before_ns.max(axis=0)
+    released: Array = np.where(waited_for & (begun_ns.min(axis=0) >= last), last, before_ns)
     return released
 
 
@@ -191,71 +180,65 @@ def new_delays_ns(begun_ns: Array, released: Array) -> tuple[Array, Array]:
     late = np.argmax(begun_ns, axis=0)
     took = begun_ns - released
     at = np.arange(begun_ns.shape[1])
-    others = np.sort(np.where(np.arange(len(took))[:, None] == late, np.iinfo(np.int64).max, took), axis=0)[(len(took) - 2) // 2]
-    return late, np.maximum(took[late, at] - others, 0)
+    own = took[late, at]
+    took[late, at] = np.iinfo(np.int64).max
+    middle = (len(took) - 2) // 2
+    return late, np.maximum(own - np.partition(took, middle, axis=0)[middle], 0)
 
 
 @dataclass(frozen=True)
 class Delays:
-    """New delays in steps of training, one a collective of a group; arrays of shape (n,), or (members, n).
+    """New delays in steps of training, one a collective of a group; arrays of shape (n,).
 
     Attributes:
         group: Of which.
-        names: What each was.
+        shifts_ns: What is to be added to times of each of its members for those of the first rank; shape (members, 1).
+        at: Which of the group's collectives each is.
         step: In which step it was begun.
         rank: Index of the rank that came last.
         by_ns: By how much that is new.
-        from_ns: When each member could go on after the collective before.
-        until_ns: When it began this one.
     """
 
     group: Group
-    names: Array
+    shifts_ns: Array
+    at: Array
     step: Array
     rank: Array
     by_ns: Array
-    from_ns: Array
-    until_ns: Array
+
+    @property
+    def names(self) -> Array:
+        """What each was."""
+        return self.group.names[self.at]
 
 
-def waited_for(group: Group, timeline: Timeline) -> Array:
-    """Which collectives of a group its ranks waited for before they began the next one, by the timeline of its first member; shape (n,)."""
-    passes = timeline.backward_at(group.begun_ns[0])
-    waits = np.ones(len(passes), dtype=bool)
-    waits[:-1] = ~(np.isin(group.names[:-1], REDUCTIONS) & (passes[:-1] >= 0) & (passes[:-1] == passes[1:]))
-    return waits
-
-
-def delays(group: Group, timeline: Timeline, train: Table, shifts_ns: Array) -> Delays:
+def delays(group: Group, train: Table, shifts_ns: Array) -> Delays:
     """The new delays of a group.
 
     Args:
         group: Which.
-        timeline: Of its first member.
-        train: The steps of training of that.
+        train: The steps of training of its first member.
         shifts_ns: What is to be added to times of each rank of the run for those of the first one; shape (ranks,).
     """
-    shifts = shifts_ns[list(group.ranks)][:, None]
-    begun, first = group.begun_ns + shifts, group.begun_ns[0]
-    released = released_ns(begun, waited_for(group, timeline))
-    late, by_ns = new_delays_ns(begun, released)
+    first, shifts = group.begun_ns[0], shifts_ns[list(group.ranks)][:, None]
     step = np.searchsorted(train.start_ns, first, side="right") - 1
     inside = (step >= 0) & (first < (train.start_ns + train.time_ns)[np.maximum(step, 0)])
     inside[:1] = False  # nothing is known of what was before it
-    last = np.array(group.ranks)[late[inside]]
-    return Delays(
-        group, group.names[inside], step[inside], last, by_ns[inside], (released - shifts)[:, inside], group.begun_ns[:, inside]
-    )  # fmt: skip
+    late, by_ns = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
+    for low in range(1, len(first), _AT_ONCE):
+        which = slice(low - 1, low + _AT_ONCE)  # and the one before
+        begun = group.begun_ns[:, which] + shifts
+        found = new_delays_ns(begun, released_ns(begun, group.waited_for[which]))
+        late[low : which.stop], by_ns[low : which.stop] = (one[1:] for one in found)
+    at = np.flatnonzero(inside)
+    return Delays(group, shifts, at, step[at], np.array(group.ranks)[late[at]], by_ns[at])
 
 
-def aligned(
-    groups: Sequence[Group], timelines: Mapping[int, Timeline], hosts: Sequence[str], shifts_ns: Sequence[int]
-) -> tuple[Array, int | None]:
+def aligned(groups: Sequence[Group], hosts: Sequence[str], shifts_ns: Sequence[int]) -> tuple[Array, int | None]:
     """The clocks of hosts, held against each other: no rank can begin a collective before all have begun the one that it waited for.
 
     Args:
         groups: Collectives.
-        timelines: By index of rank.
         hosts: Of each rank.
         shifts_ns: By rank, what is to be added to its times for those of the first one, by the hosts' own wall clocks.
 
@@ -264,40 +247,48 @@ def aligned(
     """
     shifts, error = np.array(shifts_ns, dtype=np.int64), 0
     host_of = np.array(hosts)
+    known: dict[int, tuple[Array, Array]] = {}  # by group, when the first and the last of the hosts before began each
     for number, host in enumerate(dict.fromkeys(hosts)):
         low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-        earlier = list(dict.fromkeys(hosts))[:number]
-        for group in groups:
-            members = np.array(group.ranks)
-            mine, others = host_of[members] == host, np.isin(host_of[members], earlier)
-            if group.ranks[0] not in timelines or not mine.any() or not others.any():
+        own = {}
+        for i, group in enumerate(groups):
+            mine = group.begun_ns[host_of[list(group.ranks)] == host]
+            if not len(mine):
                 continue
-            waits = waited_for(group, timelines[group.ranks[0]])[:-1]
-            own, known = group.begun_ns[mine][:, :], group.begun_ns[others] + shifts[members[others]][:, None]
-            if waits.any():
-                low = max(low, int((known.max(axis=0)[:-1] - own.min(axis=0)[1:])[waits].max()))
-                high = min(high, int((known.min(axis=0)[1:] - own.max(axis=0)[:-1])[waits].min()))
-        if number == 0:
-            continue
-        if not np.iinfo(np.int64).min < low <= high:
-            return shifts, None
-        shift = int(np.clip(shifts[host_of == host][0], low, high))
-        shifts[host_of == host] = shift
-        error = max(error, high - shift, shift - low)
+            own[i] = first, last = mine.min(axis=0), mine.max(axis=0)
+            waits = group.waited_for[:-1]
+            if i in known and waits.any():
+                low = max(low, int((known[i][1][:-1] - first[1:])[waits].max()))
+                high = min(high, int((known[i][0][1:] - last[:-1])[waits].min()))
+        if number:
+            if not np.iinfo(np.int64).min < low <= high:
+                return shifts, None
+            shift = int(np.clip(shifts[host_of == host][0], low, high))
+            shifts[host_of == host] = shift
+            error = max(error, high - shift, shift - low)
+        shift = int(shifts[host_of == host][0])
+        for i, (first, last) in own.items():
+            first, last = first + shift, last + shift
+            known[i] = (np.minimum(known[i][0], first), np.maximum(known[i][1], last)) if i in known else (first, last)
     return shifts, error
 
 
-def causes_ns(delays: Delays, rank: int, timelines: Sequence[Timeline]) -> Array:
+def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
     """How much longer a rank spent in each column than a usual other one, before the collectives that it came last to; shape (columns,)."""
-    chosen = np.flatnonzero((delays.rank == rank) & (delays.by_ns > 0))
-    others = [i for i, member in enumerate(delays.group.ranks) if member != rank]
+    group, at = delays.group, delays.at[(delays.rank == rank) & (delays.by_ns > 0)]
+    others = [i for i, member in enumerate(group.ranks) if member != rank]
     others = [others[i] for i in np.unique(np.linspace(0, len(others) - 1, _MOST_OTHERS).astype(int))]
-    own = delays.group.ranks.index(rank)
+    members = [group.ranks.index(rank), *others]
+    until_ns = group.begun_ns[np.ix_(members, at)]
+    from_ns = np.empty_like(until_ns)
+    for low in range(0, len(at), _AT_ONCE):
+        which = slice(low, low + _AT_ONCE)
+        before, begun = (group.begun_ns[:, one] + delays.shifts_ns for one in (at[which] - 1, at[which]))
+        from_ns[:, which] = (_released_ns(before, begun, group.waited_for[at[which] - 1]) - delays.shifts_ns)[members]
+    known = timelines([group.ranks[i] for i in members])
     found = np.zeros(len(_COLUMNS), dtype=np.int64)
     for column in range(len(_COLUMNS)):
-        spent = [
-            timelines[delays.group.ranks[i]].spent_ns(column, delays.from_ns[i, chosen], delays.until_ns[i, chosen]) for i in (own, *others)
-        ]
+        spent = [known[group.ranks[i]].spent_ns(column, *edges) for i, *edges in zip(members, from_ns, until_ns, strict=True)]
         found[column] = int((spent[0] - np.sort(spent[1:], axis=0)[(len(others) - 1) // 2]).sum())
     return found
 
@@ -308,73 +299,41 @@ def causes_ns(delays: Delays, rank: int, timelines: Sequence[Timeline]) -> Array
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """``collectives`` of the summary; None where fewer than two ranks recorded any."""
     members = [rank for rank in ranks if not rank.alone]
-    of_process = {process: i for i, rank in enumerate(members) for process in rank.processes}
-    found, timelines, starved = read(runs, of_process)
-    if not found or len(timelines) < 2:
+    begun = {i: rank.collectives for i, rank in enumerate(members) if rank.collectives is not None}
+    found = matched(begun)
+    if not found:
         return None
-    begun_ns = begin_ns(runs[0], min(int(one.at_ns[0]) for one in timelines.values()))
+    begun_ns = begin_ns(runs[0], min(int(one.begun_ns.min()) for one in found))
     offsets = {process.host: process.offset_ns for run in runs for process in run.processes()}
     clocks = [offsets.get(rank.host, 0) - offsets.get(members[0].host, 0) for rank in members]
-    shifts, error = aligned(found, timelines, [rank.host for rank in members], clocks)
-    return {"collectives": document(members, found, timelines, starved, begun_ns, shifts, error)}
+    shifts, error = aligned(found, [rank.host for rank in members], clocks)
+
+    def timelines(chosen: Collection[int]) -> Mapping[int, Timeline]:
+        """Few ranks' are needed, and they are as large as what was recorded."""
+        files = {members[i].rank for i in chosen} | {0}  # in which those are that learnt their rank late
+        of_process = {process: i for i in chosen for process in members[i].processes[-1:]}
+        parts = [part for run in runs for part in run.map_ranks(partial(_timelines, set(of_process)), files)]
+        return {of_process[process]: line for part in parts for process, line in part.items()}
+
+    return {"collectives": document(members, found, timelines, begun_ns, shifts, error)}
 
 
-def read(runs: Sequence[Run], of_process: Mapping[tuple[str, int], int]) -> tuple[list[Group], dict[int, Timeline], dict[int, float]]:
-    """The groups of collectives; by index of rank the timelines, and in which share of the time it was ready to run and had no processor.
-
-    Args:
-        runs: The directories of a run.
-        of_process: Index of the rank of each (host, pid).
-    """
-    columns: dict[str, list[Array]] = {key: [] for key in ("rank", "begun", "group", "number", "name", "bytes")}
-    names: list[str] = []
-    timelines: dict[int, Timeline] = {}
-    starved: dict[int, float] = {}
-    for run in runs:
-        entries = records(run, COLLECTIVE)
-        rank = np.array([of_process.get((host, pid), -1) for _, host, pid in entries.processes], dtype=np.int64)[entries.process]
-        is_waiting = np.array([name == _NO_PROCESSOR for name in entries.names])[entries.name]
-        starved.update(_starved(rank[is_waiting], entries.start_ns[is_waiting], entries.value[is_waiting]))
-        kept = (rank >= 0) & ~is_waiting
-        of_arguments = [str(arguments.get("group")) for arguments in entries.arguments]
-        names += [name for name in dict.fromkeys(of_arguments) if name not in names]
-        columns["rank"].append(rank[kept])
-        columns["begun"].append(entries.start_ns[kept])
-        columns["group"].append(np.array([names.index(name) for name in of_arguments])[entries.args[kept]])
-        columns["number"].append(entries.value[kept])
-        columns["name"].append(np.array([name for _, name in entries.names])[entries.name[kept]])
-        columns["bytes"].append(np.array([int(arguments.get("bytes", -1)) for arguments in entries.arguments])[entries.args[kept]])
-        phases = records(run, KIND)
-        for number, (_, host, pid) in enumerate(phases.processes):
-            chosen = training_thread(phases, number) if (host, pid) in of_process else None
-            if chosen is not None:
-                timelines.setdefault(of_process[host, pid], _timeline_of(phases, chosen))
-    whole = {key: np.concatenate(parts) for key, parts in columns.items()}
-    found = matched(whole["rank"], whole["begun"], whole["group"], whole["number"], whole["name"], whole["bytes"], names)
-    return found, timelines, starved
-
-
-def _starved(rank: Array, at_ns: Array, waited_ns: Array) -> Iterator[tuple[int, float]]:
-    """By rank, the share of the time from its first record to its last in which it waited for a processor."""
-    for one in np.unique(rank[(rank >= 0) & (waited_ns >= 0)]).tolist():
-        own = np.flatnonzero(rank == one)
-        own = own[np.argsort(at_ns[own], kind="stable")]
-        passed = int(at_ns[own[-1]] - at_ns[own[0]])
-        if passed > 0:
-            yield one, float(waited_ns[own[-1]] - waited_ns[own[0]]) / passed
-
-
-def _timeline_of(phases: Records, chosen: Array) -> Timeline:
-    meaning = meanings(phases.names)[phases.name[chosen]]
-    known = meaning >= 0
-    return timeline(phases.start_ns[chosen][known], phases.duration_ns[chosen][known], meaning[known])
+def _timelines(processes: Collection[tuple[str, int]], run: Run) -> dict[tuple[str, int], Timeline]:
+    """The timelines of those of some processes that a run has records of."""
+    phases, found = records(run, KIND), {}
+    for number, (_, host, pid) in enumerate(phases.processes):
+        chosen = training_thread(phases, number) if (host, pid) in processes else None
+        if chosen is not None:
+            meaning = meanings(phases.names)[phases.name[chosen]]
+            chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
+            found[host, pid] = timeline(phases.start_ns[chosen], phases.duration_ns[chosen], meaning)
+    return found
 
 
 def document(
     ranks: Sequence[Rank],
     groups: Sequence[Group],
-    timelines: Mapping[int, Timeline],
-    starved: Mapping[int, float],
+    timelines: Timelines,
     begun_ns: int = 0,
     shifts_ns: Array | None = None,
     error_ns: int | None = 0,
@@ -384,16 +343,14 @@ def document(
     Args:
         ranks: Those of the run.
         groups: Of it.
-        timelines: By index of rank.
-        starved: By index of rank, in which share of the time it waited for a processor.
+        timelines: What reads those of ranks.
         begun_ns: When the run began, on the clock of its records.
         shifts_ns: As ``aligned`` gives them; of one host left out.
         error_ns: By how much these may be wrong.
     """
     n = min((len(rank.steps.train) for rank in ranks), default=0)
     shifts = np.zeros(len(ranks), np.int64) if shifts_ns is None else shifts_ns
-    firsts = [(group, group.ranks[0]) for group in groups if group.ranks[0] in timelines]
-    new = [delays(group, timelines[first], ranks[first].steps.train, shifts) for group, first in firsts]
+    new = [delays(group, ranks[group.ranks[0]].steps.train, shifts) for group in groups]
     by_step = np.zeros((len(ranks), n))
     for one in new:
         known = one.step < n
@@ -424,22 +381,17 @@ def document(
     for row, count in zip(rows, counts.tolist(), strict=True):
         row["last"] = count / n
     part["waited"] = {"time_s": float(np.median(lost)) * _NS, "share": float(np.median(lost)) / step_ns}
-    waits_ns = sum(waited_in_backward_ns(one, _reductions_ns(groups, i)) for i, one in timelines.items())
-    passes_ns = sum(int((one.passes_ns[1] - one.passes_ns[0]).sum()) for one in timelines.values())
+    begun = {i: rank.collectives for i, rank in enumerate(ranks) if rank.collectives is not None}
+    waits_ns, passes_ns = (sum(one.backward_ns[i] for one in begun.values()) for i in (0, 1))
     part["in_backward"] = {
         "time_s": waits_ns * _NS / times.size, "share": waits_ns / max(int(times.sum()), 1), "of_backward": waits_ns / max(passes_ns, 1),
     }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
+    starved = {i: one.starved for i, one in begun.items() if one.starved is not None}
     late = _late(ranks, new, by_step, step_ns, timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
         part["late"] = late
     return part
-
-
-def _reductions_ns(groups: Sequence[Group], rank: int) -> Array:
-    """When a rank began reductions, ascending."""
-    own = [group.begun_ns[group.ranks.index(rank)][np.isin(group.names, REDUCTIONS)] for group in groups if rank in group.ranks]
-    return np.sort(np.concatenate(own)) if own else np.zeros(0, np.int64)
 
 
 def _kinds(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -478,7 +430,7 @@ def _late(
     new: Sequence[Delays],
     by_step: Array,
     step_ns: float,
-    timelines: Mapping[int, Timeline],
+    timelines: Timelines,
     last: Array,
     starved: Mapping[int, float],
 ) -> dict[str, Any] | None:
@@ -498,7 +450,7 @@ def _late(
         return None
     if by_step[rank].sum() < _CAUSES * by_step.sum():
         return None
-    spent = sum((causes_ns(one, rank, [timelines[i] for i in range(len(ranks))]) for one in new if rank in one.group.ranks), np.zeros(1))
+    spent = sum((causes_ns(one, rank, timelines) for one in new if rank in one.group.ranks), np.zeros(1))
     column = int(np.argmax(spent))
     place = _place(new, rank)
     phase = _COLUMNS[column]
