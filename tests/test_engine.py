@@ -91,6 +91,10 @@ def test_a_report_and_a_comparison_are_the_same_as_without(cluster: Cluster, run
     assert Path(run, "steps", "rank=5.parquet").exists(), "the workers have compacted the run, and rolled its steps up"
     assert printed(capsys, "report", "--json", whole) == there
     assert json.loads(there)["steps"]["n"] == STEPS
+    late = json.loads(there)["collectives"]["late"]
+    assert (late["rank"], late["phase"]) == (1, "wait"), "of the collectives, which the workers have rolled up too"
+    assert Path(run, "collectives", "rank=5.parquet").exists()
+    assert printed(capsys, "report", "--json", "--engine", cluster.address, run) == there
     words = ("compare", "--json", run, other)
     assert printed(capsys, *words, "--engine", cluster.address) == printed(capsys, *words)
 

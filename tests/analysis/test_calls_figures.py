@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from called import Training, record
+from conftest import Elsewhere
 
 from voirkit.runs.opened import open_run
 from voirkit_instruments.calls.analyse import calls_of
@@ -51,4 +52,7 @@ def test_ranks_are_added_up_from_one_directory_or_from_several(tmp_path):
     record(together, Training(steps=3), rank=1)
     first, second = record(tmp_path / "first", Training(steps=2)), record(tmp_path / "second", Training(steps=3), rank=1)
     assert of(together) == of(first, second)
+    with open_run(together) as run:
+        run.executor = Elsewhere()
+        assert calls_of([run]) == of(together)
     assert [(row["rank"], row["n"]) for row in of(together)["by_rank"]] == [(0, 21), (1, 31)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Elsewhere
 from pipelined import Loader, record
 
 from voirkit.analysis.summary import summary_of
@@ -152,6 +153,9 @@ def test_ranks_are_added_up(tmp_path: Path) -> None:
     record(tmp_path / "run", Loader(), rank=0)
     record(tmp_path / "run", Loader(slow={"3": 50.0}), rank=1)
     found = told(tmp_path)["loader"]
+    with Run(str(tmp_path / "run")) as run:
+        run.executor = Elsewhere()
+        assert summary_of(run)["loader"] == found
     assert (found["batches"], found["items"], found["workers"]) == (12, 48, 2)
     assert found["operations"]["Normalize"]["n"] == 48
     assert found["operations"]["Decode"]["total_s"] == pytest.approx(48 * 0.002 + 0.050)

@@ -41,8 +41,12 @@ def calls(run: Run) -> Iterator[Call]:
 
 def calls_of(runs: Iterable[Run]) -> dict[str, Any] | None:
     """``calls`` of a summary for a run, or for the directories of its ranks; None if no call was recorded."""
-    parts = [partial(rank) for run in runs for rank in recorded(run)]
+    parts = [part for run in runs for ranks in run.map_ranks(_partials) for part in ranks]
     return figures(combine(parts)) if parts else None
+
+
+def _partials(run: Run) -> list[Partial]:
+    return [partial(rank) for rank in recorded(run)]
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:

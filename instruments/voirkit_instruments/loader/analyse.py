@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit_instruments.loader import analyse_prediction as prediction
@@ -48,14 +49,16 @@ def summarise_run(runs: Collection[Run], training: Collection[int] = (), only: i
         training: Numbers of the loaders that are trained on.
         only: Those of this rank alone.
     """
-    ranks = [(run, rank) for run in runs for rank in loader_ranks(run) if only in (None, rank)]
-    if not ranks:
-        return None
-    totals = combine([loader for run, rank in ranks for loader in totals_of_rank(run, rank)])
+    files = None if only is None else {only, 0}  # in the first's are those that learnt their rank late
+    totals = combine([loader for run in runs for part in run.map_ranks(partial(_totals, only), files) for loader in part])
     cpus = next((run.manifest["cpus"] for run in runs if run.manifest.get("cpus")), None)
     places = {(process.host, process.rank) for run in runs for process in run.processes()}
     ranks_a_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
     return summarise_loaders(totals, training, None if cpus is None else max(cpus // ranks_a_host, 1))
+
+
+def _totals(only: int | None, run: Run) -> list[LoaderTotals]:
+    return [loader for rank in loader_ranks(run) if only in (None, rank) for loader in totals_of_rank(run, rank)]
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
