@@ -1,12 +1,13 @@
 """Writes the run directory that a training of many ranks leaves, and measures what reading it takes.
 
-    python benchmarks/generate_run.py --ranks 1000 --steps 1000 RUN [--nodes 125] [--state segments|compacted|rolled-up] [--report]
+    python benchmarks/generate_run.py --ranks 1000 --steps 1000 RUN [--nodes 125] [--state segments|compacted|rolled-up] [--report] [--scan]
 
 Each rank trains on batches of 32 from one loader, with DDP: a step is a request, forward, loss, backward with two reductions in it, the
 optimizer's step and zero_grad; every tenth ends with two small reductions, of what is logged. All ranks leave a step's backward when the
 last one has come; one rank in 1,000, from rank 1 on, waits 20 % of a step longer for its batches. The same arguments write the same
 records. ``--nodes N`` writes RUN0 to RUN<N-1>, as machines without a shared disk do.
-``--report`` prints the CPU time, the wall time and the peak memory of ``voirkit report --json``.
+``--report`` prints the CPU time, the wall time and the peak memory of ``voirkit report --json``. ``--scan`` prints them, with records a
+second, for it as the first to read the run, without the roll-ups, and with them; for a query over all records, and for one rank's export.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=0, help="a directory for each of so many machines")
     parser.add_argument("--state", choices=["segments", "compacted", "rolled-up"], default="segments")
     parser.add_argument("--report", action="store_true", help="measure voirkit report")
+    parser.add_argument("--scan", action="store_true", help="measure what reads all records, or a window")
     parser.add_argument("RUN")
     options = parser.parse_args()
     folders = generate(options.RUN, options.ranks, options.steps, options.nodes)
@@ -159,12 +161,41 @@ def main() -> None:
                 run.recorded("phase")
                 if options.state == "rolled-up":
                     read_steps(run)
+    report = [sys.executable, "-m", "voirkit", "report", "--json", *map(str, folders)]
     if options.report:
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "voirkit", "report", "--json", *map(str, folders)]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        wall, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        print(f"{used.ru_utime + used.ru_stime:.2f} s of CPU, {wall:.2f} s, {used.ru_maxrss / 1e6:.2f} GB at most")
+        measure("report", report)
+    if options.scan:
+        first = str(folders[0])
+        n = sum(path.stat().st_size for folder in folders for path in folder.glob("trace/*.seg")) // layout.RECORD_BYTES
+        measure("report, first", report, n)
+        for folder in (path for one in folders for path in (one / "steps", one / "collectives")):
+            shutil.rmtree(folder, ignore_errors=True)
+        measure("report, without roll-ups", report, n)
+        measure("report, again", report, n)
+        measure("query", [sys.executable, "-c", QUERY, first], n)
+        export = [sys.executable, "-m", "voirkit", "export", first, "--format", "csv", "--ranks", "0", "-o", "-"]
+        measure("export of rank 0", export, n // options.ranks)
+
+
+QUERY = """import sys
+from voirkit.runs.opened import open_run
+with open_run(sys.argv[1]) as run:
+    found = run.connection().execute("SELECT category, name, count(*), sum(duration_ns), max(duration_ns) FROM spans GROUP BY ALL")
+    print(found.fetchall())
+"""
+
+
+def measure(what: str, command: list[str], records: int = 0) -> None:
+    """Run a command, and print what it took."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+    rate = f", {records / wall / 1e6:.2f} million records/s" if records else ""
+    print(f"{what}: {used.ru_utime + used.ru_stime:.2f} s of CPU, {wall:.2f} s, {used.ru_maxrss / 1e6:.2f} GB at most{rate}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +109,7 @@ def _timed(trained: Sequence[Rank]) -> list[Table]:
 def _evaluation(times: Sequence[Array], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of several ranks the batches of the one that has most, and the time of the one that takes longest."""
     total = max(int(time.sum()) for time in times) * _NS
-    found = {"n": max(map(len, times)), "total_s": total, "time_s": spread(np.concatenate(times) * _NS)}
+    found = {"n": max(map(len, times)), "total_s": total, "time_s": _spread_ns(np.concatenate(times))}
     share = max((one.get("inference", 0.0) for one in facts), default=0.0)
     return {**found, "inference": share} if share else found
 
@@ -118,8 +118,14 @@ def spread(values: Array) -> dict[str, float] | None:
     """Median and the tenth and ninetieth percentile; None of nothing."""
     if not len(values):
         return None
-    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)) if values.any() else np.zeros(3)
     return {"median": float(middle), "p10": float(low), "p90": float(high)}
+
+
+def _spread_ns(values: Array) -> dict[str, float] | None:
+    """The same in seconds, of nanoseconds: whole numbers of 32 bits are sorted in half the memory."""
+    found = spread(values)
+    return found and {key: value * _NS for key, value in found.items()}
 
 
 def _teams(trained: Sequence[Rank], tables: Sequence[Table]) -> list[list[Table]]:
@@ -132,11 +138,11 @@ def _steps(teams: Sequence[Sequence[Table]], wait_known: bool) -> dict[str, Any]
     tables = [table for team in teams for table in team]
     n = sum(max((len(t) for t in team), default=0) for team in teams)
     items = None if any((t.items < 0).any() for t in tables) else sum(int(t.items.sum()) for t in tables)
-    time = np.concatenate([_slowest([t.time_ns for t in team]) for team in teams])
+    time = np.concatenate([_slowest(t.time_ns for t in team) for team in teams])
     busy = sum(max((int(t.time_ns.sum()) for t in team), default=0) for team in teams)
     found: dict[str, Any] = {
         "n": n, "items": items, "total_s": busy * _overlap(teams) * _NS, "mean_s": busy * _NS / n if n else None,
-        "time_s": spread(time * _NS), "phases": phases(tables),
+        "time_s": _spread_ns(time), "phases": phases(tables),
     }  # fmt: skip
     if n and is_unlike(found["time_s"]["median"], found["mean_s"]):
         found["unlike"] = True
@@ -153,7 +159,7 @@ def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, 
     return {
         "time_of": "device",
         "device": {"idle": _part(idle, total), "launching": _part(launching, total)},
-        "host_time_s": spread(_slowest([t.time_ns for t in host]) * _NS),
+        "host_time_s": _spread_ns(_slowest(t.time_ns for t in host)),
         "host_phases": _totals(host),
     }
 
@@ -163,7 +169,7 @@ def phases(tables: Sequence[Table]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for phase, totals in _totals(tables).items():
         values = np.concatenate([t.phase_ns(phase) for t in tables]) if tables else np.zeros(0)
-        found[phase] = {**totals, "step_s": spread(values * _NS)}
+        found[phase] = {**totals, "step_s": _spread_ns(values)}
     return found
 
 
@@ -213,7 +219,7 @@ def _rates(teams: Sequence[Sequence[Table]]) -> dict[str, Any]:
 def _single_rates(tables: Sequence[Table], time_of: Callable[[Table], Array]) -> Array:
     """Of those that train in step, by step: the items of all over the time of the slowest; without steps whose items are not known."""
     n = min(len(t) for t in tables)
-    time = _slowest([time_of(t) for t in tables])
+    time = _slowest(map(time_of, tables))
     counted = np.all([t.items[:n] >= 0 for t in tables], axis=0) & (time > 0)
     items: Array = sum(t.items[:n] for t in tables)
     rates: Array = items[counted] / (time[counted] * _NS)
@@ -238,12 +244,12 @@ def is_unlike(typical: float, mean: float) -> bool:
     return bool(typical and mean) and max(typical / mean, mean / typical) >= UNLIKE
 
 
-def _slowest(times: Sequence[Array]) -> Array:
+def _slowest(times: Iterable[Array]) -> Array:
     """By step, the time of the rank that took longest; as many steps as all ranks have."""
-    if not times:
-        return np.zeros(0)
-    n = min(map(len, times))
-    return np.max([t[:n] for t in times], axis=0)
+    found = None
+    for time in times:  # one after the other: together they take as much memory as all that is known of the steps
+        found = time if found is None else np.maximum(found[: len(time)], time[: len(found)])
+    return np.zeros(0) if found is None else found
 
 
 def _alone(row: dict[str, Any], rank: Rank, table: Table) -> dict[str, Any]:
@@ -264,7 +270,7 @@ def _rank(rank: Rank, table: Table, skew: Mapping[str, Any] | None) -> dict[str,
         "rank": rank.rank,
         "host": rank.host,
         "steps": len(table),
-        "time_s": spread(table.time_ns * _NS),
+        "time_s": _spread_ns(table.time_ns),
         "phases": _totals([table]),
         "skew": skew,
     }
@@ -305,14 +311,14 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
     if n < _FEWEST:
         return None
     owns = [table.own_ns[:n] for table in tables]
-    total = _slowest([own.sum(axis=1) for own in owns])
-    kept = _slowest([own.sum(axis=1) - own[:, _ONCE].sum(axis=1) for own in owns])
+    total = _slowest(own.sum(axis=1) for own in owns)
+    kept = _slowest(own.sum(axis=1) - own[:, _ONCE].sum(axis=1) for own in owns)
     chosen = outliers(kept)
     kept[chosen] = 0
     left_out = int(total.sum() - kept.sum())
     if left_out < _LEAST * total.sum():
         return None
-    theirs, rest = (np.sum([own[which].sum(axis=0) for own in owns], axis=0) for which in (chosen, slice(None)))
+    theirs, rest = (sum(own[which].sum(axis=0) for own in owns) for which in (chosen, slice(None)))
     rest = rest - theirs
     theirs[_ONCE] += rest[_ONCE]
     rest[_ONCE] = 0
@@ -340,7 +346,7 @@ def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
     teams = [_steady(team) for team in _teams(trained, _timed(trained)) if team]
     if not teams:
         return {}
-    time = np.concatenate([_slowest([t.time_ns for t in team]) for team in teams])
+    time = np.concatenate([_slowest(t.time_ns for t in team) for team in teams])
     found: dict[tuple[str, ...], Estimate | None] = {("steps", "time_s"): median_of_steps(time * _NS)}
     for phase in PHASES:
         own = [np.stack([table.phase_ns(phase) for table in team]) for team in teams]
@@ -348,7 +354,7 @@ def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
             (own[0] if len(own) == 1 else np.hstack([o.mean(axis=0) for o in own])) * _NS
         )
     for name, time_of in RATE_TIMES.items():
-        time = np.concatenate([_slowest([time_of(t) for t in team]) for team in teams])
+        time = np.concatenate([_slowest(map(time_of, team)) for team in teams])
         items = np.concatenate([np.sum([t.items for t in team], axis=0) for team in teams])
         counted = np.concatenate([np.all([t.items >= 0 for t in team], axis=0) for team in teams])
         found["rates", name] = rate_of_steps(items[counted], time[counted] * _NS)
