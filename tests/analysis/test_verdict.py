@@ -503,6 +503,7 @@ def collectives(late=None, exposed=0.0):
     return {
         "late": late, "waited": {"time_s": 0.0, "share": 0.0}, "ranks": [{}, {}],
         "in_backward": {"time_s": 0.05, "share": 0.5, "of_backward": exposed},
+        "groups": [{"group": "0"}],
     }  # fmt: skip
 
 

@@ -306,18 +306,18 @@ def _collectives(exchanged: Records, process: int, passes_ns: Array, lasted_ns: 
         about = exchanged.arguments[args]
         of_codes.append((str(about.get("group")), exchanged.names[name][1], int(about.get("bytes", -1))))
     kinds = sorted(set(of_codes))
-    kind = np.array([kinds.index(one) for one in of_codes], np.int32)[kind]
+    of_kind = np.array([kinds.index(one) for one in of_codes], np.int32)[kind]
     begun = exchanged.start_ns[own]
     backward = innermost(passes_ns, passes_ns + lasted_ns, begun)
     # Gradients are reduced as soon as they are there: with the last reduction of a pass its computing is over, and it waits for them all.
     last = np.full(len(passes_ns), np.iinfo(np.int64).max)
-    reduces = np.array([name in REDUCTIONS for _, name, _ in kinds], bool)[kind] & (backward != NONE)
+    reduces = np.array([name in REDUCTIONS for _, name, _ in kinds], bool)[of_kind] & (backward != NONE)
     last[backward[reduces]] = begun[reduces]
     waits_ns = int(np.maximum(passes_ns + lasted_ns - last, 0).sum())
     starved = None
     if len(waited) and (passed := int(exchanged.start_ns[waited[-1]] - exchanged.start_ns[waited[0]])) > 0:
         starved = float(exchanged.value[waited[-1]] - exchanged.value[waited[0]]) / passed
-    return Collectives(kinds, kind, exchanged.value[own], backward, begun, (waits_ns, int(lasted_ns.sum())), starved)
+    return Collectives(kinds, of_kind, exchanged.value[own], backward, begun, (waits_ns, int(lasted_ns.sum())), starved)
 
 
 # several processes of a rank

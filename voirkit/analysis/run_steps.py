@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,17 +37,21 @@ def read_steps(run: Run) -> list[Rank]:
     return joined(_sharing([rank for part in run.map_ranks(_steps_of_ranks) for rank in part]))
 
 
-def _sharing(ranks: Sequence[Rank]) -> Iterator[Rank]:
+def _sharing(ranks: Iterable[Rank]) -> list[Rank]:
     """The same, with one array for what is equal of the collectives of ranks that follow each other: of a thousand ranks it is most."""
-    before = None
+    found: list[Rank] = []
+    before: Collectives | None = None
     for rank in ranks:
         own = rank.collectives
-        if own is not None:
-            shared = {} if before is None else {key: getattr(before, key) for key in _SHARED}
-            if shared and own.kinds == before.kinds and all(np.array_equal(getattr(own, key), one) for key, one in shared.items()):
-                own = replace(own, **shared)
-            before, rank = own, replace(rank, collectives=own)
-        yield rank
+        if own is not None and before is not None and _is_alike(own, before):
+            own = replace(own, kind=before.kind, number=before.number, backward=before.backward)
+        before = own or before
+        found.append(replace(rank, collectives=own))
+    return found
+
+
+def _is_alike(one: Collectives, other: Collectives) -> bool:
+    return one.kinds == other.kinds and all(np.array_equal(getattr(one, key), getattr(other, key)) for key in _SHARED)
 
 
 def _steps_of_ranks(run: Run) -> list[Rank]:
@@ -62,13 +66,13 @@ def _steps_of_ranks(run: Run) -> list[Rank]:
     old = {rank.rank for rank in rolled if not rank.processes}  # a roll-up that does not say whose: it is of all that the rank had
     seen |= {(host, pid) for rank, host, pid in found if rank in old}
     if all((host, pid) in seen for _, host, pid in found):
-        return list(_sharing(joined(rolled)))
+        return _sharing(joined(rolled))
     device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
     exchanged = records(run, COLLECTIVE) if exchanging else None
     whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen, exchanged)])
     if run.segments() is None and not run.is_live:
         _roll_up_new(run, whole, seen)
-    return list(_sharing(whole))
+    return _sharing(whole)
 
 
 def _roll_up_new(run: Run, ranks: Sequence[Rank], known: Collection[tuple[str, int]]) -> None:
@@ -255,9 +259,9 @@ def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
     found = []
     for about, (first, last) in zip(known, pairwise(edges.tolist()), strict=True):
         kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
-        own = [columns[key][first:last].copy() for key in _SHARED]  # what is shared shall not hold those of other ranks
+        kind, number, backward = (columns[key][first:last].copy() for key in _SHARED)  # what is shared shall not hold those of other ranks
         waits, lasted = about["backward_ns"]
-        found.append(Collectives(kinds, *own, columns["begun_ns"][first:last], (waits, lasted), about["starved"]))
+        found.append(Collectives(kinds, kind, number, backward, columns["begun_ns"][first:last], (waits, lasted), about["starved"]))
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,26 +115,21 @@ def matched(begun: Mapping[int, Collectives]) -> list[Group]:
         own = {rank: _of_group(one, name) for rank, one in sorted(begun.items()) if any(group == name for group, _, _ in one.kinds)}
         if len(own) < 2:
             continue
-        common, before = None, None
-        for rank, which in own.items():  # nearly always the same numbers in the same array
-            numbers = begun[rank].number[which]
-            if before is None or not np.array_equal(numbers, before):
-                common, before = numbers if common is None else np.intersect1d(common, numbers), numbers
-        numbers, before = np.unique(common), None
+        # Most ranks share their numbers, and have the same places.
+        places = {id(begun[rank].number): (begun[rank].number, which) for rank, which in own.items()}
+        numbers = reduce(np.intersect1d, (np.unique(number[which]) for number, which in places.values()))
         if not len(numbers):
             continue
+        for key, (number, which) in places.items():
+            order = np.flatnonzero(which)[np.argsort(number[which], kind="stable")]
+            places[key] = number, order[np.searchsorted(number[order], numbers, side="right") - 1]  # the last of a number
         times = np.empty((len(own), len(numbers)), np.int64)
-        for row, (rank, which) in enumerate(own.items()):
-            if begun[rank].number is not before:
-                before = begun[rank].number
-                order = np.flatnonzero(which)[np.argsort(before[which], kind="stable")]
-                places = order[np.searchsorted(before[order], numbers, side="right") - 1]  # the last of a number
-            times[row] = begun[rank].begun_ns[places]
-            if row == 0:
-                one, first = begun[rank], places
-        kinds = one.kind[first]
-        names, bytes_ = (np.array([kind[i] for kind in one.kinds])[kinds] for i in (1, 2))
-        passes, waits = one.backward[first], np.ones(len(first), dtype=bool)
+        for row, rank in zip(times, own, strict=True):
+            row[:] = begun[rank].begun_ns[places[id(begun[rank].number)][1]]
+        one = begun[next(iter(own))]
+        at = places[id(one.number)][1]
+        names, bytes_ = (np.array([kind[i] for kind in one.kinds])[one.kind[at]] for i in (1, 2))
+        passes, waits = one.backward[at], np.ones(len(at), dtype=bool)
         waits[:-1] = ~(np.isin(names[:-1], REDUCTIONS) & (passes[:-1] != NONE) & (passes[:-1] == passes[1:]))
         found.append(Group(name, tuple(own), times, names, bytes_, waits))
     return found
@@ -467,7 +462,7 @@ def _late(
 
 def _by_chance(often: int, of: int, ranks: int) -> float:
     """How likely one of some ranks is late in so many stretches or more, where each is as likely to be: the binomial distribution."""
-    return sum(math.comb(of, n) * (ranks - 1) ** (of - n) for n in range(often, of + 1)) / ranks**of
+    return float(sum(math.comb(of, n) * (ranks - 1) ** (of - n) for n in range(often, of + 1)) / ranks**of)
 
 
 def _place(new: Sequence[Delays], rank: int) -> str:
