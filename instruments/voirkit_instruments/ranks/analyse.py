@@ -108,15 +108,15 @@ class Group:
     waited_for: Array
 
 
-def matched(begun: Mapping[int, Collectives]) -> list[Group]:
+def matched(exchanged: Mapping[int, Collectives]) -> list[Group]:
     """The collectives of each group of two ranks or more, from what each rank has begun, by its index."""
     found = []
-    for name in sorted({name for one in begun.values() for name, _, _ in one.kinds}):
-        own = {rank: _of_group(one, name) for rank, one in sorted(begun.items()) if any(group == name for group, _, _ in one.kinds)}
+    for name in sorted({name for one in exchanged.values() for name, _, _ in one.kinds}):
+        own = {rank: _of_group(one, name) for rank, one in sorted(exchanged.items()) if any(group == name for group, _, _ in one.kinds)}
         if len(own) < 2:
             continue
         # Most ranks share their numbers, and have the same places.
-        places = {id(begun[rank].number): (begun[rank].number, which) for rank, which in own.items()}
+        places = {id(exchanged[rank].number): (exchanged[rank].number, which) for rank, which in own.items()}
         numbers = reduce(np.intersect1d, (np.unique(number[which]) for number, which in places.values()))
         if not len(numbers):
             continue
@@ -125,8 +125,8 @@ def matched(begun: Mapping[int, Collectives]) -> list[Group]:
             places[key] = number, order[np.searchsorted(number[order], numbers, side="right") - 1]  # the last of a number
         times = np.empty((len(own), len(numbers)), np.int64)
         for row, rank in zip(times, own, strict=True):
-            row[:] = begun[rank].begun_ns[places[id(begun[rank].number)][1]]
-        one = begun[next(iter(own))]
+            row[:] = exchanged[rank].begun_ns[places[id(exchanged[rank].number)][1]]
+        one = exchanged[next(iter(own))]
         at = places[id(one.number)][1]
         names, bytes_ = (np.array([kind[i] for kind in one.kinds])[one.kind[at]] for i in (1, 2))
         passes, waits = one.backward[at], np.ones(len(at), dtype=bool)
@@ -135,9 +135,9 @@ def matched(begun: Mapping[int, Collectives]) -> list[Group]:
     return found
 
 
-def _of_group(begun: Collectives, name: str) -> Array:
+def _of_group(exchanged: Collectives, name: str) -> Array:
     """Whether each is of a group."""
-    return np.array([group == name for group, _, _ in begun.kinds], bool)[begun.kind]
+    return np.array([group == name for group, _, _ in exchanged.kinds], bool)[exchanged.kind]
 
 
 def released_ns(begun_ns: Array, waited_for: Array) -> Array:
