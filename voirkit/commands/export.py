@@ -16,7 +16,7 @@ from voirkit.export import formats, load
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.output import STDOUT, STDOUT_NAMES, printable
 from voirkit.runner.completion import describe_dropped
-from voirkit.runs.directory import LATEST, check_manifest, find
+from voirkit.runs.directory import LATEST, check_manifest
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.selection import as_ranges, selection
 
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Write the files."""
     options = _parser().parse_args(argv)
-    path = find(LATEST if options.RUN is None else options.RUN)
-    for fault in check_manifest(path):
-        tell(fault)
-    if options.format is None:
-        raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}")
-    format = load(options.format)
-    chosen = selection(options.steps, options.ranks)
-    with _ends_by_signal(), open_run(path) as run:
+    with _ends_by_signal(), open_run(LATEST if options.RUN is None else options.RUN) as run:
+        for fault in check_manifest(run.path):
+            tell(fault)
+        if options.format is None:
+            raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}")
+        format = load(options.format)
+        chosen = selection(options.steps, options.ranks)
         target = _target(format, options.output, run)
         made = None
         if not target.startswith(("http://", "https://")):

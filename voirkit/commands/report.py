@@ -81,7 +81,7 @@ def _check_there(runs: Sequence[Run]) -> None:
     """
     for run in runs:
         if not os.path.isdir(run.path):
-            raise RunDirectoryError("it was removed while it was read.", where=run.path)
+            raise RunDirectoryError("it was removed while it was read.", where=run.where)
 
 
 def _warn(runs: Sequence[Run], nodes: Sequence[Run] = ()) -> None:
@@ -96,6 +96,9 @@ def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
     if file and len(summaries) > 1:
         hint = "Leave FILE out, and each run gets its report.html; two beside each other: voirkit compare RUN RUN --html FILE."
         raise CommandLineError(f"{len(summaries)} runs do not go into one file.", where=f"--html={file}", next=hint)
+    fetched = next((run.where for run, _ in summaries if run.where != run.path), "")
+    if fetched and not file:
+        raise CommandLineError("nothing is written there.", where=fetched, next="The page needs a name: voirkit report --html=FILE")
     for run, summary in summaries:
         target = may_write(file or os.path.join(run.path, NAME))
         write(page(run, summary), target)
@@ -109,9 +112,9 @@ def _check(runs: Sequence[Run]) -> int:
     for run in runs:
         checked = {rank: rules for one in installed_instruments() if one.rules for rank, rules in resolve(one.rules)(run)}
         if not checked:
-            tell(f"{run.path}: nothing of a loader is recorded there.\n  Record it: voirkit --loader SCRIPT")
+            tell(f"{run.where}: nothing of a loader is recorded there.\n  Record it: voirkit --loader SCRIPT")
         for rank, rules in checked.items():
-            print(f"{run.path}" + (f", rank {rank}" if len(checked) > 1 else ""))
+            print(f"{run.where}" + (f", rank {rank}" if len(checked) > 1 else ""))
             for rule in rules:
                 broken += rule.broken
                 example = f", the first at {rule.example}" if rule.example else ""
@@ -151,13 +154,13 @@ def _ranks_of_node(run: Run, before: Sequence[Run], known: Mapping[str, Sequence
     """
     ranks, sizes, jobs = _ranks_sizes_jobs(known[run.path])
     if not ranks:
-        raise RunDirectoryError("nothing that a rank of several has recorded is there.", where=run.path, next=_NODES)
+        raise RunDirectoryError("nothing that a rank of several has recorded is there.", where=run.where, next=_NODES)
     for other in before:
         theirs = _ranks_sizes_jobs(known[other.path])
         if sizes.isdisjoint(theirs[1]) or (jobs and theirs[2] and jobs.isdisjoint(theirs[2])) or (run.manifest and other.manifest):
-            raise RunDirectoryError(f"its ranks are of another run than those in {other.path}.", where=run.path, next=_NODES)
+            raise RunDirectoryError(f"its ranks are of another run than those in {other.where}.", where=run.where, next=_NODES)
         if twice := ranks & theirs[0]:
-            raise RunDirectoryError(f"rank {min(twice)} is there and in {other.path}.", where=run.path, next=_NODES)
+            raise RunDirectoryError(f"rank {min(twice)} is there and in {other.where}.", where=run.where, next=_NODES)
     return ranks
 
 
@@ -181,7 +184,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
     typed = options.RUN or [LATEST]
-    named = [(summary, next((path for path in typed if os.path.realpath(path) == run.path), run.path)) for run, summary in summaries]
+    named = [(summary, next((path for path in typed if os.path.realpath(path) == run.path), run.where)) for run, summary in summaries]
     if options.markdown:
         from voirkit.report.markdown import markdown
 
@@ -342,7 +345,7 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
     except duckdb.Error as exc:
         raise first.damaged(exc) from None
     with printing():
-        for line in [json.dumps({"runs": [first.path, second.path], **document}, indent=1)] if options.json else lines:
+        for line in [json.dumps({"runs": [first.where, second.where], **document}, indent=1)] if options.json else lines:
             print(line)
     return 0 if document["equal"] else EXIT_DIFFERENT
 
@@ -376,7 +379,7 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
             if target != STDOUT:
                 print(printable(target))
     elif options.json:
-        paths = [[run.path for run in side.runs] for side in (first, second)]
+        paths = [[run.where for run in side.runs] for side in (first, second)]
         document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment, "missed": missed}
         with printing():
             print(json.dumps(finite({"runs": [side[0] if len(side) == 1 else side for side in paths], **document}), indent=1))

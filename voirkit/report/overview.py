@@ -361,7 +361,7 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
     processors = summary.get("processors") or {}
     if processors.get("others_share") is not None:
         yield "other programs", f"{processors['others_share']:.0%} of the processors"
-    yield "run directory", run.path
+    yield "run directory", run.where
 
 
 # From top to bottom; what leads (findings, experiments) comes before the first of ``BELOW``.

@@ -10,7 +10,7 @@ import os
 import re
 import time
 
-from voirkit.errors import RunDirectoryError, did_you_mean
+from voirkit.errors import RunDirectoryError, did_you_mean, reason
 from voirkit.fork import job
 from voirkit.plugins import installed_instruments
 from voirkit.runs.manifest import SCHEMA, machine, rank_and_world_size, restart
@@ -41,6 +41,9 @@ def make(chosen: str | None, script: str, force: bool) -> str:
     Raises:
         RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be made.
     """
+    if chosen is not None and is_url(chosen):
+        hint = "Copy it there when it is over; voirkit report reads it there."
+        raise RunDirectoryError("a run is recorded into a folder.", where=f"--run-dir {chosen}", next=hint)
     rank, size = rank_and_world_size()
     wanted = chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1 or "TORCHELASTIC_RUN_ID" in os.environ))
     where = f"--run-dir {chosen}" if chosen is not None else wanted
@@ -285,6 +288,53 @@ def kept_counts(
 
 
 LATEST = os.path.join(PARENT, "latest")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_url(path: str) -> bool:
+    """Whether this is a place that is fetched from: ``s3://bucket/run``."""
+    return _URL.match(path) is not None
+
+
+def fetch(url: str, folder: str) -> str:
+    """Copy a run from object storage, of what is there only what voirkit writes. Nothing is written there. Checked with s3fs 2026.9.
+
+    Args:
+        url: As fsspec takes it.
+        folder: To copy it into.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        RunDirectoryError: It is no run, or cannot be read.
+    """
+    failed = "there is no such run."
+    try:
+        from fsspec.core import url_to_fs
+
+        storage, root = url_to_fs(url.rstrip("/"), skip_instance_cache=True)  # a process may look again, with other credentials
+        there = {path.rstrip("/").rpartition("/")[2] for path in storage.ls(root, detail=False)}
+        if there.isdisjoint((MANIFEST, "trace")):
+            runs = sorted(storage.glob(f"{root}/*/{MANIFEST}"))
+            hint = f"It holds runs: {', '.join(storage.unstrip_protocol(os.path.dirname(one)) for one in runs[-3:])}" if runs else ""
+            raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=url, next=hint)
+        own = {*_OWN, *_of_instruments()}
+        names = [path.removeprefix(root).lstrip("/") for path in storage.find(root)]
+        names = [name for name in names if name.split("/")[0] in own and ".." not in name and not name.endswith("/")]
+        path = os.path.join(folder, os.path.basename(root))
+        failed = "it was removed while it was read."
+        storage.get([f"{root}/{name}" for name in names], [os.path.join(path, name) for name in names])
+    except RunDirectoryError:
+        raise
+    except ImportError as exc:
+        hint = "pip install 'voirkit[s3]'" if url.startswith("s3:") else str(exc)
+        raise RunDirectoryError("what reads runs there is not installed.", where=url, next=hint) from None
+    except FileNotFoundError:
+        raise RunDirectoryError(failed, where=url) from None
+    except Exception as exc:  # each kind of storage has its own
+        raise RunDirectoryError(f"it cannot be read ({reason(exc)}).", where=url) from None
+    return path
 
 
 def find(path: str) -> str:
@@ -294,6 +344,8 @@ def find(path: str) -> str:
         RunDirectoryError: It is none.
     """
     hint = "A run directory is made by: voirkit SCRIPT"
+    if is_url(path):
+        raise RunDirectoryError("a run there is read as a whole, and not watched.", where=path, next=f"voirkit report {path}")
     if path == LATEST and not os.path.lexists(path):
         raise RunDirectoryError("there is no run in this folder.", where=path, next=f"Name a run directory, or record one.  {hint}")
     if not os.path.exists(path):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from voirkit.errors import EngineError, RunDirectoryError, VoirkitError
 from voirkit.runs import directory
-from voirkit.runs.directory import LATEST, find
+from voirkit.runs.directory import LATEST, fetch, find, is_url
 from voirkit.runs.manifest import machine
 from voirkit.runs.other_processes import goes_on
 from voirkit.runs.selection import EVERYTHING, Selection
@@ -90,7 +90,7 @@ _TALLIES = (  # as trace_files.tally has them
 
 
 def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
-    """Open a run directory.
+    """Open a run directory, or one on object storage (``s3://bucket/run``), which is fetched.
 
     What a finished or killed run has left in segments is put to rest first, if the folder can be written to; one that still runs is
     read as it is at this moment.
@@ -112,7 +112,8 @@ class Run:
         documents: The manifest and the summary, if they have been read.
 
     Attributes:
-        path: Its absolute path, links resolved.
+        path: Its absolute path, links resolved; of a run on object storage that of a copy, which goes when it is closed.
+        where: What users call it: that path, or the address that it was fetched from.
         executor: What computes the parts of a run of many ranks (``map_ranks``); this process, if it is None.
         manifest: ``run.json``; empty if there is none, as of a script that recorded without voirkit's runner.
         summary: ``summary.json``, or None: the run goes on, or was killed.
@@ -124,14 +125,22 @@ class Run:
         self, path: str, ended: Collection[int] = (), *, compacts: bool = True, ranks: Collection[int] | None = None,
         documents: Documents | None = None,
     ) -> None:  # fmt: skip
-        self.path = find(path)
+        self._folder = ""  # of temporary files
+        if is_url(path):
+            self._make_folder()
+            try:
+                self.path, self.where = find(fetch(path, self._folder)), path
+            except BaseException:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
+        else:
+            self.path = self.where = find(path)
         self._ended, self._compacts, self.ranks = ended, compacts, ranks
         self.executor: Executor | None = None
         self.warnings: list[str] = []
         self.manifest, self.summary = documents or (self._json(directory.MANIFEST) or {}, self._json(directory.SUMMARY))
         self.is_live = goes_on(self.manifest)
         self._closed = False
-        self._folder = ""  # of temporary files
         self._segments: SegmentRecords | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._kept: list[duckdb.DuckDBPyConnection] = []
@@ -196,7 +205,8 @@ class Run:
         if self._connection is None:
             from voirkit.runs.parquet import connect
 
-            self._make_folder()
+            if not self._folder:
+                self._make_folder()
             self._connection = connect(os.path.join(self._folder, "duckdb"))
         return self._connection
 
@@ -415,7 +425,7 @@ class Run:
         full = system_error(exc, self._folder)
         if full is not None:
             return no_room(full, os.path.dirname(self._folder))
-        return RunDirectoryError("its trace cannot be read; it is damaged.", where=self.path, next=str(exc).partition("\n")[0])
+        return RunDirectoryError("its trace cannot be read; it is damaged.", where=self.where, next=str(exc).partition("\n")[0])
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.

@@ -237,7 +237,7 @@ def compare(first: Run, second: Run) -> tuple[list[Compared], tuple[Sequence[int
     ranks = [ranks_of(run) for run in runs]
     for run, found in zip(runs, ranks, strict=True):
         if not found:
-            raise RunDirectoryError("no calls are recorded there.", where=run.path, next="Record them: voirkit --calls SCRIPT")
+            raise RunDirectoryError("no calls are recorded there.", where=run.where, next="Record them: voirkit --calls SCRIPT")
     places = [when(run) for run in runs]
     both = [rank for rank in ranks[0] if rank in ranks[1]]
     made = []
