@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,18 @@ from conftest import Place
 
 from voirkit.trace import layout
 from voirkit_instruments.hangs import FOLDER, ending, limit
-from voirkit_instruments.hangs.analyse import differences, documents, end_lines, ends_of, hangs_of, line_of, live_lines, phases_of
+from voirkit_instruments.hangs.analyse import (
+    differences,
+    documents,
+    end_lines,
+    ends_of,
+    hangs_of,
+    line_of,
+    live_lines,
+    phases_of,
+    summarise,
+)
+from voirkit_instruments.hangs.analyse import evidence as evidence_of
 from voirkit_instruments.hangs.record import Detector, Progress, Watcher
 from voirkit_instruments.hangs.record_state import collectives_in
 
@@ -185,9 +197,50 @@ def test_a_rank_that_ended_before_is_named_with_its_end() -> None:
 def test_a_rank_that_died_is_named_by_what_it_has_not_written() -> None:
     dead = document(1, size=2, pid=2**22 + 5)  # no process has such a number
     [hang] = hangs_of([document(0, state(BACKWARD, collectives=group(41, 40)), size=2), dead])
-    assert "rank 1 was killed or crashed: a signal ended it" in hang["sentence"]
+    assert "rank 1 ended without a word: a signal ended it, or os._exit(); last heard of at " in hang["sentence"]
     assert [(one["rank"], one["how"]) for one in ends_of([document(0, size=2), dead])] == [(1, "died")]
-    assert end_lines(ends_of([dead]))[0].startswith("rank 1 was killed or crashed")
+    assert end_lines(ends_of([dead]))[0].startswith("rank 1 ended without a word: a signal ended it, or os._exit(); last heard of at ")
+
+
+def test_ranks_whose_parent_saw_their_end_are_named_with_the_signal_that_which_was_sent_to_the_rest_last(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    for rank, pid in enumerate((2**22 + 5, 2**22 + 6)):
+        (tmp_path / FOLDER / f"{HOST}-r{rank}-{pid}.json").write_text(json.dumps(document(rank, size=2, pid=pid)))
+    codes = {str(2**22 + 5): -15, str(2**22 + 6): -9}
+    (tmp_path / FOLDER / f"{HOST}-children-7.json").write_text(json.dumps({"schema": 1, "host": HOST, "codes": codes}))
+    lines = [line.partition(";")[0] for line in end_lines(ends_of(documents(str(tmp_path))))]
+    assert lines == ["rank 1 was killed by SIGKILL", "rank 0 was killed by SIGTERM"]
+
+
+def test_a_rank_that_fails_comes_before_those_of_which_nothing_is_known_and_one_that_misses_its_peer_after_them() -> None:
+    dead = document(1, size=3, pid=2**22 + 5)
+    lost = document(0, size=3, ended=ended("exception", 1, "RuntimeError: Connection closed by peer [127.0.0.1]:6582", at_s=9))
+    failed = document(2, size=3, ended=ended("exception", 1, "ValueError: no", at_s=20))
+    assert [one["rank"] for one in ends_of([lost, dead, failed])] == [2, 1, 0]
+
+
+def test_ends_are_those_of_the_last_start_of_the_ranks() -> None:
+    first = {**document(0, size=2, ended=ended("exception", 1, "ValueError: no")), "restart": 0}
+    assert ends_of([first, {**document(1, size=2, ended=ended()), "restart": 1}]) == []
+
+
+def test_when_a_rank_was_last_heard_of_is_by_its_records_and_not_by_the_time_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    dead = document(1, size=2, pid=2**22 + 5)
+    (tmp_path / FOLDER / f"{HOST}-r1-7.json").write_text(json.dumps(dead))
+    last_ns = dead["clocks"]["perf_counter_ns"] + 41 * S
+    run: Any = SimpleNamespace(path=str(tmp_path), tallies=lambda: [(1, HOST, 2**22 + 5, "phase", SimpleNamespace(end_ns=last_ns))])
+    part = summarise([run], [], {})
+    assert part is not None
+    assert part["hangs"]["ends"][0]["time_ns"] == 42 * S
+
+
+def test_a_hang_ends_where_it_was_last_seen_and_is_told_to_have_been_ended_by_a_restart() -> None:
+    hung = {**state(BACKWARD, at_s=70), "seen_time_ns": 95 * S}
+    found = [{**document(0, hung, pid=2**22 + 5), "restart": 0}, {**document(0), "restart": 1}]
+    assert line_of(hangs_of(found)[0]).startswith("the run hung for 85 s, until its ranks were started again: ")
+    [evidence] = evidence_of({"hangs": hangs_of(found)}, ())
+    assert evidence.details == {"since_time_ns": 10 * S, "until_time_ns": 95 * S}
 
 
 def test_the_rank_that_failed_comes_before_those_that_did_not() -> None:
@@ -206,7 +259,7 @@ def test_the_workers_that_a_rank_waits_for_are_told_with_what_they_do() -> None:
     [hang] = hangs_of([document(0, state(loading, workers=[idle, killed]), size=1)])
     assert hang["sentence"] == (
         "the program waits for the data loader, main(), train.py:30: worker Process-1 (pid 8) is sleeping and worker Process-2 (pid 9) was "
-        "killed by signal 9"
+        "killed by SIGKILL"
     )
 
 

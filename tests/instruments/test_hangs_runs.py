@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,106 @@ def test_a_run_that_is_slow_but_living_is_not_called_a_hang(launch: Any) -> None
     assert "the run hangs" not in run.said()
     assert run.said().count("done") == 2
     assert run.report() is None
+
+
+@contextmanager
+def started_in(folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A launcher, which is killed with its ranks in the end; what they say is in ``err``."""
+    with open(folder / "err", "w") as err:
+        started = subprocess.Popen(words, cwd=folder, env={**CLEAN, "OMP_NUM_THREADS": "1"}, stdout=err, stderr=err, start_new_session=True)
+    try:
+        yield started
+    finally:
+        started.terminate()  # torchrun ends its ranks then, which are in sessions of their own
+        try:
+            started.wait(60)
+            os.killpg(started.pid, signal.SIGKILL)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            started.kill()
+        started.wait()
+
+
+SPAWNS = """
+import os, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank, port):
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    shared = torch.ones(8)
+    for number in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(4, 4)).sum().backward()
+        dist.all_reduce(shared)
+        optimizer.step()
+        if number == 20:
+            dist.barrier()
+            while not os.path.exists("go"):
+                pass
+            if rank == 1:
+                os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    mp.spawn(work, (int(sys.argv[1]),), nprocs=2)
+"""
+
+
+def test_a_rank_that_its_parent_saw_killed_is_named_with_the_signal(place: Place) -> None:
+    place.write(main=SPAWNS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "voirkit", "--run-dir", "run", "main.py", str(port)]
+    with started_in(place.folder, words) as started:
+        until = time.monotonic() + _MOST_S
+        while len(list((place.folder / "run" / FOLDER).glob("*.json"))) < 2 and time.monotonic() < until:
+            time.sleep(0.1)
+        (place.folder / "go").write_text("")
+        assert started.wait(_MOST_S) == 1
+    lines = place.python("-m", "voirkit", "report", "run").out
+    assert "Rank 1 was killed by SIGKILL, after step 2" in lines
+
+
+SLEEPS = """
+import os, time
+import torch, torch.distributed as dist
+
+rank, again = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if not again:  # the ranks that are started again may find addresses of the first ones in the store, and wait for those
+    dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+shared = torch.ones(8)
+for step in range(20):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4)).sum().backward()
+    if not again:
+        dist.all_reduce(shared)
+    optimizer.step()
+    time.sleep(0.02)
+    if step == 15 and rank == 1 and not again:
+        with open("hung.tmp", "w") as file:
+            file.write(f"{os.getpid()} {time.time()}")
+        os.rename("hung.tmp", "hung")
+        time.sleep(10_000)
+"""
+
+
+def test_goodput_has_the_time_in_which_a_rank_slept_until_it_was_killed_and_started_again(place: Place) -> None:
+    place.write(main=SLEEPS)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    words = [sys.executable, *launcher, "-m", "voirkit", "--run-dir", "run", "--hang", "3", "main.py"]
+    with started_in(place.folder, words) as started:
+        until = time.monotonic() + _MOST_S
+        while "the run hangs" not in (place.folder / "err").read_text() and time.monotonic() < until:
+            time.sleep(0.1)
+        pid, since = (place.folder / "hung").read_text().split()
+        time.sleep(2)
+        os.kill(int(pid), signal.SIGKILL)
+        slept_s = time.time() - float(since)
+        assert started.wait(_MOST_S) == 0
+    goodput = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["goodput"]
+    assert goodput["attempts"] == 2
+    assert slept_s - 2 < goodput["parts"]["hang"]["total_s"] < slept_s + 2  # of 5 s or more
+    assert sum(part["total_s"] for part in goodput["parts"].values()) == pytest.approx(goodput["total_s"])

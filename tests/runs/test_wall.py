@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.steps import CHECKPOINT, GC, REST, Steps, Table
+from voirkit.analysis.steps import CHECKPOINT, COMMUNICATION, GC, REST, Steps, Table
 from voirkit.analysis.summary import Attempt, goodput_of, wall_of
 from voirkit.commands.run import process_begun_ns
 from voirkit.report.overview import ABOVE, wall_line
@@ -167,6 +167,27 @@ def test_an_attempt_that_never_came_to_a_step_was_starting() -> None:
     failed = Attempt(7 * S, 8 * S, [], [])
     parts = goodput_of([ATTEMPTS[0]._replace(ended=6 * S), failed, ATTEMPTS[1]], STEPS)["parts"]
     assert (parts["start"]["total_s"], parts["lost"]["total_s"], parts["restart"]["total_s"]) == (4.5, 1.0, 1.0)
+
+
+def test_a_hang_that_was_killed_is_no_lost_time() -> None:
+    goodput = goodput_of(ATTEMPTS, STEPS, [(6 * S, 7 * S)])
+    parts = {name: part["total_s"] for name, part in goodput["parts"].items()}
+    assert (parts["hang"], parts["lost"], sum(parts.values())) == (1.0, 1.0, 12.0)
+    assert [(row["hang_s"], row["lost_s"]) for row in goodput["by_attempt"]] == [(1.0, 1.0), (0, 0)]
+
+
+def test_a_hang_that_passed_is_no_training_and_lasts_no_longer_than_what_took_longest_of_its_step() -> None:
+    steps = table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5)
+    steps.own_ns[3, [COMMUNICATION, REST]] = 900 * MS, 100 * MS
+    found = goodput_of(ATTEMPTS, Steps(steps, NONE, wait_known=True), [(10_050 * MS, 11_500 * MS)])["parts"]
+    parts = {name: round(part["total_s"], 6) for name, part in found.items()}
+    assert (parts["hang"], parts["training"], parts.get("communication", 0.0)) == (0.9, 3.1, 0.0)
+    assert sum(parts.values()) == 12.0
+
+
+def test_a_hang_before_the_first_step_is_no_start_and_hangs_that_overlap_count_once() -> None:
+    parts = goodput_of(ATTEMPTS, STEPS, [(8500 * MS, 8900 * MS), (8700 * MS, 9 * S)])["parts"]
+    assert (parts["hang"]["total_s"], parts["start"]["total_s"]) == (0.5, 3.0)
 
 
 def test_the_wall_time_of_a_job_is_that_of_all_attempts() -> None:

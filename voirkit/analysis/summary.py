@@ -16,8 +16,9 @@ from voirkit.analysis.nesting import Array
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.phases import on_the_clock
 from voirkit.analysis.run_steps import read_steps
-from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, Steps
+from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, Steps, Table
 from voirkit.analysis.verdict.diagnosis import conclusions
+from voirkit.analysis.verdict.evidence import evidence
 from voirkit.errors import PartFailures
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
@@ -56,13 +57,13 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
         summary.update(computed)
         if ranks or not summary.get("wall"):
             summary["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, summary), summary.get("wall"))
-    summary["goodput"] = failures.attempt("goodput", lambda: _goodput(run, ranks, summary), None)
     for instrument in installed_instruments():
         if instrument.summarise:
             part: Mapping[str, Any] = failures.attempt(
                 instrument.name.replace("_", " "), partial(_part, instrument, runs, ranks, summary), {}
             )
             summary.update(part)
+    summary["goodput"] = failures.attempt("goodput", lambda: _goodput(run, ranks, summary), None)
     summary["overhead"] = failures.attempt("overhead", lambda: overhead_of(runs, summary), summary.get("overhead"))
     if "steps" in failures:
         if not summary.get("steps"):
@@ -137,7 +138,7 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
 
 
 # What a job that was restarted spent its time on, from the beginning of its first attempt to the end of its last.
-GOODPUT = ("training", "wait", "communication", "checkpoint", "evaluation", "start", "lost", "restart", "other")
+GOODPUT = ("training", "wait", "communication", "checkpoint", "evaluation", "start", "hang", "lost", "restart", "other")
 
 
 class Attempt(NamedTuple):
@@ -145,7 +146,7 @@ class Attempt(NamedTuple):
 
     Attributes:
         begun: When it began.
-        ended: When the last of it was recorded, or, of the last attempt, when it was over.
+        ended: When the last of it was recorded or it was last seen to hang, or, of the last attempt, when it was over.
         saved: (start, end) of checkpoints that were written, by any rank.
         saving: (start, end) of checkpoints that the first rank wrote or read, ascending.
     """
@@ -169,24 +170,38 @@ def _goodput(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dic
         run.connection().execute("SELECT pid, max(start_ns + duration_ns) FROM spans WHERE host = ? GROUP BY pid", [host]).fetchall()
     )
     ended = moments.begun + round(summary["duration_s"] * 1e9)
+    offset = run.offset_ns()
+    found = [one.details for one in evidence(summary, "hang")]
+    hung = [(one["since_time_ns"] - offset, one["until_time_ns"] - offset) for one in found]
     attempts: list[Attempt] = []
     for pid, begun in [(manifest["pid"], moments.begun), *((one["pid"], one["begun_ns"]) for one in reversed(earlier))]:
         saving = [(start, end) for own, _, start, end in checkpoints if own == pid]
-        last = max(lasts.get(pid, begun), begun) if attempts else ended
-        attempts.insert(0, Attempt(begun, last if last > begun else attempts[0].begun, saved, saving))
-    return goodput_of(attempts, first.steps)
+        following = attempts[0].begun if attempts else ended
+        seen = [min(until, following) for since, until in hung if begun <= since < following]
+        last = max(lasts.get(pid, begun), begun, *seen) if attempts else ended
+        attempts.insert(0, Attempt(begun, last if last > begun else following, saved, saving))
+    return goodput_of(attempts, first.steps, hung)
 
 
-def goodput_of(attempts: Sequence[Attempt], steps: Steps) -> dict[str, Any]:
+def goodput_of(attempts: Sequence[Attempt], steps: Steps, hung: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """``goodput`` of a summary: what all attempts of a job spent their time on. Parts are exclusive, and sum to ``total_s``.
 
     Args:
         attempts: In their order.
         steps: Of the first rank, in all attempts.
+        hung: (start, end) of what was found to be a hang.
 
-    What a failed attempt did since its last checkpoint, or since its first step where it wrote none, is lost, whatever it was.
+    What a failed attempt did since its last checkpoint, or since its first step where it wrote none, is lost, unless the job hung.
     """
     spent = dict.fromkeys(GOODPUT, 0)
+    hangs: list[tuple[int, int]] = []
+    for since, until in sorted(hung):
+        since = max(since, hangs[-1][1]) if hangs else since
+        hangs.append((since, max(_until(steps, since, until), since)))
+
+    def of_hangs(start: int, end: int) -> int:
+        return sum(max(min(until, end) - max(since, start), 0) for since, until in hangs)
+
     rows = []
     for attempt, following in zip(attempts, (*attempts[1:], None), strict=True):
         tables = [
@@ -197,25 +212,29 @@ def goodput_of(attempts: Sequence[Attempt], steps: Steps) -> dict[str, Any]:
             (one for one in attempt.saved if first <= one[1] <= attempt.ended), key=lambda one: one[1], default=(first, first)
         )
         kept_until = attempt.ended if following is None else saved
-        saving = sum(min(end, kept_until) - start for start, end in attempt.saving if start < kept_until)
-        early = sum(end - start for start, end in attempt.saving if end <= first)
+        saved_in = [(start, min(end, kept_until)) for start, end in attempt.saving if start < kept_until]
+        saving = sum(end - start - of_hangs(start, end) for start, end in saved_in)
+        early = sum(end - start - of_hangs(start, end) for start, end in attempt.saving if end <= first)
         # A step around that checkpoint is lost where it works after it: without a loader steps begin behind the optimizer's.
         again = [(t.start_ns >= saved) | (t.start_ns + t.time_ns - saved > np.maximum(begun - t.start_ns, 0)) for t in tables]
-        train, evaluation = (t if following is None else t.chosen(~one) for t, one in zip(tables, again, strict=True))
-        lost, restart = attempt.ended - kept_until, 0 if following is None else max(following.begun - attempt.ended, 0)
+        kept = [t if following is None else t.chosen(~one) for t, one in zip(tables, again, strict=True)]
+        train, evaluation = (_without(table, hangs) for table in kept)
+        lost = attempt.ended - kept_until - of_hangs(kept_until, attempt.ended)
+        hang, restart = of_hangs(attempt.begun, attempt.ended), 0 if following is None else max(following.begun - attempt.ended, 0)
         compiling = int(train.own_ns[:, [COMPILE, IMPORT]].sum())
         elsewhere = int(train.own_ns[:, [WAIT, COMMUNICATION, CHECKPOINT]].sum())
         own = {
             "training": int(train.time_ns.sum()) - elsewhere - compiling, "wait": int(train.phase_ns("wait").sum()),
             "communication": int(train.phase_ns("communication").sum()), "checkpoint": saving,
             "evaluation": int(evaluation.time_ns.sum() - evaluation.own_ns[:, CHECKPOINT].sum()),
-            "start": first - attempt.begun - early + compiling, "lost": lost, "restart": restart,
+            "start": first - attempt.begun - of_hangs(attempt.begun, first) - early + compiling,
+            "hang": hang, "lost": lost, "restart": restart,
         }  # fmt: skip
         for name, ns in own.items():
             spent[name] += ns
         rows.append({
             "lasted_s": (attempt.ended - attempt.begun) * 1e-9, "steps": len(tables[0]), "steps_lost": len(tables[0]) - len(train),
-            "lost_s": lost * 1e-9, "restart_s": restart * 1e-9,
+            "hang_s": hang * 1e-9, "lost_s": lost * 1e-9, "restart_s": restart * 1e-9,
         })  # fmt: skip
     total = attempts[-1].ended - attempts[0].begun
     spent["other"] = max(total - sum(spent.values()), 0)
@@ -224,6 +243,28 @@ def goodput_of(attempts: Sequence[Attempt], steps: Steps) -> dict[str, Any]:
         "attempts": len(rows), "total_s": total * 1e-9, "steps_lost": sum(row["steps_lost"] for row in rows), "parts": parts,
         "by_attempt": rows,
     }  # fmt: skip
+
+
+def _until(steps: Steps, since: int, until: int) -> int:
+    """The end of a hang, which is noticed a little later: in a step it is no longer than what took longest in it."""
+    for table in (steps.train, steps.evaluation):
+        for row in np.flatnonzero(_around(table, since)):
+            until = min(until, since + int(table.own_ns[row].max()), int(table.start_ns[row] + table.time_ns[row]))
+    return until
+
+
+def _around(table: Table, at_ns: int) -> Array:
+    return (table.start_ns <= at_ns) & (at_ns < table.start_ns + table.time_ns)
+
+
+def _without(table: Table, hung: Sequence[tuple[int, int]]) -> Table:
+    """Steps without the time in which the job hung: it is in what took longest of a step, for nothing else went on."""
+    own, time = table.own_ns.copy(), table.time_ns.copy()
+    for since, until in hung:
+        around = np.flatnonzero(_around(table, since))
+        own[around, own[around].argmax(axis=1)] -= until - since
+        time[around] -= until - since
+    return Table(table.start_ns, time, table.items, own)
 
 
 def _restarting_ns(steps: Steps, attempts: Sequence[int]) -> int:

@@ -130,10 +130,15 @@ def _goodput(summary: Summary) -> Iterator[Section]:
     shares = {name: part["share"] for name, part in goodput["parts"].items()}
     bar = Stacked([("all attempts", shares, total)], "share", whole=1.0, legend={name: f"{share:.1%}" for name, share in shares.items()})
     rows = [
-        (f"{at}", f"{one['steps']:,}", f"{one['steps_lost']:,}", *(duration(one[key]) for key in ("lasted_s", "lost_s", "restart_s")))
+        (
+            f"{at}",
+            f"{one['steps']:,}",
+            f"{one['steps_lost']:,}",
+            *(duration(one[key]) for key in ("lasted_s", "hang_s", "lost_s", "restart_s")),
+        )
         for at, one in enumerate(attempts, 1)
     ]
-    table = Table(("attempt", "steps", "steps lost", "lasted", "time lost", "until the next"), rows)
+    table = Table(("attempt", "steps", "steps lost", "lasted", "hung", "time lost", "until the next"), rows)
     yield Section("goodput", "", [InText([Text(line, "goodput")]), OnPage([Text(line), bar, table])], least=4)
 
 

@@ -214,7 +214,7 @@ class Run:
         from voirkit.runs.parquet import no_room, open_trace
 
         try:
-            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self._offset_ns(), self.ranks)
+            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self.offset_ns(), self.ranks)
         except OSError as exc:
             if str(exc.filename).startswith(self._folder):
                 raise no_room(exc, os.path.dirname(self._folder)) from None
@@ -337,7 +337,8 @@ class Run:
         """(rank, host, pid) of the processes that have records of a kind, ascending."""
         return [(rank, host, pid) for rank, host, pid, of, _ in self.tallies() if of == kind]
 
-    def _offset_ns(self) -> int:
+    def offset_ns(self) -> int:
+        """From the clock of what is recorded to the wall clock."""
         clocks = self.manifest.get("clocks")
         if not isinstance(clocks, dict) or not all(isinstance(clocks.get(key), int) for key in ("time_ns", "perf_counter_ns")):
             return 0
@@ -366,7 +367,7 @@ class Run:
     def processes(self) -> list[Process]:
         """The processes that recorded, in the order in which they began."""
         if self._processes is None:
-            self._processes = described_processes(self._description().processes, self._offset_ns())
+            self._processes = described_processes(self._description().processes, self.offset_ns())
         return list(self._processes)
 
     def threads(self) -> dict[tuple[str, int, int, int], str]:

@@ -47,6 +47,7 @@ INSTRUMENT = Instrument(
     summarised_from=(f"{FOLDER}/",),
     sections="voirkit_instruments.hangs.analyse:sections",
     live="voirkit_instruments.hangs.analyse:live_lines",
+    evidence={"hang": "voirkit_instruments.hangs.analyse:evidence"},
     leads=True,
     folders=(FOLDER,),
     priority=-1,  # behind the steps instrument

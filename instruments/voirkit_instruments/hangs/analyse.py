@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from voirkit_instruments.hangs import FOLDER
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
+    from voirkit.analysis.verdict.evidence import Evidence
     from voirkit.report.sections import Block, Section
     from voirkit.runs.opened import Run
 
@@ -25,6 +27,7 @@ Document = Mapping[str, Any]
 _SLACK_NS = 5_000_000_000  # between the clocks of hosts, and from one look of a rank to the next
 _SHOWN, _ENDS = 40, 8  # frames of a stack, ways in which ranks ended
 _BUSY = 0.2
+_WANTS = re.compile(r"(?i)\bpeer\b|connection|\bremote\b|timed ?out")  # what gloo and NCCL say of a rank that is gone
 
 # What a thread does, by functions that it is in: (file, function) to the phase, as reports name it. The innermost wins.
 _PHASES = (
@@ -43,20 +46,28 @@ _DOES = {
 
 
 def documents(path: str) -> list[dict[str, Any]]:
-    """What the processes of a run have written, by rank; ``seen_time_ns`` is when each last showed life."""
+    """What the processes of a run have written, by rank.
+
+    ``seen_time_ns`` is when each last showed life, ``exit_code`` what its parent learnt of its end (None where that was no process of
+    the run).
+    """
     folder, found = os.path.join(path, FOLDER), []
+    codes: dict[tuple[str, str], int] = {}
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
     for name in names:
         document = read_json(os.path.join(folder, name), 1) if name.endswith(".json") else None
+        if document is not None and isinstance(document.get("codes"), dict):
+            codes.update({(document["host"], pid): code for pid, code in document["codes"].items()})
         if document is not None and isinstance(document.get("hangs"), list):
             try:
                 seen = os.stat(os.path.join(folder, name)).st_mtime_ns
             except OSError:
                 seen = 0
             found.append({**document, "seen_time_ns": seen})
+    found = [{**one, "exit_code": codes.get((one["host"], str(one["pid"])))} for one in found]
     return sorted(found, key=lambda one: (one["rank"], one["clocks"]["time_ns"]))
 
 
@@ -158,7 +169,10 @@ def _worker(worker: Mapping[str, Any]) -> str:
 def _exit_text(code: int | None) -> str:
     if code is None:
         return "has died"
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"was killed by {known.get(-code, f'signal {-code}')}"
 
 
 def _joined(words: Sequence[str], most: int = 4) -> str:
@@ -170,7 +184,8 @@ def ended_text(document: Document) -> str:
     """How a process ended: ``ended by an exception (ValueError: no)``."""
     ended = document.get("ended")
     if ended is None:
-        return "was killed or crashed: a signal ended it, no error of Python"
+        code = document.get("exit_code")
+        return "ended without a word: a signal ended it, or os._exit()" if code is None else _exit_text(code)
     if ended["how"] == "exception":
         return f"ended by an exception ({ended['error']})"
     return "ended by Ctrl-C" if ended["how"] == "signal" else f"ended with exit code {ended['exit_code']}"
@@ -218,8 +233,8 @@ def rows_of(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any
             ago = duration(max(until_ns - ended["time_ns"], 0) / 1e9)
             rows.append({**base, "verb": "", "what": f"{ended_text(document)} {ago} before", "state": "ended", "n": number})
         elif not _is_alive(document):
-            at = time.strftime("%H:%M:%S", time.localtime(document["seen_time_ns"] / 1e9))
-            rows.append({**base, "verb": "", "what": f"{ended_text(document)}, last seen alive at {at}", "state": "died", "n": number})
+            what = f"{ended_text(document)}; last heard of at {_clock(document['seen_time_ns'])}"
+            rows.append({**base, "verb": "", "what": what, "state": "died", "n": number})
         else:
             rows.append({**base, "verb": "has", "what": "not answered: C code may hold the GIL there", "state": "silent", "n": number})
     known = {one["rank"] for one in processes}
@@ -234,8 +249,8 @@ def rows_of(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any
 
 
 def _is_followed(document: Document, processes: Sequence[Document]) -> bool:
-    """Whether its rank was started again after it."""
-    return any(one["rank"] == document["rank"] and one.get("restart", 0) > document.get("restart", 0) for one in processes)
+    """Whether the ranks were started again after it; torchrun starts all of them."""
+    return any(one.get("restart", 0) > document.get("restart", 0) for one in processes)
 
 
 def _is_alive(document: Document) -> bool:
@@ -281,7 +296,8 @@ def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
             if not groups or not _is_of(state, [one for _, one in groups[-1]]):
                 groups.append([])
             groups[-1].append((number, state))
-        hangs += [_hang(started, group) for group in groups if any(state["hangs"] for _, state in group)]
+        is_last = not _is_followed(started[0], processes)
+        hangs += [_hang(started, group, is_last) for group in groups if any(state["hangs"] for _, state in group)]
     return hangs
 
 
@@ -298,7 +314,7 @@ def _is_of(state: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> boo
     return over is None or bool(state["since_time_ns"] < over and state["noticed_time_ns"] < over + _SLACK_NS)
 
 
-def _hang(processes: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+def _hang(processes: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]], is_last: bool) -> dict[str, Any]:
     hung = [state for _, state in states if state["hangs"]]
     since, over = min(state["since_time_ns"] for state in hung), _over_ns(state for _, state in states)
     noticed = min(state["noticed_time_ns"] for state in hung)
@@ -308,7 +324,9 @@ def _hang(processes: Sequence[Document], states: Sequence[tuple[int, Mapping[str
     rows = rows_of(processes, latest, over or max(time.time_ns(), noticed))
     return {
         "since_time_ns": since, "noticed_time_ns": noticed, "over_time_ns": over,
+        "until_time_ns": over or max(state.get("seen_time_ns", state["noticed_time_ns"]) for state in hung),
         "lasted_s": None if over is None else (over - since) / 1e9, "until_end": over is None and not any(map(_is_alive, processes)),
+        "until_restart": over is None and not is_last,
         "limit_s": min(state["limit_s"] for state in hung),
         "without_step_s": (noticed - since) / 1e9, "sentence": sentence(rows), "different": differences(processes, latest),
         "ranks": [{**{k: v for k, v in row.items() if k != "n"}, **_evidence(latest.get(row["n"]))} for row in rows],
@@ -322,7 +340,10 @@ def _evidence(state: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """How the processes of several ranks ended, in their order, if one did not do so normally or died; empty while all go on."""
+    """How the processes of several ranks ended, if one did not do so normally or died; empty while all go on.
+
+    Those that ended by themselves come first, then those that a signal may have ended, then those that ended for want of them.
+    """
     last = [one for one in processes if one["world_size"] > 1 and not _is_followed(one, processes)]
     gone = [one for one in last if not _is_alive(one)]
     if not any(one.get("ended") is None or one["ended"]["exit_code"] for one in gone):
@@ -330,16 +351,26 @@ def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
     rows = [
         {
             "rank": one["rank"], "host": one["host"], "pid": one["pid"], "how": (one.get("ended") or {}).get("how", "died"),
-            "exit_code": (one.get("ended") or {}).get("exit_code"), "error": (one.get("ended") or {}).get("error"),
+            "exit_code": (one.get("ended") or one).get("exit_code"), "error": (one.get("ended") or {}).get("error"),
             "time_ns": one["ended"]["time_ns"] if one.get("ended") else one["seen_time_ns"], "what": ended_text(one),
         }
         for one in gone
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row["how"] != "died", row["exit_code"] == 0, row["time_ns"]))
+    return sorted(rows, key=lambda row: (row["exit_code"] == 0, not _is_first(row), row["exit_code"] is not None, row["time_ns"]))
+
+
+def _is_first(end: Mapping[str, Any]) -> bool:
+    """Whether a rank ended by itself: not by SIGTERM, which launchers send to all that are left, nor for want of another rank.
+
+    Where a signal may have ended it that nobody has seen, this is not known.
+    """
+    if end["how"] in ("exception", "exit"):
+        return not _WANTS.search(end["error"] or "")
+    return end["how"] == "died" and end["exit_code"] not in (None, -signal.SIGTERM)
 
 
 def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How ranks ended, a line for each way; those that a signal ended first, since the others may have ended for want of them."""
+    """How ranks ended, a line for each way; in their order."""
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for one in ends:
         lines.setdefault(one["what"], []).append(one)
@@ -348,9 +379,16 @@ def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
         ranks = [str(one["rank"]) for one in which]
         steps = {one["steps"] for one in which if one.get("steps") is not None}
         after = f", after step {max(steps)}" if len(steps) == 1 and which[0]["how"] == "died" else ""
+        if which[0]["how"] == "died":
+            times = [one["time_ns"] for one in which]
+            after += f"; last heard of at {' to '.join(dict.fromkeys((_clock(min(times)), _clock(max(times)))))}"
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_joined(ranks, 8)}"
         told.append(f"{subject} {what.replace('was', 'were', 1).replace('ended it', 'ended them') if len(ranks) > 1 else what}{after}")
     return told
+
+
+def _clock(time_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9))
 
 
 def newest_line(path: str) -> str:
@@ -363,6 +401,9 @@ def line_of(hang: Mapping[str, Any]) -> str:
     """A hang in a line."""
     if hang["lasted_s"] is not None:
         return f"no step ended for {duration(hang['lasted_s'])}, then the run went on: {hang['sentence']}."
+    if hang["until_restart"]:
+        lasted = duration((hang["until_time_ns"] - hang["since_time_ns"]) / 1e9)
+        return f"the run hung for {lasted}, until its ranks were started again: {hang['sentence']}."
     if hang["until_end"]:
         return f"the run hung to its end: {hang['sentence']}."
     without_s = max((time.time_ns() - hang["since_time_ns"]) / 1e9, hang["without_step_s"])
@@ -381,11 +422,32 @@ def live_lines(path: str) -> list[str]:
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``hangs`` of a summary: ``hangs`` and ``ends``; None where nothing hung and no rank died."""
-    found = [document for run in runs for document in documents(run.path)]
+    found = [document for run in runs for document in _seen_by_records(run)]
     hangs, ends = hangs_of(found), ends_of(found)
     steps = {rank.rank: len(rank.steps.train) for rank in ranks}
     ends = [{**one, "steps": steps.get(one["rank"])} for one in ends]
     return {"hangs": {"hangs": hangs, "ends": ends}} if hangs or ends else None
+
+
+def evidence(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
+    """Each hang, from the last progress to when it was over, or was last seen."""
+    from voirkit.analysis.verdict.evidence import Evidence
+
+    for hang in part["hangs"]:
+        yield Evidence(line_of(hang), 0.0, details={key: hang[key] for key in ("since_time_ns", "until_time_ns")})
+
+
+def _seen_by_records(run: Run) -> Iterator[dict[str, Any]]:
+    """The documents of a run, with ``seen_time_ns`` by what each process has recorded: files that were copied have other times."""
+    last_ns: dict[tuple[str, int], int] = {}
+    for _, host, pid, _, tally in run.tallies():
+        last_ns[host, pid] = max(tally.end_ns, last_ns.get((host, pid), 0))
+    for document in documents(run.path):
+        clocks, last = document["clocks"], last_ns.get((document["host"], document["pid"]))
+        if last is not None:
+            hung = [state.get("seen_time_ns", state["noticed_time_ns"]) for state in document["hangs"]]
+            document["seen_time_ns"] = max([last + clocks["time_ns"] - clocks["perf_counter_ns"], *hung])
+        yield document
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:

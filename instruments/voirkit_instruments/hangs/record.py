@@ -11,7 +11,8 @@ and a child inherits no lock from it. C's watchdog of ``faulthandler`` would be 
 together, and it keeps a descriptor that the program may close. While C code holds the GIL nothing can be written; the others' files tell.
 
 Each process writes one file, ``hangs/<host>-r<rank>-<pid>.json``, in one step each time: one of several ranks when it begins, any when
-it hangs, goes on, or ends. Its time of modification is when the process last showed life, which is how the ranks know of each other.
+it hangs, at each look while it does, when it goes on, or ends. Its time of modification is when the process last showed life, which is how
+the ranks know of each other. A process that has started others by multiprocessing writes how they ended into a second one.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ SIGNS = 4.0  # times the limit after which a process without a step hangs whatev
 # NCCL gives up too.
 PATIENCE = 10.0
 _LOOKS, _SELDOM_S = 12, 5.0  # looks within the limit; seconds between two of them at most
+_SOON_S = 0.5  # the same before it is known where to write: a rank that dies early has then written that it was there
 _KEPT = 64  # steps that the median is of
 _NEWEST = 1024  # records of a segment that are looked at at once
 _ENDS_S = 1.0  # how long a fork waits for the thread
@@ -270,9 +272,27 @@ class Watcher:
         if ended is not None and not self._is_over:
             self._is_over = True
             self._end_hang()
+            try:
+                self._is_set_up()  # it may have ended before there was a look
+                self._write_exit_codes()
+            except OSError:
+                pass  # the folder is gone, or full: what was written before is told
             if self._document is not None:
                 self._document["ended"] = {**ended, "time_ns": time.time_ns()}
                 self._write()
+
+    def _write_exit_codes(self) -> None:
+        """Write how the children of multiprocessing ended that a signal or ``os._exit`` ended: only their parent learns it."""
+        children = list(getattr(sys.modules.get("multiprocessing.process"), "_dangling", ()))
+        codes = {str(child.pid): child._popen.returncode for child in children if child._popen is not None}  # the system is not asked
+        codes = {pid: code for pid, code in codes.items() if code}
+        settings = recorder.inherited()
+        if not codes or settings is None:
+            return
+        folder = os.path.join(os.path.dirname(settings[0]), FOLDER)
+        name = f"{settings[2].replace('/', '_')}-children-{self._pid}.json"
+        if os.path.isdir(folder):
+            write_json(os.path.join(folder, name), {"schema": 1, "host": settings[2], "codes": codes})
 
     def before_fork(self) -> None:
         """No thread is beside a fork."""
@@ -306,7 +326,7 @@ class Watcher:
     # a look
 
     def _pause_s(self) -> float:
-        return min(self._detector.limit_s / _LOOKS, _SELDOM_S)
+        return min(self._detector.limit_s / _LOOKS, _SELDOM_S if self._progress is not None else _SOON_S)
 
     def _check(self) -> None:
         if not self._is_set_up():
@@ -327,6 +347,9 @@ class Watcher:
             self._begin_hang(now)
         elif self._hang is None:
             self._answer(now)
+        else:
+            self._hang["seen_time_ns"] = time.time_ns()
+            self._write()
 
     def _is_set_up(self) -> bool:
         """Whether it is known where to record to; it is when something has been."""
