@@ -19,7 +19,7 @@ from conftest import CLEAN
 from voirkit.analysis import overhead
 from voirkit.cli import main
 from voirkit.errors import RunDirectoryError
-from voirkit.runs.directory import fetch
+from voirkit.runs.directory import fetch, make
 from voirkit.runs.opened import open_run
 
 pytestmark = pytest.mark.long
@@ -169,7 +169,8 @@ def test_what_would_write_there_or_watch_is_refused(bucket: Any, run: Path, caps
     before = keys(bucket)
     assert refused(capsys, "report", "--html", URL).startswith(f"{URL}: nothing is written there.")
     assert refused(capsys, "watch", URL).startswith(f"{URL}: a run there is read as a whole, and not watched.")
-    assert refused(capsys, "--run-dir", URL, __file__).startswith(f"--run-dir {URL}: a run is recorded into a folder.")
+    with pytest.raises(RunDirectoryError, match=f"--run-dir {URL}: a run is recorded into a folder"):
+        make(URL, "main.py", force=False)
     assert keys(bucket) == before
 
 
