@@ -7,6 +7,9 @@ import json
 import pytest
 from conftest import Place
 
+from voirkit.live import Picture
+from voirkit.live.steps import LiveSteps
+
 pytestmark = pytest.mark.long
 
 pytest.importorskip("torch")
@@ -75,23 +78,39 @@ dist.destroy_process_group()
 """
 
 
-def collectives(place: Place, where: str, kind: str = "ddp") -> dict:
+def train(place: Place, where: str, kind: str = "ddp") -> None:
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "voirkit", "--run-dir", "run")
     ran = place.write(main=SCRIPT).python(*launch, "main.py", where, kind)
     assert ran.code == 0, ran.err
+
+
+def summarised(place: Place) -> dict:
     return json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)
+
+
+def seen_live(place: Place) -> dict:
+    """What `voirkit watch` says of the records of a run that goes on."""
+    steps, picture = LiveSteps(str(place.folder / "run")), Picture()
+    steps.update()
+    steps.fill(picture)
+    assert picture.verdict is not None
+    return dict(picture.verdict)
 
 
 @pytest.mark.parametrize(("where", "kind"), [("wait", "ddp"), ("backward", "ddp"), ("forward", "fsdp"), ("other", "calls")])
 def test_a_planted_delay_is_found_with_its_rank_its_phase_and_its_size(place: Place, where: str, kind: str) -> None:
-    summary = collectives(place, where, kind)
+    train(place, where, kind)
+    live, summary = seen_live(place), summarised(place)
     late = summary["collectives"]["late"]
     assert (late["rank"], late["phase"]) == (1, where), summary["collectives"]
     assert late["time_s"] == pytest.approx(MS / 1000, rel=0.5)  # sleeps last longer where others take the processors
-    assert summary["verdict"]["kind"] == "straggler"
-    assert summary["verdict"]["because"].startswith("Rank 1 ")
+    for verdict in (summary["verdict"], live):
+        assert verdict["kind"] == "straggler"
+        assert verdict["because"].startswith("Rank 1 ")
+        assert verdict["evidence"]["phase"] == where
 
 
 def test_nobody_is_blamed_where_no_delay_is_planted(place: Place) -> None:
-    late = collectives(place, "nowhere")["collectives"]["late"]
+    train(place, "nowhere")
+    late = summarised(place)["collectives"]["late"]
     assert late is None or late["phase"] == "processor"  # a busy machine may keep one of them from running

@@ -164,6 +164,9 @@ class Instrument:
         of_rank: ``(runs, rank) -> value``: the first of its keys from the records of one rank alone, for what a verdict says of that rank.
         evidence: What a verdict can say of its part: kinds (``line``, ``operator`` ...) to functions, see
             ``voirkit.analysis.verdict.evidence``.
+        live_part: ``(ranks, phases, clocks) -> value | None``: the first of its keys while a run of several ranks goes on, for the verdict
+            of ``voirkit watch``: from the last steps and collectives of its ranks (``voirkit.analysis.document.Rank``), the phases these
+            are from (``voirkit.analysis.phases.Records``), and by host what makes its clock the wall clock.
         live: ``(run directory) -> lines``: what ``voirkit watch`` warns of while the run goes on, where one of ``folders`` is there.
         leads: Whether it answers what was asked (a finding, an experiment), and so comes before the steps in reports.
         folders: What it writes in a run directory.
@@ -175,7 +178,7 @@ class Instrument:
 
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        summarised_from: Sequence[str] = (), sections: str = "", live: str = "", difference: str = "", rules: str = "",
+        summarised_from: Sequence[str] = (), sections: str = "", live: str = "", live_part: str = "", difference: str = "", rules: str = "",
         of_rank: str = "", evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
         exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
         priority: int = 0, always: bool = False, in_children: bool = True,
@@ -186,7 +189,7 @@ class Instrument:
         self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
         self.summarised_from, self.leads, self.live = summarised_from, leads, live
         self.difference, self.rules = difference, rules
-        self.of_rank, self.evidence = of_rank, dict(evidence or {})
+        self.of_rank, self.live_part, self.evidence = of_rank, live_part, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 
     def __call__(self, ov: Any) -> Phases:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from live_training import PHASES, TRAINING
 
+from voirkit.analysis.phases import Records
 from voirkit.live import Picture
-from voirkit.live.steps import LiveSteps
+from voirkit.live.steps import LiveSteps, _of_same_time
 from voirkit.trace import recorder
 
 _known: dict[str, Any] = {}
@@ -133,3 +135,16 @@ def test_counters_have_their_last_value(run: str) -> None:
     steps.update()
     (counter,) = steps.window.counters.values()
     assert (counter.value, counter.units) == (1.75, "cores")
+
+
+def test_records_of_two_kinds_are_of_the_time_of_which_all_processes_have_both() -> None:
+    def records(**of_process: range) -> Records:
+        starts = np.concatenate([np.array(one) for one in of_process.values()])
+        process = np.repeat(range(len(of_process)), [len(one) for one in of_process.values()])
+        zeros = np.zeros(len(starts), np.int64)
+        hosts = [(int(name[1:]), f"host{name[1:]}", 1) for name in of_process]
+        return Records(starts, zeros, zeros, zeros, zeros, process, zeros, [("a", "b")], [{}], hosts)
+
+    phases, others = records(p0=range(10), p1=range(104, 120), p2=range(10)), records(p0=range(5, 9), p1=range(107, 130))
+    both = _of_same_time(phases, others, {"host0": 100, "host1": 0})  # the first is a hundred behind
+    assert [one.start_ns.tolist() for one in both] == [[7, 8, 107, 108], [7, 8, 107, 108]]

@@ -24,6 +24,7 @@ from voirkit_instruments.ranks.analyse import (
     matched,
     new_delays_ns,
     released_ns,
+    shares,
     timeline,
 )
 from voirkit_instruments.ranks.show import sections
@@ -33,13 +34,18 @@ STEP = 100 * MS
 
 
 class Training:
-    """Ranks that train in steps of 100 ms: 10 ms of wait, 20 of forward, 40 of backward with a reduction after 10 and 39 of them.
+    """Ranks that train in steps of 100 ms (or another unit): 10 ms of wait, 20 of forward, 40 of backward with a reduction after 10 and 39 of them.
 
     Each rank's own delay, in ms, comes by step in a phase; the others wait for it at the end of backward.
     """
 
     def __init__(
-        self, delays: Sequence[Sequence[float]], phase: int = FORWARD, behind_ns: Sequence[int] | None = None, group: str = "0"
+        self,
+        delays: Sequence[Sequence[float]],
+        phase: int = FORWARD,
+        behind_ns: Sequence[int] | None = None,
+        group: str = "0",
+        unit_ns: int = MS,
     ) -> None:
         n, self.ranks, self.timelines = len(delays[0]), [], {}
         lasts = [max(own[k] for own in delays) for k in range(n)]
@@ -47,14 +53,14 @@ class Training:
             spans, starts, entries, at = [], [], [], 0 if behind_ns is None else -behind_ns[rank]
             for k in range(n):
                 starts.append(at)
-                late = {one: int(own[k] * MS) if one == phase else 0 for one in (WAIT, FORWARD, BACKWARD)}
-                wait, forward = 10 * MS + late[WAIT], 20 * MS + late[FORWARD]
+                late = {one: int(own[k] * unit_ns) if one == phase else 0 for one in (WAIT, FORWARD, BACKWARD)}
+                wait, forward = 10 * unit_ns + late[WAIT], 20 * unit_ns + late[FORWARD]
                 begin = at + wait + forward
-                first = begin + 10 * MS + late[BACKWARD]
-                second, end = first + 29 * MS, at + 70 * MS + int(lasts[k] * MS)
+                first = begin + 10 * unit_ns + late[BACKWARD]
+                second, end = first + 29 * unit_ns, at + 70 * unit_ns + int(lasts[k] * unit_ns)
                 spans += [(at, wait, WAIT), (at + wait, forward, FORWARD), (begin, end - begin, BACKWARD)]
                 entries += [(first, 2 * k), (second, 2 * k + 1)]
-                at = end + 30 * MS
+                at = end + 30 * unit_ns
             self.timelines[rank] = timeline(*(np.array(column) for column in zip(*spans, strict=True)))
             begun = np.array(starts)
             table = Table(begun, np.diff(np.append(begun, at)), np.full(n, 8), np.zeros((n, 14), np.int64))
@@ -131,8 +137,15 @@ def test_who_is_late_in_a_few_steps_more_than_chance_would_have_it_is_not_named(
     assert late(12) is None
 
 
-def test_delays_that_scheduling_alone_makes_are_not_named():
-    assert Training([[0.0] * 20, [0.9] * 20]).document()["late"] is None
+def test_delays_of_a_time_slice_are_named_only_where_the_ranks_have_the_processors():
+    def late(delay_ms: float, starved: float) -> Any:
+        training = Training([[0.0] * 20, [10 * delay_ms] * 20], unit_ns=MS // 10)  # steps of 10 ms and that
+        return training.document(dict.fromkeys((0, 1), starved))["late"]
+
+    assert late(2.0, 0.0)["rank"] == 1
+    assert late(2.0, 0.1) is None
+    assert late(5.0, 0.1)["rank"] == 1
+    assert late(0.9, 0.0) is None
 
 
 def test_equal_ranks_wait_for_nobody():
@@ -237,3 +250,10 @@ def test_the_variables_for_times_of_nccl_are_set_with_the_option_alone_where_the
     assert dict(os.environ) == (before if after is None else after)
     assert len(said) == (option is not None)
     assert all(f"{name}={value}" in said[0] for name, value in added)
+
+
+def test_the_shares_of_time_over_a_run_come_to_what_was_spent():
+    steps = Table(np.array([0, 100, 400]), np.array([100, 200, 100]), np.zeros(3), np.zeros((3, 14), np.int64))  # 100 between the last two
+    found = shares(steps, np.array([50, 200, 0]), 5)
+    assert found.tolist() == [0.5, 1.0, 1.0, 0.0, 0.0]
+    assert shares(steps, np.array([50, 200, 0]), 3).mean() * 500 == pytest.approx(250)

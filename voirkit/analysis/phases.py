@@ -73,6 +73,11 @@ class Records:
     processes: Sequence[tuple[int, str, int]]
     world_sizes: Sequence[int] = ()
 
+    def chosen(self, which: Array) -> Records:
+        """Only some of them."""
+        columns = ("start_ns", "duration_ns", "name", "args", "value", "process", "tid")
+        return replace(self, **{key: getattr(self, key)[which] for key in columns})
+
 
 _OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
 # The script's own word that it evaluates: its annotations, and steps that it gives with a task.

@@ -15,10 +15,12 @@ import numpy as np
 
 from voirkit.analysis.document import RATE_TIMES, Rank, figures
 from voirkit.analysis.nesting import Array
-from voirkit.analysis.phases import KIND, Records, ranks
+from voirkit.analysis.phases import COLLECTIVE, KIND, Records, ranks
 from voirkit.analysis.steps import Steps, Table, concatenated
 from voirkit.analysis.verdict.diagnosis import verdict
+from voirkit.instrument import resolve
 from voirkit.live import HISTORY, Number, Picture, Progress
+from voirkit.plugins import installed_instruments
 from voirkit.runs.summary import throughput
 from voirkit.trace.following import CHUNK, Followed, Following, Fresh
 from voirkit.trace.reader import Name, Process
@@ -81,12 +83,44 @@ class _Part(NamedTuple):
     steps: int
 
 
+class _Kept:
+    """The last records of one kind, of all processes.
+
+    Args:
+        most: How many are kept; more only where they hold few steps.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.parts: deque[_Part] = deque()
+        self.n = self._steps = 0
+
+    def add(self, followed: Followed, records: Array, tid: Array, is_step: Array) -> None:
+        # Copies: the records are parts of larger buffers, which would be kept. In pieces, so that the window can move on by little.
+        piece = max(self._most // 4, 1)
+        for at in range(max(len(records) - AT_MOST * self._most, 0), len(records), piece):
+            to = slice(at, at + piece)
+            self.parts.append(_Part(followed, records[to].copy(), tid[to], int(is_step[to].sum())))
+            self.n += len(self.parts[-1].records)
+            self._steps += self.parts[-1].steps
+
+    def trim(self) -> None:
+        while len(self.parts) > 1 and self._is_spare(self.parts[0]):
+            gone = self.parts.popleft()
+            self.n -= len(gone.records)
+            self._steps -= gone.steps
+
+    def _is_spare(self, part: _Part) -> bool:
+        left = self.n - len(part.records)
+        return left >= AT_MOST * self._most or (left >= self._most and self._steps - part.steps >= FEWEST_STEPS)
+
+
 class _Codes:
     """What the numbers of one process's names are for a window."""
 
     def __init__(self) -> None:
         self.known = 0
-        self.is_phase = self.is_counted = self.is_counter = self.is_step = np.zeros(1, bool)
+        self.is_phase = self.is_counted = self.is_counter = self.is_step = self.is_collective = np.zeros(1, bool)
 
     def update(self, followed: Followed) -> None:
         names = followed.tables.names
@@ -94,9 +128,10 @@ class _Codes:
             return
         self.known = len(names)
         shape = max(names, default=0) + 2  # the last is that of all numbers beyond
-        self.is_phase, self.is_counted, self.is_counter, self.is_step = (np.zeros(shape, bool) for _ in range(4))
+        self.is_phase, self.is_counted, self.is_counter, self.is_step, self.is_collective = (np.zeros(shape, bool) for _ in range(5))
         for number, name in names.items():
             self.is_phase[number] = name.kind == KIND
+            self.is_collective[number] = name.kind == COLLECTIVE
             self.is_counter[number] = name.kind == "counter"
             self.is_counted[number] = name.kind == KIND and (name.category, name.name) in _COUNTED
             self.is_step[number] = name.kind == KIND and (name.category, name.name) in _STEPS
@@ -113,16 +148,17 @@ class Window:
         counts: How many requests and optimizer steps there were, by process.
         counters: The last value of each counter, by rank, category and name.
         last_ns: When the last record ended, by process, on its host's clock.
+        collectives: How many have come.
     """
 
     def __init__(self, following: Following, most: int) -> None:
         self._following, self._most = following, most
-        self._parts: deque[_Part] = deque()
-        self._kept = self._steps = 0
+        self._kept = {kind: _Kept(most) for kind in (KIND, COLLECTIVE)}
         self._codes: dict[str, _Codes] = {}
         self.counts: dict[str, Counts] = {}
         self.counters: dict[tuple[int, str, str], Counter] = {}
         self.last_ns: dict[str, int] = {}
+        self.collectives = 0
 
     def update(self) -> int:
         """Take in what has been recorded since the last update; how many records there were.
@@ -134,15 +170,9 @@ class Window:
         for fresh in self._following.look():
             n += len(fresh.records)
             self._add(fresh)
-        while len(self._parts) > 1 and self._is_spare(self._parts[0]):
-            gone = self._parts.popleft()
-            self._kept -= len(gone.records)
-            self._steps -= gone.steps
+        for kept in self._kept.values():
+            kept.trim()
         return n
-
-    def _is_spare(self, part: _Part) -> bool:
-        left = self._kept - len(part.records)
-        return left >= AT_MOST * self._most or (left >= self._most and self._steps - part.steps >= FEWEST_STEPS)
 
     def _add(self, fresh: Fresh) -> None:
         followed, records = fresh.followed, fresh.records
@@ -154,21 +184,11 @@ class Window:
             return
         self._update_counters(followed, records, codes.is_counter[name])
         self.last_ns[followed.stem] = max(int(records["start_ns"][-1] + records["duration_ns"][-1]), self.last_ns.get(followed.stem, 0))
-        phases = codes.is_phase[name]
-        if not phases.all():
-            records, tid, name = records[phases], fresh.tid[phases], name[phases]
-        else:
-            tid = fresh.tid
-        if not len(records):
-            return
-        # Copies: the records are parts of larger buffers, which would be kept. In pieces, so that the window can move on by little.
-        piece = max(self._most // 4, 1)
-        for at in range(max(len(records) - AT_MOST * self._most, 0), len(records), piece):
-            to = slice(at, at + piece)
-            steps = int(codes.is_step[name[to]].sum())
-            self._parts.append(_Part(followed, records[to].copy(), tid[to], steps))
-            self._kept += len(self._parts[-1].records)
-            self._steps += steps
+        for kind, chosen, steps in ((KIND, codes.is_phase, codes.is_step), (COLLECTIVE, codes.is_collective, codes.is_collective)):
+            own = chosen[name]
+            if own.any():
+                self._kept[kind].add(followed, records[own], fresh.tid[own], steps[name[own]])
+                self.collectives += int(own.sum()) if kind == COLLECTIVE else 0
 
     def _count(self, followed: Followed, records: Array, is_counted: Array) -> None:
         chosen = records[is_counted]
@@ -187,32 +207,29 @@ class Window:
             number = float(np.int64(value).view(np.float64))
             self.counters[rank, found.category, found.name] = Counter(number, found.value_key or "", start, rank)
 
-    def records(self) -> Records:
-        """What is kept, of all processes."""
+    def records(self, kind: str = KIND) -> Records:
+        """What is kept of a kind (phases, collectives), of all processes."""
         names: dict[tuple[str, str], int] = {}
         arguments: dict[bytes, int] = {b"{}": 0}
-        processes: dict[str, int] = {}
-        known: list[tuple[int, str, int]] = []
+        processes: dict[tuple[int, str, int], int] = {}  # one that records again writes into other files
         columns: dict[str, list[Array]] = {key: [] for key in ("start_ns", "duration_ns", "name", "args", "value", "process", "tid")}
-        for part in self._parts:
+        for part in self._kept[kind].parts:
             process = part.followed.process
-            if part.followed.stem not in processes:
-                processes[part.followed.stem] = len(known)
-                known.append((process.rank, process.host, process.pid))
+            number = processes.setdefault((process.rank, process.host, process.pid), len(processes))
             for key in ("start_ns", "duration_ns", "value"):
                 columns[key].append(part.records[key])
             columns["tid"].append(part.tid)
-            columns["process"].append(np.full(len(part.tid), processes[part.followed.stem]))
+            columns["process"].append(np.full(len(part.tid), number))
             columns["name"].append(_renumbered(part.records["name"], lambda n, p=part: _name(p.followed, n), names))
             columns["args"].append(
                 _renumbered(part.records["args"], lambda n, p=part: p.followed.tables.arguments.get(n, b"{}"), arguments)
             )
         joined: dict[str, Any] = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
-        return Records(**joined, names=list(names), arguments=[arguments_of(text) for text in arguments], processes=known)
+        return Records(**joined, names=list(names), arguments=[arguments_of(text) for text in arguments], processes=list(processes))
 
     def is_cut(self) -> bool:
         """Whether there was more than what is kept."""
-        return self._kept >= self._most
+        return self._kept[KIND].n >= self._most
 
 
 def _name(followed: Followed, number: int) -> tuple[str, str]:
@@ -238,7 +255,7 @@ def arguments_of(text: bytes) -> Mapping[str, Any]:
 LAST_S = 10.0  # the steps that are shown are those of so many seconds ...
 LAST = 20  # ... or so many, if they take longer
 KEPT = 2000  # steps, of each rank, that the verdict and the rates' history are from
-_ARGUMENTS = (b'"loader":', b'"which":', b'"module":', b'"to":')  # what the steps are made from
+_ARGUMENTS = (b'"loader":', b'"which":', b'"module":', b'"to":', b'"group":')  # what the steps and collectives are made from
 
 
 def _is_wanted(arguments: bytes) -> bool:
@@ -258,6 +275,8 @@ class LiveSteps:
         self._following = Following(path, CHUNK, pid, _is_wanted)
         self.window = Window(self._following, most)
         self._ranks: dict[int, Rank] = {}
+        self._parts: dict[str, Any] = {}  # of instruments, by key of the summary
+        self._collectives = 0  # that these are from
 
     def update(self, cpus: int | None = None) -> bool:
         """Take in what has been recorded since the last update; whether there was anything.
@@ -272,7 +291,19 @@ class LiveSteps:
         if found:
             for rank in ranks(self.window.records(), cpus):
                 self._ranks[rank.rank] = self._with(rank)
+        if len(self._ranks) > 1 and self.window.collectives > self._collectives:
+            self._collectives = self.window.collectives
+            self._renew_parts()
         return found
+
+    def _renew_parts(self) -> None:
+        """What instruments say of the time of which both phases and collectives are known: these come seconds later, many at once."""
+        clocks = {process.host: process.time_ns - process.perf_counter_ns for process in self.processes()}
+        phases, exchanged = _of_same_time(self.window.records(), self.window.records(COLLECTIVE), clocks)
+        last = [rank for rank in ranks(phases, exchanged=exchanged) if not rank.alone]
+        for instrument in installed_instruments():
+            if instrument.live_part and (part := resolve(instrument.live_part)(last, phases, clocks)) is not None:
+                self._parts[next(iter(instrument.parts))] = part
 
     def _with(self, rank: Rank) -> Rank:
         """A rank with its steps of before; those of the window that are new are put behind them."""
@@ -303,7 +334,7 @@ class LiveSteps:
             picture.shown_s = float(max(rank.steps.train.time_ns.sum() for rank in last)) * 1e-9
             picture.rates = list(_rates(shown["rates"], trained))
             facts = dict(max(trained, key=lambda rank: len(rank.steps.train)).facts)
-            picture.verdict = verdict(figures(trained), facts)
+            picture.verdict = verdict({**figures(trained), **self._parts}, facts)
         picture.workers = next((rank.facts["workers"] for rank in known if "workers" in rank.facts), None)
         if counts is not None:
             picture.progress = list(progress(counts, self.window.records()))
@@ -342,6 +373,27 @@ class LiveSteps:
         rank_of = {stem: followed.process.rank for stem, followed in self._following.processes.items()}
         best = max(found, key=lambda stem: (-rank_of.get(stem, 0), sum(found[stem].steps.values())), default=None)
         return None if best is None else found[best]
+
+
+def _of_same_time(phases: Records, exchanged: Records, clocks: Mapping[str, int]) -> tuple[Records, Records]:
+    """Of two kinds of records those of processes that have both, from when on to when all have both.
+
+    Args:
+        phases: The one.
+        exchanged: The other.
+        clocks: By host, what makes its clock the wall clock.
+    """
+    both = set(phases.processes) & set(exchanged.processes)
+    spans = []
+    for records in (phases, exchanged):
+        wall = np.array([clocks.get(host, 0) for _, host, _ in records.processes], np.int64)[records.process] + records.start_ns
+        of = np.array([process in both for process in records.processes], bool)[records.process]
+        edges = [(wall[records.process == i].min(), wall[records.process == i].max()) for i in np.unique(records.process[of])]
+        spans.append((records, wall, of, edges))
+    begin = max((first for *_, edges in spans for first, _ in edges), default=0)
+    end = min((last for *_, edges in spans for _, last in edges), default=0)
+    one, other = (records.chosen(of & (wall >= begin) & (wall <= end)) for records, wall, of, _ in spans)
+    return one, other
 
 
 def counts_of_training(counts: Counts, every_rank: Iterable[Rank]) -> int:

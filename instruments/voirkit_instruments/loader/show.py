@@ -174,7 +174,7 @@ def _busy(run: Run) -> Iterator[Block]:
     several = len({rank for _, rank, *_ in rows}) > 1
     busy: dict[str, list[float]] = {}
     for host, rank, pid, place, lasted in rows:
-        name = names.get((host, rank, pid), "the program itself") + (f", rank {rank}" if several else "")
+        name = (f"rank {rank}, " if several else "") + names.get((host, rank, pid), "the program itself").removesuffix(" of the loader")
         shares = busy.setdefault(name, [0.0] * _BINS)
         shares[min(place, _BINS - 1)] += lasted / bin_ns
     begin_s = (first - begin_ns(run, first)) / 1e9

@@ -26,6 +26,7 @@ INSTRUMENT = Instrument(
     parts={"collectives": dict},
     summarise="voirkit_instruments.ranks.analyse:summarise",
     summarised_from=("collective",),
+    live_part="voirkit_instruments.ranks.analyse:summarise_live",
     sections="voirkit_instruments.ranks.show:sections",
     evidence={
         "late rank": "voirkit_instruments.ranks.analyse:late_rank",

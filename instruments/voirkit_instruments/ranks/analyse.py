@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
-from voirkit.analysis.phases import KIND, REDUCTIONS, meanings, training_thread
+from voirkit.analysis.phases import KIND, REDUCTIONS, Records, meanings, training_thread
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import BACKWARD, FORWARD, LOSS, OPTIMIZER, PARTS, REST, Table
 from voirkit.analysis.verdict.evidence import Evidence
@@ -39,7 +39,11 @@ _MOST_CELLS = 120  # bins of time in the heat map
 _MOST_OTHERS = 8  # that a late rank is held against
 _CHANCE = 0.02  # the most likely by chance that a rank is named for
 _CAUSES = 0.75  # of all waiting: who causes less is one of several
-_LEAST_NS = 1_000_000  # about what it takes until a thread that could go on does, where ranks share processors
+_LEAST_NS = 1_000_000  # less is not worth a name
+# Where ranks share processors, a thread that could go on waits for the time slice of another: in Linux they last up to 3 ms (kernel/sched,
+# base_slice_ns by the number of processors), and ranks that do the same are unlike by as much.
+_SLICE_NS = 4_000_000
+_CONTENDED = 0.03  # of the time a rank was ready to run and had no processor
 _EVEN = (
     "Give each rank as much to do in every step: samples of like length or size in a batch, as many workers, no work that single ranks do "
     "by turns."
@@ -294,28 +298,47 @@ def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """``collectives`` of the summary; None where fewer than two ranks recorded any."""
     members = [rank for rank in ranks if not rank.alone]
-    begun = {i: rank.collectives for i, rank in enumerate(members) if rank.collectives is not None}
-    found = matched(begun)
-    if not found:
-        return None
-    begun_ns = begin_ns(runs[0], min(int(one.begun_ns.min()) for one in found))
-    offsets = {process.host: process.offset_ns for run in runs for process in run.processes()}
-    clocks = [offsets.get(rank.host, 0) - offsets.get(members[0].host, 0) for rank in members]
-    shifts, error = aligned(found, [rank.host for rank in members], clocks)
 
     def timelines(chosen: Collection[int]) -> Mapping[int, Timeline]:
         """Few ranks' are needed, and they are as large as what was recorded."""
         files = {members[i].rank for i in chosen} | {0}  # in which those are that learnt their rank late
         of_process = {process: i for i in chosen for process in members[i].processes[-1:]}
-        parts = [part for run in runs for part in run.map_ranks(partial(_timelines, set(of_process)), files)]
+        parts = [part for run in runs for part in run.map_ranks(partial(_timelines_of_run, set(of_process)), files)]
         return {of_process[process]: line for part in parts for process, line in part.items()}
 
-    return {"collectives": document(members, found, timelines, begun_ns, shifts, error)}
+    clocks = {process.host: process.offset_ns for run in runs for process in run.processes()}
+    first = min(
+        (int(rank.collectives.begun_ns[0]) for rank in members if rank.collectives is not None and len(rank.collectives.begun_ns)),
+        default=0,
+    )
+    part = _part(members, timelines, clocks, begin_ns(runs[0], first))
+    return None if part is None else {"collectives": part}
 
 
-def _timelines(processes: Collection[tuple[str, int]], run: Run) -> dict[tuple[str, int], Timeline]:
-    """The timelines of those of some processes that a run has records of."""
-    phases, found = records(run, KIND), {}
+def summarise_live(ranks: Sequence[Rank], phases: Records, clocks: Mapping[str, int]) -> Mapping[str, Any] | None:
+    """The same of the last steps of a run that goes on; see ``voirkit.instrument.Instrument``."""
+    of_process = {process: i for i, rank in enumerate(ranks) for process in rank.processes}
+    lines = _timelines(set(of_process), phases)
+    return _part(ranks, lambda _: {of_process[process]: line for process, line in lines.items()}, clocks)
+
+
+def _part(ranks: Sequence[Rank], timelines: Timelines, clocks: Mapping[str, int], begun_ns: int = 0) -> dict[str, Any] | None:
+    """``collectives``; clocks are by host what makes them one."""
+    found = matched({i: rank.collectives for i, rank in enumerate(ranks) if rank.collectives is not None})
+    if not found:
+        return None
+    hosts = [rank.host for rank in ranks]
+    shifts, error = aligned(found, hosts, [clocks.get(host, 0) - clocks.get(hosts[0], 0) for host in hosts])
+    return document(ranks, found, timelines, begun_ns, shifts, error)
+
+
+def _timelines_of_run(processes: Collection[tuple[str, int]], run: Run) -> dict[tuple[str, int], Timeline]:
+    return _timelines(processes, records(run, KIND))
+
+
+def _timelines(processes: Collection[tuple[str, int]], phases: Records) -> dict[tuple[str, int], Timeline]:
+    """The timelines of those of some processes that there are records of."""
+    found = {}
     for number, (_, host, pid) in enumerate(phases.processes):
         chosen = training_thread(phases, number) if (host, pid) in processes else None
         if chosen is not None:
@@ -404,12 +427,26 @@ def _kinds(groups: Sequence[Group]) -> list[dict[str, Any]]:
 def _over_time(by_step: Array, train: Table, begun_ns: int) -> dict[str, Any]:
     """``waited``: by rank and bin of time the share of it that the others wait for it; ``begin_s``, since the run began; ``bin_s``."""
     n = by_step.shape[1]
-    first, last = int(train.start_ns[0]), int(train.start_ns[n - 1] + train.time_ns[n - 1])
+    steps = train.chosen(slice(0, n))
+    lasts = int(steps.start_ns[-1] + steps.time_ns[-1] - steps.start_ns[0])
     bins = min(_MOST_CELLS, n)
-    bin_ns = max((last - first) / bins, 1.0)
-    of_step = np.minimum(((train.start_ns[:n] - first) / bin_ns).astype(np.int64), bins - 1)
-    waited = [np.minimum(np.bincount(of_step, weights=late, minlength=bins) / bin_ns, 1.0).round(4).tolist() for late in by_step]
-    return {"begin_s": (first - begun_ns) * _NS, "bin_s": bin_ns * _NS, "waited": waited}
+    waited = [shares(steps, late, bins).round(4).tolist() for late in by_step]
+    return {"begin_s": (int(steps.start_ns[0]) - begun_ns) * _NS, "bin_s": lasts / bins * _NS, "waited": waited}
+
+
+def shares(steps: Table, spent_ns: Array, bins: int) -> Array:
+    """Which share of each bin of time, from the first step to the end of the last, was spent on something; shape (bins,).
+
+    Args:
+        steps: In their order.
+        spent_ns: On what each spent how much of its time, evenly; shape (n,).
+    """
+    start, end = steps.start_ns, np.minimum(steps.start_ns + steps.time_ns, np.append(steps.start_ns[1:], np.iinfo(np.int64).max))
+    after = np.cumsum(spent_ns)
+    edges = np.linspace(start[0], end[-1], bins + 1)
+    until = np.interp(edges, np.stack((start, end), 1).ravel(), np.stack((after - spent_ns, after), 1).ravel())
+    found: Array = np.diff(until) / max((end[-1] - start[0]) / bins, 1.0)
+    return np.minimum(found, 1.0)
 
 
 def _stretches(values: Array, width: int) -> Array:
@@ -439,7 +476,8 @@ def _late(
     excess = stretches[rank] - np.sort(others, axis=0)[(len(others) - 1) // 2]
     share = float(np.median(excess)) / step_ns
     often = int((excess >= STRAGGLES * step_ns).sum())
-    if share < STRAGGLES or often < LATE_IN * len(excess) or float(np.median(excess)) < _LEAST_NS:
+    least_ns = _SLICE_NS if max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0) >= _CONTENDED else _LEAST_NS
+    if share < STRAGGLES or often < LATE_IN * len(excess) or float(np.median(excess)) < least_ns:
         return None
     if _by_chance(often, len(excess), len(by_step)) > _CHANCE:
         return None

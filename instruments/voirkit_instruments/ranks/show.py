@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from voirkit.analysis.run_steps import read_steps
 from voirkit.report import duration, size
 from voirkit.report.sections import Block, Column, Figure, Figures, OnPage, Section, Table, Text, Timeline
-from voirkit_instruments.ranks.analyse import only_called
+from voirkit_instruments.ranks.analyse import only_called, shares
+
+if TYPE_CHECKING:
+    from voirkit.runs.opened import Run
 
 _LEAST = 0.02  # of a step: less waiting is not worth a line
+_MOST = 128  # ranks that are drawn
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
@@ -44,5 +50,19 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     if over:
         lines = [(f"rank {row['rank']}", waited) for row, waited in zip(part["ranks"], over["waited"], strict=True)]
         caption = "Share of the time that the others wait for a rank"
-        blocks.append(OnPage([Timeline(lines, over["begin_s"], over["bin_s"], "share", caption, whole=1.0, mean=True)]))
+        drawn = Timeline(lines[:_MOST], over["begin_s"], over["bin_s"], "share", caption, whole=1.0, mean=True)
+        blocks.append(OnPage([drawn]))
+        blocks.append(OnPage(partial(_phases_of_ranks, begin_s=over["begin_s"], bin_s=over["bin_s"], bins=len(lines[0][1]))))
     yield Section("collectives", "Waiting between ranks", blocks, least=3)
+
+
+def _phases_of_ranks(run: Run, begin_s: float, bin_s: float, bins: int) -> Iterator[Block]:
+    """Which share of its time each rank waits for input, and communicates; on the time axis of the first one."""
+    ranks = [rank for rank in read_steps(run) if not rank.alone and len(rank.steps.train)][:_MOST]
+    n = min((len(rank.steps.train) for rank in ranks), default=0)
+    if n:
+        first = ranks[0].steps.train.chosen(slice(0, n))
+        for phase, caption in (("wait", "waits for input"), ("communication", "communicates")):
+            rows = [(f"rank {rank.rank}", shares(first, rank.steps.train.phase_ns(phase)[:n], bins).tolist()) for rank in ranks]
+            if any(any(values) for _, values in rows):
+                yield Timeline(rows, begin_s, bin_s, "share", f"Share of its time that a rank {caption}", whole=1.0, mean=True)
