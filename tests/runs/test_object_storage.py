@@ -114,6 +114,15 @@ def test_only_what_voirkit_writes_is_fetched(bucket: Any, run: Path, tmp_path: P
     assert not os.path.exists(opened.path)
 
 
+def test_what_is_damaged_there_is_told_with_its_address(bucket: Any, run: Path, capsys: Any) -> None:
+    bucket.rm("bucket/runs/run/run.json")
+    bucket.pipe("bucket/runs/run/summary.json", b"{")
+    assert main(["report", URL]) == 0
+    missing, damaged = capsys.readouterr().err.splitlines()
+    assert missing.startswith(f"voirkit: {URL}/run.json is missing")
+    assert damaged == f"voirkit: {URL}/summary.json cannot be read; it is damaged."
+
+
 def test_a_key_cannot_lead_out_of_the_folder_that_is_copied_into(tmp_path: Path) -> None:
     memory = pytest.importorskip("fsspec").filesystem("memory")
     for name in ("run.json", "trace/a"):

@@ -378,11 +378,11 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
     """What the run wrote of itself, or what can be told of it without."""
     own, manifest = run.summary, run.manifest
     if own is not None and own.get("schema") != SCHEMA:
-        run.warnings.append(f"{run.path}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
+        run.warnings.append(f"{run.where}/summary.json has schema {own.get('schema')!r}, this voirkit knows {SCHEMA}: it is made anew.")
         own = None
     kinds = {**{key: list if isinstance(nothing, list) else dict for key, nothing in _EMPTY.items()}, **parts_of_summary()}
     if own is not None and (strange := [key for key, kind in kinds.items() if not isinstance(own.get(key), (kind, type(None)))]):
-        run.warnings.append(f"{run.path}/summary.json is not like any that voirkit writes ({', '.join(strange[:3])}): it is made anew.")
+        run.warnings.append(f"{run.where}/summary.json is not like any that voirkit writes ({', '.join(strange[:3])}): it is made anew.")
         own = None
     summary = {
         "schema": SCHEMA, "voirkit": manifest.get("voirkit"), "command": manifest.get("command", []),

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the files."""
     options = _parser().parse_args(argv)
     with _ends_by_signal(), open_run(LATEST if options.RUN is None else options.RUN) as run:
-        for fault in check_manifest(run.path):
+        for fault in check_manifest(run.path, run.where):
             tell(fault)
         if options.format is None:
             raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}")

@@ -86,7 +86,7 @@ def _check_there(runs: Sequence[Run]) -> None:
 
 def _warn(runs: Sequence[Run], nodes: Sequence[Run] = ()) -> None:
     """Say what could not be read of runs, and of directories of theirs that have no manifest."""
-    manifests = [warning for run in runs for warning in check_manifest(run.path)]
+    manifests = [warning for run in runs for warning in check_manifest(run.path, run.where)]
     for warning in dict.fromkeys([*manifests, *(warning for run in (*runs, *nodes) for warning in run.warnings)]):
         tell(warning)
 

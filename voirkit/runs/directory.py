@@ -367,18 +367,23 @@ def find(path: str) -> str:
     return os.path.realpath(path)
 
 
-def check_manifest(path: str) -> list[str]:
-    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one is among what ``Run`` warns of."""
-    file = os.path.join(path, MANIFEST)
-    if not os.path.lexists(file):
+def check_manifest(path: str, where: str) -> list[str]:
+    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one is among what ``Run`` warns of.
+
+    Args:
+        path: The directory.
+        where: What users call it.
+    """
+    file = os.path.join(where, MANIFEST)
+    if not os.path.lexists(os.path.join(path, MANIFEST)):
         return [f"{file} is missing: what was run, and how it ended, is not known."]
-    manifest = read_document(file)
+    manifest = read_document(os.path.join(path, MANIFEST))
     if not isinstance(manifest, dict):
         return []
     if manifest.get("schema") != SCHEMA:
         return [f"{file} has schema {manifest.get('schema')!r}, this voirkit knows {SCHEMA}: a newer voirkit may read more of it."]
     if len(os.listdir(path)) == 1 and manifest.get("ended") != "running":
-        return [f"{path} holds nothing but its manifest: nothing that was recorded is left."]
+        return [f"{where} holds nothing but its manifest: nothing that was recorded is left."]
     return []
 
 

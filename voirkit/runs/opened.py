@@ -176,7 +176,7 @@ class Run:
         if isinstance(found, dict):
             return found
         if os.path.exists(path):
-            self.warnings.append(f"{path} cannot be read; it is damaged.")
+            self.warn([f"{path} cannot be read; it is damaged."])
         return None
 
     # the trace
@@ -224,6 +224,7 @@ class Run:
 
     def warn(self, lines: Iterable[str]) -> None:
         """Add to the warnings what is not among them."""
+        lines = [line.replace(self.path, self.where) for line in lines]
         self.warnings += [line for line in dict.fromkeys(lines) if line and line not in self.warnings]
 
     def _make_folder(self) -> None:
