@@ -15,6 +15,7 @@ from conftest import CLEAN, Place
 from recorded import OF_OTHER_RUNS, files, record, record_with_manifest
 
 from voirkit.export import formats
+from voirkit.report.output import complete, remove_unfinished
 
 pytestmark = pytest.mark.long
 
@@ -154,6 +155,14 @@ def test_a_signal_ends_it_and_leaves_nothing(place: Place, format: str, number: 
         pytest.skip("it was faster")
     assert b"Traceback" not in err
     assert (process.returncode, os.listdir(out)) == (-number, [])
+
+
+def test_what_a_signal_interrupts_as_a_file_is_begun_is_removed(tmp_path: Path) -> None:
+    begun = complete(str(tmp_path / "x.csv"))
+    begun.__enter__()  # and the signal comes before the block that would clear up
+    assert len(os.listdir(tmp_path)) == 1
+    remove_unfinished()
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_run_in_a_folder_whose_name_is_no_text(place: Place) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.export import formats, load
 from voirkit.options import ExtendedArgumentParser
-from voirkit.report.output import STDOUT, STDOUT_NAMES, printable
+from voirkit.report.output import STDOUT, STDOUT_NAMES, printable, remove_unfinished
 from voirkit.runner.completion import describe_dropped
 from voirkit.runs.directory import LATEST, check_manifest
 from voirkit.runs.opened import Run, open_run
@@ -67,6 +67,7 @@ def _ends_by_signal() -> Iterator[None]:
     except BaseException:  # DuckDB makes a RuntimeError of it
         if not received:
             raise
+        remove_unfinished()
         signal.signal(received[0], signal.SIG_DFL)
         os.kill(os.getpid(), received[0])
     finally:

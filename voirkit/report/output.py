@@ -22,6 +22,14 @@ STDOUT_NAMES = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 LEVEL = 3
 
 _number = count()  # a format may have several files open
+_unfinished: set[str] = set()
+
+
+def remove_unfinished() -> None:
+    """Remove what is under a temporary name: a signal may come between ``complete`` and the block that it is for."""
+    for path in list(_unfinished):
+        if os.path.lexists(path):
+            os.unlink(path)
 
 
 @contextmanager
@@ -35,6 +43,7 @@ def complete(path: str) -> Iterator[str]:
     folder = tempfile.gettempdir() if path == STDOUT else os.path.dirname(path)
     # Short and in ASCII, whatever the file is called: its name may be as long as the file system allows, and not even text.
     temporary = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
+    _unfinished.add(temporary)
     try:
         try:
             with open(temporary, "wb"):
@@ -55,6 +64,7 @@ def complete(path: str) -> Iterator[str]:
     finally:
         if os.path.lexists(temporary):
             os.unlink(temporary)
+        _unfinished.discard(temporary)
 
 
 @contextmanager
