@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from conftest import Place
 
+from voirkit.instrument import resolve
 from voirkit.trace import layout
-from voirkit_instruments.hangs import FOLDER, ending, limit
+from voirkit_instruments.hangs import FOLDER, INSTRUMENT, ending, limit
 from voirkit_instruments.hangs.analyse import (
     differences,
     documents,
@@ -335,6 +336,11 @@ def test_no_thread_is_beside_a_fork_and_there_is_one_again_after_it() -> None:
     finally:
         watcher.stop(ending(None))
     assert threads() == before
+
+
+def test_a_second_run_of_a_process_finds_the_instrument_too() -> None:
+    """The module ``record``, which the first has loaded, is an attribute of the package then."""
+    assert callable(resolve(INSTRUMENT.record))
 
 
 def test_hang_without_steps_is_refused(place: Place) -> None:

@@ -40,7 +40,7 @@ INSTRUMENT = Instrument(
             type=limit, metavar="SECONDS",
         ),
     ),
-    record="voirkit_instruments.hangs:record",
+    record="voirkit_instruments.hangs:watch_run",
     always=True,
     parts={"hangs": dict},
     summarise="voirkit_instruments.hangs.analyse:summarise",
@@ -92,7 +92,7 @@ _BEGIN = "voirkit_instruments.hangs:begin_in_child"
 _here: Watch | None = None
 
 
-def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+def watch_run(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Watch the program while it runs."""
     global _here
     least_s = options["hang"]
