@@ -131,10 +131,33 @@ def test_who_causes_less_than_most_of_the_waiting_is_not_named():
 
 def test_who_is_late_in_a_few_steps_more_than_chance_would_have_it_is_not_named():
     def late(of_sixteen):
-        return Training([[0.0] * 16, [40.0 if k < of_sixteen else 0.0 for k in range(16)]]).document()["late"]
+        return Training([[40.0 * (k >= of_sixteen) for k in range(16)], [40.0 * (k < of_sixteen) for k in range(16)]]).document()["late"]
 
     assert late(14)["rank"] == 1
     assert late(12) is None
+
+
+def test_what_one_rank_alone_does_every_tenth_step_makes_it_late_by_the_mean_of_that():
+    late = Training([[300.0 * (k % 10 == 5) for k in range(120)], [0.0] * 120]).document()["late"]
+    assert (late["rank"], late["time_s"]) == (0, pytest.approx(0.03, rel=0.1))
+    assert late["share"] == pytest.approx(30 / 130, rel=0.1)
+
+
+def test_a_delay_is_never_longer_than_the_steps_that_it_lies_in():
+    late = Training([[900.0 if k % 3 else 0.0 for k in range(60)], [0.0] * 60]).document()["late"]
+    assert late["time_s"] == pytest.approx(0.6, rel=0.1)
+    assert late["share"] < 1
+
+
+def test_of_a_rank_that_was_killed_the_steps_count_in_which_it_is_known_what_it_began():
+    training = Training([[0.0] * 40, [50.0] * 40])
+    until = int(training.ranks[1].steps.train.start_ns[20])
+    known = training.ranks[1].collectives
+    kept = {name: getattr(known, name)[known.begun_ns < until] for name in ("kind", "number", "backward", "begun_ns")}
+    training.ranks[1] = replace(training.ranks[1], collectives=replace(known, until_ns=until, **kept))
+    part = training.document()
+    assert part["late"]["steps"] > 0.9
+    assert part["waited"]["time_s"] == pytest.approx(0.05)
 
 
 def test_delays_of_a_time_slice_are_named_only_where_the_ranks_have_the_processors():

@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("torch")
 
 
-from phases import Kept
+import torch
+from phases import Kept, watched
+from torch import distributed
 
 from voirkit_instruments.steps.record_collectives import CollectiveRecording
 from voirkit_instruments.steps.record_spans import Recording
@@ -238,3 +240,20 @@ def test_with_a_recorder_no_call_is_written_a_second_time(ranks):
     ring.begin()
     collectives.called(5, 9, all_reduce, (), {})
     assert [seen["group"] for seen in kept.seen("gloo.all_reduce")] == ["0"]
+
+
+# in torch
+
+
+def test_collectives_are_read_as_the_group_of_all_is_done_with_since_the_process_may_be_killed_next(tmp_path):
+    with watched() as watch:
+        distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        watch.steps._torch.collectives.start_reading("cpu:gloo")
+        half = distributed.new_group([0])
+        for _ in range(3):
+            distributed.all_reduce(torch.ones(1))
+        before = len(watch.kept.seen("gloo.all_reduce"))
+        distributed.destroy_process_group(half)
+        assert len(watch.kept.seen("gloo.all_reduce")) == before
+        distributed.destroy_process_group()
+        assert len(watch.kept.seen("gloo.all_reduce")) > before

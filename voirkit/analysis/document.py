@@ -31,6 +31,7 @@ class Collectives:
         begun_ns: On the clock of the process's host.
         backward_ns: How long backward passes wait for other ranks at their end, and how long they last, in all.
         starved: In which share of the time it was ready to run and had no processor; None where that is not known.
+        until_ns: Until when this is known: a process that is killed may have begun more; None where that is not known.
     """
 
     kinds: Sequence[tuple[str, str, int]]
@@ -40,6 +41,7 @@ class Collectives:
     begun_ns: Array
     backward_ns: tuple[int, int] = (0, 0)
     starved: float | None = None
+    until_ns: int | None = None
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,9 @@ def _collectives(exchanged: Records, process: int, passes_ns: Array, lasted_ns: 
     own = np.flatnonzero(exchanged.process == process)
     own = own[np.argsort(exchanged.start_ns[own], kind="stable")]
     is_waiting = np.array([name == _NO_PROCESSOR for name in exchanged.names], bool)[exchanged.name[own]]
-    waited = own[is_waiting & (exchanged.value[own] >= 0)]
+    looked = own[is_waiting]  # a record of it is made whenever torch is asked what was begun
+    waited = looked[exchanged.value[looked] >= 0]
+    until = int(exchanged.start_ns[looked[-1]]) if len(looked) else None
     own = own[~is_waiting]
     codes, kind = np.unique(exchanged.name[own] * len(exchanged.arguments) + exchanged.args[own], return_inverse=True)
     of_codes = []
@@ -322,7 +324,7 @@ def _collectives(exchanged: Records, process: int, passes_ns: Array, lasted_ns: 
     starved = None
     if len(waited) and (passed := int(exchanged.start_ns[waited[-1]] - exchanged.start_ns[waited[0]])) > 0:
         starved = float(exchanged.value[waited[-1]] - exchanged.value[waited[0]]) / passed
-    return Collectives(kinds, of_kind, exchanged.value[own], backward, begun, (waits_ns, int(lasted_ns.sum())), starved)
+    return Collectives(kinds, of_kind, exchanged.value[own], backward, begun, (waits_ns, int(lasted_ns.sum())), starved, until)
 
 
 # several processes of a rank

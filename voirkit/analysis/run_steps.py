@@ -170,7 +170,7 @@ def roll_up(run: Run, rank: Rank) -> str:
     name = f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet"
     columns: dict[str, Any] = {}
     if (own := rank.collectives) is not None:
-        about = {"schema": 1, "kinds": own.kinds, "backward_ns": own.backward_ns, "starved": own.starved}
+        about = {"schema": 1, "kinds": own.kinds, "backward_ns": own.backward_ns, "starved": own.starved, "until_ns": own.until_ns}
         columns = {key: getattr(own, key) for key in (*_SHARED, "begun_ns")}
         _write(run, os.path.join(COLLECTIVES, name), columns, "*", about)
         columns = {}
@@ -261,7 +261,8 @@ def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
         kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
         kind, number, backward = (columns[key][first:last].copy() for key in _SHARED)  # what is shared shall not hold those of other ranks
         waits, lasted = about["backward_ns"]
-        found.append(Collectives(kinds, kind, number, backward, columns["begun_ns"][first:last], (waits, lasted), about["starved"]))
+        more = (waits, lasted), about["starved"], about.get("until_ns")
+        found.append(Collectives(kinds, kind, number, backward, columns["begun_ns"][first:last], *more))
     return found
 
 

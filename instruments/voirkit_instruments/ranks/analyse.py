@@ -366,7 +366,7 @@ def document(
         shifts_ns: As ``aligned`` gives them; of one host left out.
         error_ns: By how much these may be wrong.
     """
-    n = min((len(rank.steps.train) for rank in ranks), default=0)
+    n = min((_known_steps(rank) for rank in ranks), default=0)
     shifts = np.zeros(len(ranks), np.int64) if shifts_ns is None else shifts_ns
     new = [delays(group, ranks[group.ranks[0]].steps.train, shifts) for group in groups]
     by_step = np.zeros((len(ranks), n))
@@ -406,10 +406,16 @@ def document(
     }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     starved = {i: one.starved for i, one in begun.items() if one.starved is not None}
-    late = _late(ranks, new, by_step, step_ns, timelines, counts / n, starved)
+    late = _late(ranks, new, by_step, times.max(axis=0), timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
         part["late"] = late
     return part
+
+
+def _known_steps(rank: Rank) -> int:
+    """How many steps of training are over before it is no longer known what the rank began: fewer than all if it was killed."""
+    train, until = rank.steps.train, rank.collectives.until_ns if rank.collectives is not None else None
+    return len(train) if until is None else int(np.searchsorted(train.start_ns + train.time_ns, until, side="right"))
 
 
 def _kinds(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -461,7 +467,7 @@ def _late(
     ranks: Sequence[Rank],
     new: Sequence[Delays],
     by_step: Array,
-    step_ns: float,
+    step_ns: Array,
     timelines: Timelines,
     last: Array,
     starved: Mapping[int, float],
@@ -470,16 +476,20 @@ def _late(
     n = by_step.shape[1]
     if n < FEW_IN_STEP:
         return None
-    stretches = _stretches(by_step, max(n // _STRETCHES, 1))
+    *stretches, lasted = _stretches(np.vstack((by_step, step_ns)), max(n // _STRETCHES, 1))
     rank = int(np.argmax(np.median(stretches, axis=1)))
     others = np.delete(stretches, rank, axis=0)
     excess = stretches[rank] - np.sort(others, axis=0)[(len(others) - 1) // 2]
-    share = float(np.median(excess)) / step_ns
-    often = int((excess >= STRAGGLES * step_ns).sum())
+    tenth = len(excess) // 10  # a mean: what comes back every few steps is in some stretches more often than in others
+    usual = np.argsort(excess, kind="stable")[tenth : len(excess) - tenth]
+    late_ns = float(excess[usual].mean())
+    share = late_ns / float(lasted[usual].mean())
+    often = int((excess >= STRAGGLES * lasted).sum())
     least_ns = _SLICE_NS if max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0) >= _CONTENDED else _LEAST_NS
-    if share < STRAGGLES or often < LATE_IN * len(excess) or float(np.median(excess)) < least_ns:
+    if share < STRAGGLES or often < LATE_IN * len(excess) or late_ns < least_ns:
         return None
-    if _by_chance(often, len(excess), len(by_step)) > _CHANCE:
+    rivals = int((np.max(others, axis=0) - stretches[rank] >= STRAGGLES * lasted).sum())
+    if _by_chance(often, often + rivals, len(by_step)) > _CHANCE:
         return None
     if by_step[rank].sum() < _CAUSES * by_step.sum():
         return None
@@ -487,19 +497,19 @@ def _late(
     column = int(np.argmax(spent))
     place = _place(new, rank)
     phase = _COLUMNS[column]
-    usual = np.sort([value for one, value in starved.items() if one != rank])
-    more = starved.get(rank, 0.0) - usual[(len(usual) - 1) // 2] if len(usual) else 0.0
-    if column in _COMPUTING and more * step_ns >= float(np.median(excess)) / 2:
+    theirs = np.sort([value for one, value in starved.items() if one != rank])
+    more = starved.get(rank, 0.0) - theirs[(len(theirs) - 1) // 2] if len(theirs) else 0.0
+    if column in _COMPUTING and more * float(lasted[usual].mean()) >= late_ns / 2:
         phase = "processor"
     return {
-        "rank": ranks[rank].rank, "host": ranks[rank].host, "share": share, "time_s": float(np.median(excess)) * _NS,
+        "rank": ranks[rank].rank, "host": ranks[rank].host, "share": share, "time_s": late_ns * _NS,
         "steps": float(last[rank]), "phase": "other" if phase == "rest" else phase, "of_it": float(spent[column] / max(spent.sum(), 1)),
         "collective": place,
     }  # fmt: skip
 
 
 def _by_chance(often: int, of: int, ranks: int) -> float:
-    """How likely one of some ranks is late in so many stretches or more, where each is as likely to be: the binomial distribution."""
+    """How likely one of some ranks is late in so many stretches or more of those with a late rank, where each is as likely to be it."""
     return float(sum(math.comb(of, n) * (ranks - 1) ** (of - n) for n in range(often, of + 1)) / ranks**of)
 
 

@@ -166,6 +166,8 @@ class TorchPatches:
         yield "torch.nn.parallel.distributed", "DistributedDataParallel._distributed_broadcast_coalesced", broadcast
         ticks = around(SUPPRESSED, (as_function(self.collectives.tick), as_function(self._leave)))
         yield "torch.nn.parallel.distributed", "DistributedDataParallel.forward", ticks
+        ends = around(SUPPRESSED, (as_function(self._before_end), as_function(self._leave)), ("group",))
+        yield "torch.distributed.distributed_c10d", "destroy_process_group", ends
         group = as_function(self._before_group), as_function(self._after_group)
         yield "torch.distributed.distributed_c10d", "init_process_group", around(SUPPRESSED, group)
 
@@ -224,7 +226,13 @@ class TorchPatches:
     def _before_group(self, *_: object) -> int:
         return 1
 
-    def _leave(self, began: int, was: int) -> None:
+    def _before_end(self, group: object) -> int:
+        """A group is done with. If it is the whole, the process may be killed next, as Ray does with its workers."""
+        if group is None:
+            self.collectives.read()
+        return 1
+
+    def _leave(self, began: int, was: int, *_: object) -> None:
         self.recording.hot.here.inside = was
 
     def _after_group(self, began: int, was: int) -> None:
