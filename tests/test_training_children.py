@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -66,6 +67,17 @@ def test_ranks_that_the_script_spawns_are_those_of_the_run(place: Place) -> None
     assert summary["processes"] == []
     assert place.python("-m", "voirkit", "report", "run").code == 0  # the first reader compacts
     assert sorted(file.name for file in (place.folder / "run" / "steps").iterdir()) == ["rank=0.parquet", "rank=1.parquet"]
+
+
+@pytest.mark.parametrize("how", ["ranks", "spawn"])
+def test_the_imports_of_processes_that_train_are_beside_those_of_the_script(place: Place, how: str) -> None:
+    timed = "import time as t; begun = t.perf_counter()\nimport slow\nprint('imports', t.perf_counter() - begun, flush=True)\n"
+    ended = place.write(main=timed + SCRIPT, slow="import time\ntime.sleep(0.5)\n").voirkit("main.py", how)
+    own = [float(line.split()[1]) for line in ended.out.splitlines() if line.startswith("imports")]
+    assert len(own) == 3  # the script's process and two that it starts, which begin at the same time
+    assert ended.summary["wall"]["parts"]["import"]["total_s"] > own[0] + min(own[1:])
+    again = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["wall"]["parts"]["import"]["total_s"]
+    assert again == pytest.approx(ended.summary["wall"]["parts"]["import"]["total_s"])
 
 
 def test_a_rank_that_fails_ends_the_program_as_it_would(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_imports_of_a_script_whose_children_train_are_not_startup() -> None:
         "startup": 1.5,
         "import": 0.5,
     }
+
+
+def test_imports_are_those_of_the_script_and_of_the_child_that_trains() -> None:
+    manifest = {**MANIFEST, "host": "node", "pid": 1}
+    child = dataclasses.replace(
+        rank(table([3000], [1000]), aside_ms={"import": (600, 0)}), host="node", processes=(("node", 2),), alone=True
+    )
+    for kept_s in (0.5, 1.1):  # what the summary says by now does not count where the manifest knows it
+        wall = wall_of({**manifest, "moments": {**manifest["moments"], "imports_ns": 500 * MS}}, 10.0, [child], imported_s=kept_s)
+        assert wall is not None
+        assert wall["parts"]["import"]["total_s"] == pytest.approx(1.1)
 
 
 def test_a_run_without_steps_has_an_account() -> None:

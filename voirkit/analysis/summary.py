@@ -98,7 +98,8 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
         manifest: ``run.json``.
         duration_s: Of the run.
         ranks: What its ranks did.
-        imported_s: What the script's own process spent on imports, where another one that it has started trains.
+        imported_s: What the script's own process spent on imports, where another one that it has started trains and the manifest does
+            not say it.
 
     Returns:
         None if it is not known when the run began. ``waits``: the script's own process neither trains nor evaluates.
@@ -124,9 +125,12 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
     begun = min(int(table.start_ns.min()) for table in (steps.train, steps.evaluation) if len(table))
     parts = _parts_ns(steps)
     parts["startup"] = begun - attempts[0] - sum(before for before, _ in steps.aside_ns.values())
-    if not parts["import"]:
-        parts["import"] = max(min(round(imported_s * 1e9), parts["startup"]), 0)
-        parts["startup"] -= parts["import"]
+    script = manifest.get("host"), manifest.get("pid")
+    if not parts["import"] or (len(attempts) == 1 and first is not None and first.processes[:1] not in ((), (script,))):
+        imported_s = imported_s if moments.imported_s is None else moments.imported_s
+        imported = max(min(round(imported_s * 1e9), parts["startup"]), 0)
+        parts["import"] += imported
+        parts["startup"] -= imported
     since = sum(after for _, after in steps.aside_ns.values()) + parts["training"] + parts["evaluation"]
     inside = sum(int(table.own_ns[:, list(ASIDE.values())].sum()) for table in (steps.train, steps.evaluation))
     parts["restart"] = _restarting_ns(steps, attempts)

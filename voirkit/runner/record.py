@@ -146,6 +146,8 @@ class RunRecord:
         if recorder is not None and recorder.has_recorded():
             recording.record_imports()
         self._imports_ns = recording.end_imports()
+        if self._files is not None:
+            self._files.manifest["moments"]["imports_ns"] = self._imports_ns
         totals = recording.end()
         if totals is not None and self._files is not None:
             self._duration_s = self._files.duration_s  # what follows is no part of the run

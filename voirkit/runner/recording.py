@@ -137,7 +137,7 @@ def offer_for_children() -> dict[str, Any] | None:
 
 
 def accept(offer: dict[str, Any]) -> None:
-    """In such a process: record where its parent does, as soon as anything records."""
+    """In such a process: record where its parent does, as soon as anything records, and time imports, those of its main module first."""
     global _plan
     if _plan is not None:
         return  # it was told by $VOIRKIT_RUN_DIR already
@@ -147,6 +147,7 @@ def accept(offer: dict[str, Any]) -> None:
         _plan = {**_plan, "rank": rank, "world_size": world_size}
     begun = offer["begun"] if world_size < 2 else None
     when_imported(RECORDER, _start_recorder if begun is None else lambda recorder: recorder.adopt(begun))
+    time_imports()
 
 
 # without the runner

@@ -19,7 +19,8 @@ def begin(version: str, command: list[str], options: list[str], folder: str, beg
     """The manifest of a run that starts now, in a current folder.
 
     ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the same moment. ``moments`` are on that
-    clock too: when the run began, and when the script's first line runs, which is about now.
+    clock too: when the run began, and when the script's first line runs, which is about now;
+    later also when it ended, and its time in imports.
 
     Args:
         version: Of voirkit.

@@ -128,6 +128,7 @@ class Moments:
         begun: When python was started, or, where that is not known, when voirkit was.
         script: When the script's first line ran.
         script_ended: None if it did not come to its end.
+        imported_s: What the script's own process spent on imports; None if it did not come to its end.
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
@@ -136,6 +137,7 @@ class Moments:
         self.begun: int | None = moments.get("begun_ns", record)
         self.script: int | None = moments.get("script_ns", record)
         self.script_ended: int | None = moments.get("script_ended_ns")
+        self.imported_s: float | None = moments["imports_ns"] * 1e-9 if "imports_ns" in moments else None
 
 
 def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float] | None = None) -> dict[str, Any] | None:
