@@ -50,7 +50,7 @@ def record(ov: Any, options: Mapping[str, Any]) -> None:
             added[names[names is _SIZE and _is_old()]] = value
     os.environ.update(added)
     said = " ".join(f"{name}={value}" for name, value in added.items())
-    ov.say(f"--ranks=timing: for NCCL, the program runs with {said or 'its environment as it is: all is set'}.")
+    ov.say(f"--ranks=timing: the program runs with {said or 'its environment as it is: all is set'}.")
 
 
 def _is_old() -> bool:
