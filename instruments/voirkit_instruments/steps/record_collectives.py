@@ -33,6 +33,7 @@ _CALLED = " (calls)"  # behind the group's name where functions that were called
 _MESSAGES = ("send", "recv", "send_object_list", "recv_object_list")  # between two ranks
 _NEW = 1_500  # entries, of the 2,000 that are kept by default
 _AT_LEAST_EVERY_NS = 10_000_000_000
+_OFTENEST = 1_000  # times as long as reading takes, so that it is a thousandth of the time
 _RETIRED_NS = 1_000_000_000  # until then it is known how long a collective took, unless nobody looks
 _BYTES = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
@@ -189,7 +190,8 @@ class CollectiveRecording:
         ended = time.perf_counter_ns()
         recording.recorder.span(self._look, began, ended)
         recording.recorder.timed(n, ended - began)
-        by_time = _AT_LEAST_EVERY_NS * self._ticks // max(began - self._read_ns, 1) if self._read_ns else 1
+        every_ns = max(_AT_LEAST_EVERY_NS, _OFTENEST * (ended - began))
+        by_time = every_ns * self._ticks // max(began - self._read_ns, 1) if self._read_ns else 1
         by_number = _NEW * self._ticks // max(n, 1)
         self._until = max(min(by_number, by_time, 4 * self._ticks), 1)
         self._ticks, self._read_ns = 0, began
