@@ -105,23 +105,24 @@ def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None)
         return None
     share, rank, host, named = late["share"], late["rank"], late["host"], _NAMED.get(late["phase"], late["phase"])
     needs = found.what if found is not None else f"it needs {percent(share)} of a step longer than the others before they meet"
-    doing = _doing(of_rank(rank), late["phase"]) if of_rank else ""
+    doing, do = _doing(of_rank(rank), late["phase"]) if of_rank else ("", "")
+    look = f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
+    look = f"On rank {rank}: {do}" if do else look
     return {
         "kind": "straggler",
         "because": f"Rank {rank} ({host}) is a straggler: {needs}, in {named}{doing}; the others wait for it.",
-        "next": f"Look at what rank {rank} does differently in {named}: its data, its disk, its processors, its neighbours on {host}."
-        f" At best, if it kept up, a step would take {percent(1 - share)} of today's time.",
+        "next": f"{look} At best, if it kept up, a step would take {percent(1 - share)} of today's time.",
         "evidence": {**late, "ceiling": 1 - share},
     }
 
 
-def _doing(of_rank: Figures, phase: str) -> str:
-    """What a late rank does in that phase: by what of it is recorded most closely."""
+def _doing(of_rank: Figures, phase: str) -> tuple[str, str]:
+    """What a late rank does in that phase, by what of it is recorded most closely, and what to do about it."""
     loading = first_evidence(of_rank, "loading", phase) if phase == "wait" else None
     if loading is not None:
-        return f" ({loading.what})"
+        return f" ({loading.what})", loading.do
     found = first_evidence(of_rank, "line", phase) or first_evidence(of_rank, "system call", phase)
-    return f" ({percent(found.share)} of it in {found.what})" if found is not None else ""
+    return (f" ({percent(found.share)} of it in {found.what})", found.do) if found is not None else ("", "")
 
 
 def _late_by_skew(ranks: Sequence[Mapping[str, Any]]) -> Document:
