@@ -328,3 +328,30 @@ def test_two_processes_on_one_device_are_two_ranks(place: Place) -> None:
     assert len(summary["ranks"]) == 2
     assert summary["steps"]["items"] == 256
     assert [check["name"] for check in summary["checks"] if check["found"]] == []
+
+
+NCCL = """
+import time, torch, torch.distributed as dist
+from torch._C import _distributed_c10d
+from voirkit_instruments.steps.record_collectives import FlightRecorder, flight_recorders
+
+dist.init_process_group("nccl", init_method="file://" + __file__ + ".store", rank=0, world_size=1)
+tensor = torch.ones(1 << 24, device="cuda")
+for _ in range(20):
+    dist.all_reduce(tensor)
+torch.cuda.synchronize()
+time.sleep(2)  # torch looks every 100 ms what has ended
+entries = []
+for dump in flight_recorders(_distributed_c10d):
+    try:
+        entries += FlightRecorder(dump).read(over=True)[0]
+    except TypeError:  # of another torch
+        pass
+print(len(entries), {entry["profiling_name"].rpartition(":")[2] for entry in entries}, all("duration_ms" in entry for entry in entries))
+dist.destroy_process_group()
+"""
+
+
+def test_collectives_of_nccl_are_in_a_recorder_that_is_read_with_how_long_they_ran(place: Place) -> None:
+    ended = place.write(main=NCCL).voirkit("--ranks=timing", "main.py")
+    assert (ended.code, ended.out) == (0, "20 {'all_reduce'} True\n"), ended.err
