@@ -27,6 +27,9 @@ FOLDER, COLLECTIVES = "steps", "collectives"
 T = TypeVar("T")
 _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
 _SHARED = ("kind", "number", "backward")  # columns of collectives
+_INSTANTS, _MOST = ("start_ns", "begun_ns"), np.iinfo(np.int32).max
+_TASKS = {"train": 0, "evaluation": 1, "device": 2}
+_CODED = f"CASE task {' '.join(f'WHEN {name!r} THEN {code}' for name, code in _TASKS.items())} END"
 
 
 def read_steps(run: Run) -> list[Rank]:
@@ -237,25 +240,47 @@ def _read(run: Run, folder: str, names: Sequence[str], read: Callable[[Run, Sequ
         return {}
 
 
-def _fetched(run: Run, paths: Sequence[str], columns: str) -> tuple[list[Any], dict[str, Array], Array]:
-    """The metadata of some files, columns of their rows, file by file as they were written, and the edges between the files."""
+def _fetched(run: Run, paths: Sequence[str], names: Sequence[str]) -> tuple[list[Any], dict[str, Array], Array]:
+    """The metadata of some files, columns of their rows, file by file as they were written, and the edges between the files.
+
+    A column that is the same in all rows, as the files' own statistics tell, is not read: of the parts of a step most have no time in any.
+    One that no file has is 0: the voirkit that wrote them did not know it. Numbers that 32 bits hold have as many.
+    """
     from voirkit.runs.parquet import file
 
     connection = run.database()
     files = f"[{', '.join(map(file, paths))}]"
     rows = connection.execute(f"SELECT list_position({files}, file_name), value FROM parquet_kv_metadata({files}) WHERE key = 'voirkit'")
     known = {at - 1: json.loads(bytes(text)) for at, text in rows.fetchall()}
-    counts = connection.execute(f"SELECT list_position({files}, file_name), num_rows FROM parquet_file_metadata({files})").fetchall()
-    found = connection.execute(
-        f"SELECT {columns} FROM read_parquet({files}, union_by_name = true, hive_partitioning = false)"
-    ).fetchnumpy()  # in the order of the files, as the connection preserves it
-    whole = {key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for key, values in found.items()}
-    edges = np.concatenate(([0], np.cumsum([n for _, n in sorted(counts)])))
-    return [known[i] for i in range(len(paths))], whole, edges
+    extremes = ", ".join(f"coalesce(stats_{one}_value, stats_{one})" for one in ("min", "max"))
+    pieces = connection.execute(
+        f"SELECT list_position({files}, file_name) - 1, path_in_schema, row_group_num_rows, {extremes} FROM parquet_metadata({files})"
+    ).fetchall()
+    counts = np.zeros(len(paths), np.int64)
+    values: dict[str, list[str | None]] = {name: [] for name in names}
+    for at, name, n, low, high in pieces:
+        counts[at] += n if name == names[0] else 0
+        values.get(name, []).extend((low, high))
+    total, wanted = int(counts.sum()), []
+    columns: dict[str, Array] = {}
+    for name, texts in values.items():
+        numbers = [_TASKS.get(text, text) for text in texts if text is not None]
+        is_known = len(numbers) in (0, len(values[names[0]]))  # of all files, or of none
+        least, most = (one(map(int, numbers or [0])) for one in (min, max)) if is_known else (0, _MOST + 1)
+        kind = np.int32 if name not in _INSTANTS and -_MOST <= least <= most <= _MOST else np.int64
+        if least == most:
+            columns[name] = np.full(total, least, kind) if least else np.zeros(total, kind)  # memory that nobody writes to is none
+        else:
+            wanted.append(f"{_CODED if name == 'task' else name}::{'INTEGER' if kind is np.int32 else 'BIGINT'} AS {name}")
+    if wanted:
+        query = f"SELECT {', '.join(wanted)} FROM read_parquet({files}, union_by_name = true, hive_partitioning = false)"
+        found = connection.execute(query).fetchnumpy()  # in the order of the files, which the connection preserves
+        columns |= {key: np.asarray(one.filled(0) if isinstance(one, np.ma.MaskedArray) else one) for key, one in found.items()}
+    return [known[i] for i in range(len(paths))], columns, np.concatenate(([0], np.cumsum(counts)))
 
 
 def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
-    known, columns, edges = _fetched(run, paths, "*")
+    known, columns, edges = _fetched(run, paths, ("begun_ns", *_SHARED))
     found = []
     for about, (first, last) in zip(known, pairwise(edges.tolist()), strict=True):
         kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
@@ -267,15 +292,12 @@ def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
 
 
 def _steps(run: Run, paths: Sequence[str]) -> list[Rank]:
-    known, columns, edges = _fetched(run, paths, "* REPLACE (CASE task WHEN 'train' THEN 0 WHEN 'evaluation' THEN 1 ELSE 2 END AS task)")
-    largest = max((int(columns[key].max(initial=0)) for key in ("time_ns", "items")), default=0)
-    # Sums of them have 64 bits; ten million steps take 0.6 GB less. Parts in which no time is spent stay pages that nobody has written to.
-    kind = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
-    own = np.zeros((len(_TIMES), int(edges[-1])), kind)
+    known, columns, edges = _fetched(run, paths, ("start_ns", "time_ns", "items", "launching_ns", "task", *_TIMES))
+    own = np.zeros((len(_TIMES), int(edges[-1])), max((columns[key].dtype for key in _TIMES), key=lambda one: one.itemsize))
     for row, key in zip(own, _TIMES, strict=True):
-        if key in columns and columns[key].any():  # else one that the run's voirkit did not know
+        if columns[key].any():
             row[:] = columns[key]
-    whole = Table(columns["start_ns"], columns["time_ns"].astype(kind), columns["items"].astype(kind), own.T)
+    whole = Table(columns["start_ns"], columns["time_ns"], columns["items"], own.T)
     files = np.repeat(np.arange(len(paths)), np.diff(edges))
     tasks = np.searchsorted(files * 3 + columns["task"], range(3 * len(paths) + 1))
     slices = [slice(*pair) for pair in pairwise(tasks.tolist())]
