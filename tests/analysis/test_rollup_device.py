@@ -1,5 +1,7 @@
 """The rollup keeps the steps of a device."""
 
+import os
+
 import numpy as np
 import pytest
 from conftest import Place
@@ -29,3 +31,21 @@ def test_what_is_rolled_up_is_read_again(place: Place, launching):
     assert figures([read]) == figures([rank])
     assert (read.steps.device is None) == (launching is None)
     assert read.facts == {"workers": 2}
+
+
+def test_a_part_that_an_older_voirkit_did_not_know_is_no_time_beside_roll_ups_that_have_it(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    collecting = table(4, 1000)
+    with Run(str(tmp_path)) as run:
+        for number in (0, 1):
+            roll_up(run, Rank(number, "here", Steps(collecting, table(0, 1), True)))
+        old = str(tmp_path / "steps" / "rank=1.parquet")
+        facts = bytes(run.database().execute(f"SELECT value FROM parquet_kv_metadata('{old}')").fetchone()[0]).decode()
+        chosen = f"SELECT * EXCLUDE (gc_ns) FROM read_parquet('{old}')"
+        run.database().execute(f"COPY ({chosen}) TO '{old}.new' (FORMAT parquet, KV_METADATA {{voirkit: '{facts}'}})")
+        os.replace(f"{old}.new", old)
+        first, second = _rolled_up(run)
+    collected = COLUMNS.index("gc")
+    assert first.steps.train.own_ns.tolist() == collecting.own_ns.tolist()
+    assert second.steps.train.own_ns[:, collected].tolist() == [0] * 4
+    assert second.steps.train.own_ns[:, 0].tolist() == collecting.own_ns[:, 0].tolist()

@@ -223,7 +223,7 @@ def _single_rates(tables: Sequence[Table], time_of: Callable[[Table], Array]) ->
     n = min(len(t) for t in tables)
     time = _slowest(map(time_of, tables))
     counted = np.all([t.items[:n] >= 0 for t in tables], axis=0) & (time > 0)
-    items: Array = sum(t.items[:n] for t in tables)
+    items: Array = sum((t.items[:n] for t in tables), np.zeros(n, np.int64))
     rates: Array = items[counted] / (time[counted] * _NS)
     return rates
 

@@ -269,7 +269,7 @@ def _fetched(run: Run, paths: Sequence[str], names: Sequence[str]) -> tuple[list
         least, most = (one(map(int, numbers or [0])) for one in (min, max)) if is_known else (0, _MOST + 1)
         kind = np.int32 if name not in _INSTANTS and -_MOST <= least <= most <= _MOST else np.int64
         if least == most:
-            columns[name] = np.full(total, least, kind) if least else np.zeros(total, kind)  # memory that nobody writes to is none
+            columns[name] = np.broadcast_to(np.array(least, kind), total)  # one number in memory
         else:
             wanted.append(f"{_CODED if name == 'task' else name}::{'INTEGER' if kind is np.int32 else 'BIGINT'} AS {name}")
     if wanted:
@@ -295,7 +295,7 @@ def _steps(run: Run, paths: Sequence[str]) -> list[Rank]:
     known, columns, edges = _fetched(run, paths, ("start_ns", "time_ns", "items", "launching_ns", "task", *_TIMES))
     own = np.zeros((len(_TIMES), int(edges[-1])), max((columns[key].dtype for key in _TIMES), key=lambda one: one.itemsize))
     for row, key in zip(own, _TIMES, strict=True):
-        if columns[key].any():
+        if columns[key].any():  # memory that nobody writes to is none
             row[:] = columns[key]
     whole = Table(columns["start_ns"], columns["time_ns"], columns["items"], own.T)
     files = np.repeat(np.arange(len(paths)), np.diff(edges))
