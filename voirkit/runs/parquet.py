@@ -240,7 +240,7 @@ def open_trace(
             break  # nobody put the rest of it to rest meanwhile
     warnings = [*live.warnings, *without_names(now.orphans)]
     described = [*live.described, *read_descriptions(now.processes, warnings)]
-    whole = [path for path in now.spans if _is_readable(path, connection, warnings)]
+    whole = now.spans if _are_readable(now.spans, connection) else [p for p in now.spans if _is_readable(p, connection, warnings)]
     _make_views(connection, whole + live.paths, described_processes(described, offset_ns), offset_ns)
     return Trace(described, warnings)
 
@@ -265,6 +265,18 @@ def _from_segments(run: str, segments: Sequence[Files], connection: duckdb.DuckD
         found.described.extend(write(connection, pieces, path_of))
         found.warnings.extend(damage(run, pieces))
     return found
+
+
+def _are_readable(paths: Sequence[str], connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether all files are whole; asked of all at once, of thousands it takes a quarter of the time."""
+    if not paths:
+        return True
+    schema = f"parquet_schema([{', '.join(map(file, paths))}])"
+    own = f"SELECT file_name FROM {schema} WHERE name IN {tuple(COLUMNS)} GROUP BY file_name HAVING count(*) = {len(COLUMNS)}"
+    try:
+        return len(connection.execute(own).fetchall()) == len(paths)
+    except duckdb.Error:
+        return False
 
 
 def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: list[str]) -> bool:
