@@ -197,7 +197,7 @@ def test_who_waited_for_the_last_went_on_with_it():
 
 def test_collectives_that_not_all_members_began_are_left_out():
     (group,) = matched({0: began([(5, 1), (9, 2)]), 1: began([(6, 1)])})
-    assert group.begun_ns.tolist() == [[5], [6]]
+    assert [times.tolist() for times in group.begun_ns] == [[5], [6]]
 
 
 def test_what_backward_waits_for_at_its_end_is_what_comes_after_its_last_reduction():

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FOLDER, COLLECTIVES = "steps", "collectives"
 T = TypeVar("T")
 _TIMES = [f"{name}_ns" for name in (*PHASES[:-1], *PARTS)]
+_FILES_AT_ONCE = 128  # as many roll-ups are read together: what DuckDB gives is copied, and takes as much memory again
 _SHARED = ("kind", "number", "backward")  # columns of collectives
 _INSTANTS, _MOST = ("start_ns", "begun_ns"), np.iinfo(np.int32).max
 _TASKS = {"train": 0, "evaluation": 1, "device": 2}
@@ -37,7 +39,11 @@ def read_steps(run: Run) -> list[Rank]:
 
     The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of what has been compacted one is made.
     """
-    return joined(_sharing([rank for part in run.map_ranks(_steps_of_ranks) for rank in part]))
+    rolled, seen = _known(run)
+    if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
+        return joined(_sharing(rolled))
+    del rolled  # those who read the others read them again, a few at a time
+    return joined(_sharing(rank for part in run.map_ranks(_steps_of_ranks) for rank in part))
 
 
 def _sharing(ranks: Iterable[Rank]) -> list[Rank]:
@@ -57,7 +63,8 @@ def _is_alike(one: Collectives, other: Collectives) -> bool:
     return one.kinds == other.kinds and all(np.array_equal(getattr(one, key), getattr(other, key)) for key in _SHARED)
 
 
-def _steps_of_ranks(run: Run) -> list[Rank]:
+def _known(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
+    """The ranks that have been rolled up, and the processes (host, pid) of which nothing else is to be read."""
     found = run.recorded(KIND)
     exchanging = {(host, pid) for _, host, pid in run.recorded(COLLECTIVE)}
     # What an older voirkit has rolled up lacks the collectives.
@@ -67,11 +74,15 @@ def _steps_of_ranks(run: Run) -> list[Rank]:
         rolled = [rank for rank in rolled if not own.isdisjoint(rank.processes)]
     seen = {process for rank in rolled for process in rank.processes}
     old = {rank.rank for rank in rolled if not rank.processes}  # a roll-up that does not say whose: it is of all that the rank had
-    seen |= {(host, pid) for rank, host, pid in found if rank in old}
-    if all((host, pid) in seen for _, host, pid in found):
+    return rolled, seen | {(host, pid) for rank, host, pid in found if rank in old}
+
+
+def _steps_of_ranks(run: Run) -> list[Rank]:
+    rolled, seen = _known(run)
+    if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
         return _sharing(joined(rolled))
     device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
-    exchanged = records(run, COLLECTIVE) if exchanging else None
+    exchanged = records(run, COLLECTIVE) if run.recorded(COLLECTIVE) else None
     whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen, exchanged)])
     if run.segments() is None and not run.is_live:
         _roll_up_new(run, whole, seen)
@@ -173,8 +184,10 @@ def roll_up(run: Run, rank: Rank) -> str:
     name = f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet"
     columns: dict[str, Any] = {}
     if (own := rank.collectives) is not None:
-        about = {"schema": 1, "kinds": own.kinds, "backward_ns": own.backward_ns, "starved": own.starved, "until_ns": own.until_ns}
-        columns = {key: getattr(own, key) for key in (*_SHARED, "begun_ns")}
+        columns = {key: getattr(own, key).astype(np.int64) for key in (*_SHARED, "begun_ns")}
+        shared = sha256(b"".join(columns[key].tobytes() for key in _SHARED)).hexdigest()  # who has the same need not read them
+        about = {"schema": 1, "kinds": own.kinds, "shared": shared, "backward_ns": own.backward_ns, "starved": own.starved}
+        about["until_ns"] = own.until_ns
         _write(run, os.path.join(COLLECTIVES, name), columns, "*", about)
         columns = {}
     device = rank.steps.device
@@ -230,6 +243,9 @@ def _read(run: Run, folder: str, names: Sequence[str], read: Callable[[Run, Sequ
     """What is in some files, by name; those that are damaged are said in the run's warnings."""
     import duckdb
 
+    if len(names) > _FILES_AT_ONCE:
+        parts = [names[i : i + _FILES_AT_ONCE] for i in range(0, len(names), _FILES_AT_ONCE)]
+        return {name: one for part in parts for name, one in _read(run, folder, part, read).items()}
     paths = [os.path.join(run.path, folder, name) for name in names]
     try:
         return dict(zip(names, read(run, paths), strict=True)) if names else {}
@@ -240,18 +256,51 @@ def _read(run: Run, folder: str, names: Sequence[str], read: Callable[[Run, Sequ
         return {}
 
 
+def _metadata(run: Run, files: str, n: int) -> list[Any]:
+    rows = run.database().execute(
+        f"SELECT list_position({files}, file_name), value FROM parquet_kv_metadata({files}) WHERE key = 'voirkit'"
+    )
+    known = {at - 1: json.loads(bytes(text)) for at, text in rows.fetchall()}
+    return [known[i] for i in range(n)]
+
+
+def _listed(paths: Sequence[str]) -> str:
+    from voirkit.runs.parquet import file
+
+    return f"[{', '.join(map(file, paths))}]"
+
+
+def _read_rows(run: Run, files: str, chosen: Iterable[str]) -> dict[str, Array]:
+    """Columns of some files, in the order of the files, which the connection preserves."""
+    query = f"SELECT {', '.join(chosen)} FROM read_parquet({files}, union_by_name = true, hive_partitioning = false)"
+    found = run.database().execute(query).fetchnumpy()
+    return {key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for key, values in found.items()}
+
+
+def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
+    files, found = _listed(paths), []
+    known = _metadata(run, files, len(paths))
+    begun_ns = _read_rows(run, files, ["begun_ns"])["begun_ns"]
+    at, before = 0, ""
+    for path, about in zip(paths, known, strict=True):
+        if about["shared"] != before:
+            before = about["shared"]
+            columns = _read_rows(run, _listed([path]), _SHARED)
+        kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
+        kind, number, backward = (columns[key] for key in _SHARED)
+        own, (waits, lasted) = begun_ns[at : at + len(kind)], about["backward_ns"]
+        found.append(Collectives(kinds, kind, number, backward, own, (waits, lasted), about["starved"], about["until_ns"]))
+        at += len(kind)
+    return found
+
+
 def _fetched(run: Run, paths: Sequence[str], names: Sequence[str]) -> tuple[list[Any], dict[str, Array], Array]:
     """The metadata of some files, columns of their rows, file by file as they were written, and the edges between the files.
 
     A column that is the same in all rows, as the files' own statistics tell, is not read: of the parts of a step most have no time in any.
     One that no file has is 0: the voirkit that wrote them did not know it. Numbers that 32 bits hold have as many.
     """
-    from voirkit.runs.parquet import file
-
-    connection = run.database()
-    files = f"[{', '.join(map(file, paths))}]"
-    rows = connection.execute(f"SELECT list_position({files}, file_name), value FROM parquet_kv_metadata({files}) WHERE key = 'voirkit'")
-    known = {at - 1: json.loads(bytes(text)) for at, text in rows.fetchall()}
+    connection, files = run.database(), _listed(paths)
     extremes = ", ".join(f"coalesce(stats_{one}_value, stats_{one})" for one in ("min", "max"))
     pieces = connection.execute(
         f"SELECT list_position({files}, file_name) - 1, path_in_schema, row_group_num_rows, {extremes} FROM parquet_metadata({files})"
@@ -272,23 +321,8 @@ def _fetched(run: Run, paths: Sequence[str], names: Sequence[str]) -> tuple[list
             columns[name] = np.broadcast_to(np.array(least, kind), total)  # one number in memory
         else:
             wanted.append(f"{_CODED if name == 'task' else name}::{'INTEGER' if kind is np.int32 else 'BIGINT'} AS {name}")
-    if wanted:
-        query = f"SELECT {', '.join(wanted)} FROM read_parquet({files}, union_by_name = true, hive_partitioning = false)"
-        found = connection.execute(query).fetchnumpy()  # in the order of the files, which the connection preserves
-        columns |= {key: np.asarray(one.filled(0) if isinstance(one, np.ma.MaskedArray) else one) for key, one in found.items()}
-    return [known[i] for i in range(len(paths))], columns, np.concatenate(([0], np.cumsum(counts)))
-
-
-def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
-    known, columns, edges = _fetched(run, paths, ("begun_ns", *_SHARED))
-    found = []
-    for about, (first, last) in zip(known, pairwise(edges.tolist()), strict=True):
-        kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
-        kind, number, backward = (columns[key][first:last].copy() for key in _SHARED)  # what is shared shall not hold those of other ranks
-        waits, lasted = about["backward_ns"]
-        more = (waits, lasted), about["starved"], about.get("until_ns")
-        found.append(Collectives(kinds, kind, number, backward, columns["begun_ns"][first:last], *more))
-    return found
+    columns |= _read_rows(run, files, wanted) if wanted else {}
+    return _metadata(run, files, len(paths)), columns, np.concatenate(([0], np.cumsum(counts)))
 
 
 def _steps(run: Run, paths: Sequence[str]) -> list[Rank]:

@@ -49,7 +49,7 @@ _EVEN = (
     "by turns."
 )
 _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER, LOSS, REST)  # what is slow where others have the processor
-_AT_ONCE = 1024  # collectives of all ranks that are worked on together
+_AT_ONCE = 256  # collectives of all ranks that are worked on together
 _NOTICED = 0.02  # of a step: who is late by less is not counted as last
 _NS = 1e-9
 
@@ -98,7 +98,7 @@ class Group:
     Attributes:
         name: Of the group.
         ranks: Indices of its members, ascending.
-        begun_ns: When each member began each; shape (members, n).
+        begun_ns: When each member began each; an array of shape (n,) for each, as a matrix of all would be a copy of what they know.
         names: What each was; shape (n,).
         bytes: What each rank passed in; -1: not known. Same shape.
         waited_for: Whether its ranks waited for each before they began the next one. Same shape.
@@ -106,10 +106,14 @@ class Group:
 
     name: str
     ranks: tuple[int, ...]
-    begun_ns: Array
+    begun_ns: Sequence[Array]
     names: Array
     bytes: Array
     waited_for: Array
+
+    def begun_in_ns(self, which: Array | slice) -> Array:
+        """When each member began some of them; shape (members, n)."""
+        return np.stack([one[which] for one in self.begun_ns])
 
 
 def matched(exchanged: Mapping[int, Collectives]) -> list[Group]:
@@ -127,9 +131,10 @@ def matched(exchanged: Mapping[int, Collectives]) -> list[Group]:
         for key, (number, which) in places.items():
             order = np.flatnonzero(which)[np.argsort(number[which], kind="stable")]
             places[key] = number, order[np.searchsorted(number[order], numbers, side="right") - 1]  # the last of a number
-        times = np.empty((len(own), len(numbers)), np.int64)
-        for row, rank in zip(times, own, strict=True):
-            row[:] = exchanged[rank].begun_ns[places[id(exchanged[rank].number)][1]]
+        times = []
+        for rank in own:
+            begun_ns, at = exchanged[rank].begun_ns, places[id(exchanged[rank].number)][1]
+            times.append(begun_ns if np.array_equal(at, np.arange(len(begun_ns))) else begun_ns[at])
         one = exchanged[next(iter(own))]
         at = places[id(one.number)][1]
         names, bytes_ = (np.array([kind[i] for kind in one.kinds])[one.kind[at]] for i in (1, 2))
@@ -226,7 +231,7 @@ def delays(group: Group, train: Table, shifts_ns: Array) -> Delays:
     late, by_ns = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
     for low in range(1, len(first), _AT_ONCE):
         which = slice(low - 1, low + _AT_ONCE)  # and the one before
-        begun = group.begun_ns[:, which] + shifts
+        begun = group.begun_in_ns(which) + shifts
         found = new_delays_ns(begun, released_ns(begun, group.waited_for[which]))
         late[low : which.stop], by_ns[low : which.stop] = (one[1:] for one in found)
     at = np.flatnonzero(inside)
@@ -251,10 +256,10 @@ def aligned(groups: Sequence[Group], hosts: Sequence[str], shifts_ns: Sequence[i
         low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
         own = {}
         for i, group in enumerate(groups):
-            mine = group.begun_ns[host_of[list(group.ranks)] == host]
-            if not len(mine):
+            mine = [times for rank, times in zip(group.ranks, group.begun_ns, strict=True) if hosts[rank] == host]
+            if not mine:
                 continue
-            own[i] = first, last = mine.min(axis=0), mine.max(axis=0)
+            own[i] = first, last = np.min(mine, axis=0), np.max(mine, axis=0)
             waits = group.waited_for[:-1]
             if i in known and waits.any():
                 low = max(low, int((known[i][1][:-1] - first[1:])[waits].max()))
@@ -278,11 +283,11 @@ def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
     others = [i for i, member in enumerate(group.ranks) if member != rank]
     others = [others[i] for i in np.unique(np.linspace(0, len(others) - 1, _MOST_OTHERS).astype(int))]
     members = [group.ranks.index(rank), *others]
-    until_ns = group.begun_ns[np.ix_(members, at)]
+    until_ns = np.stack([group.begun_ns[i][at] for i in members])
     from_ns = np.empty_like(until_ns)
     for low in range(0, len(at), _AT_ONCE):
         which = slice(low, low + _AT_ONCE)
-        before, begun = (group.begun_ns[:, one] + delays.shifts_ns for one in (at[which] - 1, at[which]))
+        before, begun = (group.begun_in_ns(one) + delays.shifts_ns for one in (at[which] - 1, at[which]))
         from_ns[:, which] = (_released_ns(before, begun, group.waited_for[at[which] - 1]) - delays.shifts_ns)[members]
     known = timelines([group.ranks[i] for i in members])
     found = np.zeros(len(_COLUMNS), dtype=np.int64)
@@ -373,8 +378,8 @@ def document(
     for one in new:
         known = one.step < n
         np.add.at(by_step, (one.rank[known], one.step[known]), one.by_ns[known])
-    times = np.stack([rank.steps.train.time_ns[:n] for rank in ranks]) if n else np.zeros((len(ranks), 0))
-    step_ns = float(np.median(times.max(axis=0))) if n else 0.0
+    times = [rank.steps.train.time_ns[:n] for rank in ranks]
+    step_ns, spent_ns = float(np.median(reduce(np.maximum, times))) if n else 0.0, sum(int(time.sum()) for time in times)
     rows = [
         {"rank": rank.rank, "host": rank.host, "late_s": float(late.mean()) * _NS if n else 0.0, "last": 0.0}
         for rank, late in zip(ranks, by_step, strict=True)
@@ -402,7 +407,7 @@ def document(
     begun = {i: rank.collectives for i, rank in enumerate(ranks) if rank.collectives is not None}
     waits_ns, passes_ns = (sum(one.backward_ns[i] for one in begun.values()) for i in (0, 1))
     part["in_backward"] = {
-        "time_s": waits_ns * _NS / times.size, "share": waits_ns / max(int(times.sum()), 1), "of_backward": waits_ns / max(passes_ns, 1),
+        "time_s": waits_ns * _NS / (n * len(ranks)), "share": waits_ns / max(spent_ns, 1), "of_backward": waits_ns / max(passes_ns, 1),
     }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     starved = {i: one.starved for i, one in begun.items() if one.starved is not None}
