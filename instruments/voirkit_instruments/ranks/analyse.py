@@ -160,14 +160,9 @@ def released_ns(begun_ns: Array, waited_for: Array) -> Array:
         Shape (ranks, n); of the first collective when it was begun.
     """
     released: Array = begun_ns.copy()
-    released[:, 1:] = _released_ns(begun_ns[:, :-1], begun_ns[:, 1:], waited_for[:-1])
-    return released
-
-
-def _released_ns(before_ns: Array, begun_ns: Array, waited_for: Array) -> Array:
-    """The same of some collectives, given when each rank began those before them."""
-    last = before_ns.max(axis=0)
-    released: Array = np.where(waited_for & (begun_ns.min(axis=0) >= last), last, before_ns)
+    last = begun_ns[:, :-1].max(axis=0)
+    met = waited_for[:-1] & (begun_ns[:, 1:].min(axis=0) >= last)
+    released[:, 1:] = np.where(met, last, begun_ns[:, :-1])
     return released
 
 
@@ -201,6 +196,8 @@ class Delays:
         step: In which step it was begun.
         rank: Index of the rank that came last.
         by_ns: By how much that is new.
+        from_ns: When the rank that came last could go on after the collective before.
+        met: Whether all went on then.
     """
 
     group: Group
@@ -209,6 +206,8 @@ class Delays:
     step: Array
     rank: Array
     by_ns: Array
+    from_ns: Array
+    met: Array
 
     @property
     def names(self) -> Array:
@@ -228,14 +227,17 @@ def delays(group: Group, train: Table, shifts_ns: Array) -> Delays:
     step = np.searchsorted(train.start_ns, first, side="right") - 1
     inside = (step >= 0) & (first < (train.start_ns + train.time_ns)[np.maximum(step, 0)])
     inside[:1] = False  # nothing is known of what was before it
-    late, by_ns = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
+    late, by_ns, from_ns = (np.empty(len(first), np.int64) for _ in range(3))
+    met = np.empty(len(first), bool)
     for low in range(1, len(first), _AT_ONCE):
         which = slice(low - 1, low + _AT_ONCE)  # and the one before
         begun = group.begun_in_ns(which) + shifts
-        found = new_delays_ns(begun, released_ns(begun, group.waited_for[which]))
-        late[low : which.stop], by_ns[low : which.stop] = (one[1:] for one in found)
+        released, here = released_ns(begun, group.waited_for[which]), slice(low, low + _AT_ONCE)
+        late[here], by_ns[here] = (one[1:] for one in new_delays_ns(begun, released))
+        from_ns[here] = released[late[here], np.arange(1, released.shape[1])]
+        met[here] = (released == released[0])[:, 1:].all(axis=0)
     at = np.flatnonzero(inside)
-    return Delays(group, shifts, at, step[at], np.array(group.ranks)[late[at]], by_ns[at])
+    return Delays(group, shifts, at, step[at], np.array(group.ranks)[late[at]], by_ns[at], from_ns[at], met[at])
 
 
 def aligned(groups: Sequence[Group], hosts: Sequence[str], shifts_ns: Sequence[int]) -> tuple[Array, int | None]:
@@ -279,16 +281,13 @@ def aligned(groups: Sequence[Group], hosts: Sequence[str], shifts_ns: Sequence[i
 
 def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
     """How much longer a rank spent in each column than a usual other one, before the collectives that it came last to; shape (columns,)."""
-    group, at = delays.group, delays.at[(delays.rank == rank) & (delays.by_ns > 0)]
+    chosen = np.flatnonzero((delays.rank == rank) & (delays.by_ns > 0))
+    group, at = delays.group, delays.at[chosen]
     others = [i for i, member in enumerate(group.ranks) if member != rank]
     others = [others[i] for i in np.unique(np.linspace(0, len(others) - 1, _MOST_OTHERS).astype(int))]
     members = [group.ranks.index(rank), *others]
-    until_ns = np.stack([group.begun_ns[i][at] for i in members])
-    from_ns = np.empty_like(until_ns)
-    for low in range(0, len(at), _AT_ONCE):
-        which = slice(low, low + _AT_ONCE)
-        before, begun = (group.begun_in_ns(one) + delays.shifts_ns for one in (at[which] - 1, at[which]))
-        from_ns[:, which] = (_released_ns(before, begun, group.waited_for[at[which] - 1]) - delays.shifts_ns)[members]
+    before_ns, until_ns = (np.stack([group.begun_ns[i][which] for i in members]) for which in (at - 1, at))
+    from_ns = np.where(delays.met[chosen], delays.from_ns[chosen] - delays.shifts_ns[members], before_ns)
     known = timelines([group.ranks[i] for i in members])
     found = np.zeros(len(_COLUMNS), dtype=np.int64)
     for column in range(len(_COLUMNS)):
