@@ -43,7 +43,8 @@ def read_steps(run: Run) -> list[Rank]:
     if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
         return joined(_sharing(rolled))
     del rolled  # those who read the others read them again, a few at a time
-    return joined(_sharing(rank for part in run.map_ranks(_steps_of_ranks) for rank in part))
+    n = sum(tally.n for *_, kind, tally in run.tallies() if kind in (KIND, COLLECTIVE))
+    return joined(_sharing(rank for part in run.map_ranks(_steps_of_ranks, records=n) for rank in part))
 
 
 def _sharing(ranks: Iterable[Rank]) -> list[Rank]:

@@ -77,7 +77,8 @@ class Description(NamedTuple):
     tallies: list[tuple[int, str, int, str, Tally]]
 
 
-_RANKS_AT_ONCE = 32  # as many are read together: their records fit into memory, and opening DuckDB (15 ms) is paid for once
+_RANKS_AT_ONCE = 32  # as many are read together at most: opening DuckDB (15 ms) is paid for once
+_RECORDS_AT_ONCE = 500_000  # some 0.4 GB while steps are found in them
 _TASKS = 32  # as many at least for an executor, if there are so many ranks
 _TALLIES = (  # as trace_files.tally has them
     f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT + "
@@ -270,18 +271,20 @@ class Run:
 
     # what its processes did, rank by rank
 
-    def map_ranks(self, function: Callable[[Run], T], of: Collection[int] | None = None) -> list[T]:
+    def map_ranks(self, function: Callable[[Run], T], of: Collection[int] | None = None, records: int = 0) -> list[T]:
         """What a function makes of the run opened with some of its ranks at a time, for all of them, ascending.
 
         Args:
             function: Of a module, if there is an executor. It reads the files of those ranks, and returns what can be pickled.
             of: Only of these ranks.
+            records: How many the function reads of all ranks together, if it may be many.
         """
         every = [] if self.ranks is not None else ranks_of(self.path)
         ranks = every if of is None else [rank for rank in every if rank in of]
-        if len(every) == len(ranks) <= (1 if self.executor is not None else _RANKS_AT_ONCE):
+        most = min(_RANKS_AT_ONCE, max(_RECORDS_AT_ONCE * len(every) // records, 1) if records else _RANKS_AT_ONCE)
+        if len(every) == len(ranks) <= (1 if self.executor is not None else most):
             return [function(self)]
-        size = _RANKS_AT_ONCE if self.executor is None else max(1, min(_RANKS_AT_ONCE, len(ranks) // _TASKS))
+        size = most if self.executor is None else max(1, min(most, len(ranks) // _TASKS))
         groups = [ranks[i : i + size] for i in range(0, len(ranks), size)]
         summary = {"memory": (self.summary or {}).get("memory")}
         call = partial(_of_ranks, function, self.path, tuple(self._ended), self._compacts, (self.manifest, summary))
