@@ -87,7 +87,14 @@ def _steps_of_ranks(run: Run) -> list[Rank]:
     whole = joined([*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen, exchanged)])
     if run.segments() is None and not run.is_live:
         _roll_up_new(run, whole, seen)
-    return _sharing(whole)
+    steps = ((rank, rank.steps) for rank in _sharing(whole))
+    return [replace(one, steps=replace(own, train=_narrow(own.train), evaluation=_narrow(own.evaluation))) for one, own in steps]
+
+
+def _narrow(table: Table) -> Table:
+    """The same with times by part in 32 bits, if these hold them, as they are read of roll-ups: of a thousand ranks it is most."""
+    fits = table.own_ns.max(initial=0) <= _MOST
+    return replace(table, own_ns=np.asfortranarray(table.own_ns.astype(np.int32))) if fits else table
 
 
 def _roll_up_new(run: Run, ranks: Sequence[Rank], known: Collection[tuple[str, int]]) -> None:
@@ -290,7 +297,7 @@ def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
         kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
         kind, number, backward = (columns[key] for key in _SHARED)
         own, (waits, lasted) = begun_ns[at : at + len(kind)], about["backward_ns"]
-        found.append(Collectives(kinds, kind, number, backward, own, (waits, lasted), about["starved"], about["until_ns"]))
+        found.append(Collectives(kinds, kind, number, backward, own, (waits, lasted), about["starved"], about.get("until_ns")))
         at += len(kind)
     return found
 

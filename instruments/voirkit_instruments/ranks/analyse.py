@@ -378,7 +378,8 @@ def document(
         known = one.step < n
         np.add.at(by_step, (one.rank[known], one.step[known]), one.by_ns[known])
     times = [rank.steps.train.time_ns[:n] for rank in ranks]
-    step_ns, spent_ns = float(np.median(reduce(np.maximum, times))) if n else 0.0, sum(int(time.sum()) for time in times)
+    longest = reduce(np.maximum, times, np.zeros(n, np.int64))
+    step_ns, spent_ns = float(np.median(longest)) if n else 0.0, sum(int(time.sum()) for time in times)
     rows = [
         {"rank": rank.rank, "host": rank.host, "late_s": float(late.mean()) * _NS if n else 0.0, "last": 0.0}
         for rank, late in zip(ranks, by_step, strict=True)
@@ -410,7 +411,7 @@ def document(
     }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     starved = {i: one.starved for i, one in begun.items() if one.starved is not None}
-    late = _late(ranks, new, by_step, times.max(axis=0), timelines, counts / n, starved)
+    late = _late(ranks, new, by_step, longest, timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
         part["late"] = late
     return part
@@ -440,7 +441,7 @@ def _over_time(by_step: Array, train: Table, begun_ns: int) -> dict[str, Any]:
     steps = train.chosen(slice(0, n))
     lasts = int(steps.start_ns[-1] + steps.time_ns[-1] - steps.start_ns[0])
     bins = min(_MOST_CELLS, n)
-    waited = [shares(steps, late, bins).round(4).tolist() for late in by_step]
+    waited = [shares(steps, late, bins).round(4).tolist() if late.any() else [0.0] * bins for late in by_step]
     return {"begin_s": (int(steps.start_ns[0]) - begun_ns) * _NS, "bin_s": lasts / bins * _NS, "waited": waited}
 
 
@@ -480,7 +481,7 @@ def _late(
     n = by_step.shape[1]
     if n < FEW_IN_STEP:
         return None
-    *stretches, lasted = _stretches(np.vstack((by_step, step_ns)), max(n // _STRETCHES, 1))
+    stretches, (lasted,) = (_stretches(values, max(n // _STRETCHES, 1)) for values in (by_step, step_ns[None]))
     rank = int(np.argmax(np.median(stretches, axis=1)))
     others = np.delete(stretches, rank, axis=0)
     excess = stretches[rank] - np.sort(others, axis=0)[(len(others) - 1) // 2]
