@@ -39,7 +39,7 @@ def read_steps(run: Run) -> list[Rank]:
 
     The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of what has been compacted one is made.
     """
-    rolled, seen = _known(run)
+    rolled, seen = _from_roll_ups(run)
     if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
         return joined(_sharing(rolled))
     del rolled  # those who read the others read them again, a few at a time
@@ -64,7 +64,7 @@ def _is_alike(one: Collectives, other: Collectives) -> bool:
     return one.kinds == other.kinds and all(np.array_equal(getattr(one, key), getattr(other, key)) for key in _SHARED)
 
 
-def _known(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
+def _from_roll_ups(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
     """The ranks that have been rolled up, and the processes (host, pid) of which nothing else is to be read."""
     found = run.recorded(KIND)
     exchanging = {(host, pid) for _, host, pid in run.recorded(COLLECTIVE)}
@@ -79,7 +79,7 @@ def _known(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
 
 
 def _steps_of_ranks(run: Run) -> list[Rank]:
-    rolled, seen = _known(run)
+    rolled, seen = _from_roll_ups(run)
     if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
         return _sharing(joined(rolled))
     device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
