@@ -17,8 +17,8 @@ import pytest
 import recorded
 from conftest import Ended, Place
 
-from voirkit.live import children_of
 from voirkit.runs.opened import open_run
+from voirkit.runs.other_processes import children_of
 from voirkit_instruments.monitor.analyse import summarise
 from voirkit_instruments.monitor.record import Machine, Sampler
 from voirkit_instruments.monitor.record_gpus import Gpus

@@ -5,12 +5,12 @@ Here is what a view shows of a run at a moment: plain values, made from a run th
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from voirkit.runs.other_processes import children_of
 from voirkit.runs.summary import throughput
 
 if TYPE_CHECKING:
@@ -193,34 +193,3 @@ def _workers_below(pid: int) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return workers
-
-
-def children_of(pid: int) -> list[int]:
-    """The children of a process; empty if it has ended.
-
-    Linux lists them by thread, at the cost of one small file each; psutil would read the files of all processes of the machine.
-    """
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return [] if os.path.isdir("/proc/self/task") else _children_by_psutil(pid)
-    children: list[int] = []
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                children += map(int, file.read().split())
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
-                return _children_by_psutil(pid)
-        except OSError:
-            continue
-    return children
-
-
-def _children_by_psutil(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []

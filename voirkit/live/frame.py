@@ -78,13 +78,7 @@ def sparkline(values: Sequence[float], terminal: TerminalStyle) -> str:
 
 
 def stacked(shares: Sequence[tuple[str, str, float]], columns: int, terminal: TerminalStyle) -> str:
-    """One bar of several parts: in colours, or each part of the first letter of its name.
-
-    Args:
-        shares: Name, colour and share of each part.
-        columns: How wide a bar of all shares is.
-        terminal: What it can show.
-    """
+    """One bar of parts (name, colour, share; all of them fill ``columns``): in colours, or each part of the first letter of its name."""
     drawn, at, sum_ = [], 0, 0.0
     for name, colour, share in shares:
         sum_ += share

@@ -32,12 +32,10 @@ _COUNTED = {("dataloader", "iter"), *_STEPS}
 
 
 class Counter(NamedTuple):
-    """The last value of a counter; ``at_ns`` is of the clock of its host."""
+    """The last value of a counter."""
 
     value: float
     units: str
-    at_ns: int
-    rank: int
 
 
 class Counts:
@@ -202,10 +200,10 @@ class Window:
     def _update_counters(self, followed: Followed, records: Array, chosen: Array) -> None:
         rank = followed.process.rank
         for record in records[chosen][-64:].tolist():  # a sampler writes a handful at a time
-            start, _, value, _, name = record
+            _, _, value, _, name = record
             found = followed.tables.names[name]
             number = float(np.int64(value).view(np.float64))
-            self.counters[rank, found.category, found.name] = Counter(number, found.value_key or "", start, rank)
+            self.counters[rank, found.category, found.name] = Counter(number, found.value_key or "")
 
     def records(self, kind: str = KIND) -> Records:
         """What is kept of a kind (phases, collectives), of all processes."""
@@ -376,13 +374,7 @@ class LiveSteps:
 
 
 def _of_same_time(phases: Records, exchanged: Records, clocks: Mapping[str, int]) -> tuple[Records, Records]:
-    """Of two kinds of records those of processes that have both, from when on to when all have both.
-
-    Args:
-        phases: The one.
-        exchanged: The other.
-        clocks: By host, what makes its clock the wall clock.
-    """
+    """Of two kinds of records those of processes that have both, from when on to when all have both; ``clocks`` are by host."""
     both = set(phases.processes) & set(exchanged.processes)
     spans = []
     for records in (phases, exchanged):

@@ -133,3 +133,34 @@ def _is_at(fd: int, path: str) -> bool:
     except FileNotFoundError:
         return False
     return os.path.samestat(os.fstat(fd), there)
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process; empty if it has ended.
+
+    Linux lists them by thread, at the cost of one small file each; psutil would read the files of all processes of the machine.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return [] if os.path.isdir("/proc/self/task") else _children_by_psutil(pid)
+    children: list[int] = []
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
+                return _children_by_psutil(pid)
+        except OSError:
+            continue
+    return children
+
+
+def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []

@@ -9,6 +9,7 @@ import sys
 import time
 
 from voirkit.processes import inherit
+from voirkit.runs.other_processes import children_of
 from voirkit.trace.names import text_of
 
 TYPE_CHECKING = False
@@ -75,14 +76,6 @@ def moved_bytes(task: str) -> int:
     """What a thread or process has read and written, in bytes of files and pipes."""
     lines = dict(line.split(": ") for line in _text(f"{task}/io").splitlines() if ": " in line)
     return sum(int(lines.get(key, 0)) for key in ("rchar", "wchar"))
-
-
-def children_of(pid: int) -> list[int]:
-    """The children of a process."""
-    try:
-        return sorted(int(one) for task in os.listdir(f"/proc/{pid}/task") for one in _text(f"/proc/{pid}/task/{task}/children").split())
-    except OSError:
-        return []
 
 
 class Activity:

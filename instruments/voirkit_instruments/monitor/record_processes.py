@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psutil
 
-from voirkit.live import children_of
+from voirkit.runs.other_processes import children_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

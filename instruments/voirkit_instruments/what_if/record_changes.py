@@ -99,14 +99,9 @@ CHANGES = {
 }  # fmt: skip
 
 
-class _Withdrawn(NamedTuple):
-    measured: str
-    instead: str
-
-
-# Names that were changes, and are refused with what they were measured to do.
+# Names that were changes, and are refused with what they were measured to do, and what to try instead.
 WITHDRAWN = {
-    "io-uring-read": _Withdrawn(
+    "io-uring-read": (
         "files that were not in memory took 0.34 to 1.0 times as long, others 0.8 to 2.6 times: nothing that read-ahead does not win",
         "read-ahead",
     ),

@@ -82,7 +82,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         most = win if loading.saves is None else min(win, time.of_run(loading.saves * time.steps_s))
         yield Remedy(kind, loading.do, f"{because}; {loading.what}", most)
         return
-    slow, look = _slow_line(summary, "wait"), _deeper_flag(summary, "loading", "which transform takes the time")
+    slow, look = _slow_line(summary), _deeper_flag(summary, "loading", "which transform takes the time")
     if workers == 0:
         per_sample_s = _wait_per_sample(summary)
         if per_sample_s is not None and per_sample_s < TINY_SAMPLE_S:
@@ -151,8 +151,8 @@ def _deeper_flag(summary: Summary, kind: str, words: str) -> str:
     return f" voirkit {flag} shows {words}." if flag else ""
 
 
-def _slow_line(summary: Summary, phase: str) -> str:
-    found = first_evidence(summary, "line", phase)
+def _slow_line(summary: Summary) -> str:
+    found = first_evidence(summary, "line", "wait")
     return f" {percent(found.share)} of it is in {found.what}." if found else ""
 
 

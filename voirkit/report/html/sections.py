@@ -25,7 +25,6 @@ def section_html(section: sections.Section, run: Run | None = None) -> Html | No
     """A section as HTML; all text is escaped. None if there is nothing in it.
 
     Args:
-        section: Of an instrument.
         run: The opened run, for what must be read of its records; without it that is left out.
     """
     parts = list(_Drawing(run).parts(section.blocks))
@@ -283,15 +282,15 @@ def _trees(counts: Iterator[StackCount] | Any, numbers: dict[StackFrame, int]) -
     return sorted(found.values(), key=lambda tree: -tree.top.n)
 
 
-def bounded(trees: Sequence[Node], most: int = MOST) -> int:
+def bounded(trees: Sequence[Node]) -> int:
     """Take the functions that were seen least out of trees, until there are few enough; the least that is left was on so many stacks."""
     nodes = list(trees)
     for node in nodes:  # grows as it goes
         nodes += node.children.values()
     seen = sorted((node.n for node in nodes[len(trees) :]), reverse=True)
-    if len(seen) <= most:
+    if len(seen) <= MOST:
         return 1
-    least = seen[most - 1] + 1
+    least = seen[MOST - 1] + 1
     for node in nodes:
         node.children = {name: child for name, child in node.children.items() if child.n >= least}
     return least
