@@ -158,12 +158,7 @@ class PartFailures:
         self.parts_by_reason: dict[str, list[str]] = {}
 
     def attempt(self, part: str, compute: Callable[[], T], default: T) -> T:
-        """Compute a part of the report.
-
-        Args:
-            part: What users call it.
-            compute: Gives the part; may raise anything.
-            default: Takes its place if it fails.
+        """Compute a part of the report; its default takes its place if it fails.
 
         Raises:
             BrokenPipeError: Whoever reads the report has had enough of it.

@@ -65,12 +65,7 @@ def flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str, str, str]]:
-    """(distribution, name, reference) of each entry point of a group.
-
-    Args:
-        group: Such as ``voirkit.instruments``.
-        packages: What ``installed_packages`` gives, if it has been read.
-    """
+    """(distribution, name, reference) of each entry point of a group; of ``installed_packages``, if these have been read."""
     entries: dict[tuple[str, str], tuple[str, str, str]] = {}
     for distribution, text in installed_packages() if packages is None else packages:
         for name, reference in _section(text, group):
@@ -220,11 +215,7 @@ _finders: dict[str, Any] = {}
 
 
 def install_aliases(tables: Iterable[tuple[str, str]] = ()) -> None:
-    """From now on, here and in processes that multiprocessing starts anew.
-
-    Args:
-        tables: (package, ``module:name`` of its table) beside DFTracer, which is always there.
-    """
+    """From now on, here and in processes that multiprocessing starts anew; ``tables`` (package, ``module:name``) beside DFTracer's."""
     for package, table in (("dftracer", ""), *tables):
         if package not in _finders:
             _finders[package] = _Finder(package, table)

@@ -152,8 +152,6 @@ def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: A
     """Run a program that ends soon, while no handler of the script's is called for the end of a child.
 
     Args:
-        command: Its words.
-        environment: Its variables.
         more: For ``subprocess.run``; without, errors are in the output too.
 
     Raises:
@@ -175,12 +173,9 @@ def attach_program(
     command: Sequence[str], output: str, environment: Mapping[str, str], is_ready: Callable[[DetachedProcess], bool],
     refuse: Callable[[str], CannotAttach], every_s: float = 0.01,
 ) -> DetachedProcess:  # fmt: skip
-    """Start a program that watches this process, and wait until it does.
+    """Start a program that watches this process, and wait until it does; the arguments not named here are as for ``start_detached``.
 
     Args:
-        command: As for ``start_detached``.
-        output: As for ``start_detached``.
-        environment: As for ``start_detached``.
         is_ready: Whether it does.
         refuse: Makes an error of what it has printed, if it ended or does not begin.
         every_s: How often that is looked at.

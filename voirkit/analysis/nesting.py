@@ -54,11 +54,7 @@ def parents(start_ns: Array, duration_ns: Array) -> Array:
 
 
 def exclusive_ns(start_ns: Array, duration_ns: Array) -> Array:
-    """How long each span lasted without those inside it; arguments as of ``parents``.
-
-    Returns:
-        Nanoseconds, same shape, never negative.
-    """
+    """How long each span lasted without those inside it, never negative; arguments and shape as of ``parents``."""
     return without_children(duration_ns.astype(np.int64), parents(start_ns, duration_ns))
 
 

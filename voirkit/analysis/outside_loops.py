@@ -204,12 +204,7 @@ def requests_of_evaluation(
     """One request where each model call begins, and one that finds nothing where the last of a row of them is over.
 
     Args:
-        chosen: Which model calls evaluate, as ``evaluating`` tells.
-        work: As there.
-        marks: As there.
-        turn: As there.
-        turns: As there.
-        trains: As there.
+        chosen: Which model calls evaluate, as ``evaluating`` tells, whose arguments the others are.
         number: Of the first episode; the others count down.
     """
     found: list[Request] = []

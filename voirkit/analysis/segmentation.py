@@ -254,8 +254,6 @@ def as_read(requests: Sequence[Request], work: Work, lengths: Mapping[int, int] 
     """The requests, each batch asked for when its step begins, each loop that was left with its end.
 
     Args:
-        requests: What was asked of loaders, ascending by start.
-        work: What was done between them.
         lengths: By loader, how many batches an epoch has.
     """
     requests = in_epochs(requests, work, lengths or {})

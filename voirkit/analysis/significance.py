@@ -161,14 +161,11 @@ def student(chance: float, freedom: float | None = None) -> float:
 
 
 def independent_runs(first: Sequence[float], second: Sequence[float]) -> tuple[list[list[int]], list[list[int]]]:
-    """Which runs of each side count as one, by their places.
+    """Which runs of each side count as one, by their places, given when each began.
 
     Runs of one side with none of the other's between them are alike, as successive steps are: in an hour of drift 10 and then 10 equal
     runs were called different in 16 of 100 cases, 20 and 20 in 38. Of more than three in a row each half counts as one. That was not so
     where a side has a single run.
-
-    Args:
-        first, second: When each run began.
     """
     order = sorted([(at, 0, i) for i, at in enumerate(first)] + [(at, 1, i) for i, at in enumerate(second)])
     groups: tuple[list[list[int]], list[list[int]]] = ([], [])

@@ -229,11 +229,7 @@ def _known_since(requests: Sequence[Request], segmentation: Segmentation, trains
 
 
 def _merged(loops: Sequence[Sequence[Request]]) -> list[Request]:
-    """Requests by their start; of those at one time, ends come first, the innermost loop's first of all.
-
-    Args:
-        loops: Requests, those of loops that may lie in others' turns behind them.
-    """
+    """Requests by their start; of those at one time, ends come first, the innermost loop's first of all: it stands behind the others."""
     order = [(r.start_ns, -depth if r.kind is Kind.END else depth, r) for depth, requests in enumerate(loops) for r in requests]
     return [request for _, _, request in sorted(order, key=lambda row: row[:2])]
 

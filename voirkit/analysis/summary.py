@@ -272,12 +272,7 @@ def _without(table: Table, hung: Sequence[tuple[int, int]]) -> Table:
 
 
 def _restarting_ns(steps: Steps, attempts: Sequence[int]) -> int:
-    """From the last step before each further attempt of a job, or the beginning of the attempt before, to its beginning.
-
-    Args:
-        steps: Of all attempts.
-        attempts: When each began.
-    """
+    """From the last step before each further attempt of a job, or the beginning of the attempt before, to its beginning."""
     tables = (steps.train, steps.evaluation)
     start, time = (np.concatenate([getattr(table, key) for table in tables]) for key in ("start_ns", "time_ns"))
     lasts = [(before, at, (start + time)[start < at]) for before, at in pairwise(attempts)]
@@ -334,8 +329,6 @@ def not_recorded(manifest: Mapping[str, Any], ranks: Sequence[Rank], world_size:
     Of a run whose ranks no launcher started outside of it.
 
     Args:
-        manifest: ``run.json``.
-        ranks: What was recorded.
         world_size: How many ranks there were, as its processes were told.
         forked: (host, pid) of the processes that were forked: they are looked at as the one that forked them was.
     """

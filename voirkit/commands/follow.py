@@ -135,8 +135,6 @@ def follow(script: str, arguments: Sequence[str], options: Sequence[str], run_di
     """Run a shell script to its end.
 
     Args:
-        script: As the user typed it.
-        arguments: Its own.
         options: Voirkit's, for each run.
         run_dir: Of the first run; None: each chooses its own.
 

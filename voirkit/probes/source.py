@@ -69,11 +69,7 @@ def remember_lines(filename: str, lines: list[str]) -> None:
 
 
 def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The lines that some code may have been compiled from.
-
-    Args:
-        code: The code.
-        names: Its globals, which may know how to find the source.
+    """The lines that some code may have been compiled from; its globals may know how to find the source.
 
     Raises:
         NoSource: There are none.
@@ -93,10 +89,7 @@ def trees_in(
     """A module to compile, and the function in it; the next if the first does not compile to the same.
 
     Args:
-        lines: The lines of its file.
-        code: The function's code, as it was compiled.
         qualname: Its qualified name, for python 3.10, whose code does not tell.
-        names: The function's globals.
     """
     qualname = getattr(code, "co_qualname", qualname)
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":

@@ -40,11 +40,7 @@ _this = ChildProcess()
 
 
 def this_process(warnings: Iterable[str] = ()) -> ChildProcess:
-    """What stands for the run in this process; the same for all instruments.
-
-    Args:
-        warnings: Those shown already.
-    """
+    """What stands for the run in this process, the same for all instruments; ``warnings`` are those shown already."""
     _this.warnings += warnings
     return _this
 

@@ -448,13 +448,7 @@ def _in_words(value: Any) -> str:
 
 
 def comparison_sections(first: Side, second: Side, figures: Sequence[Figure], different: Pairs) -> list[Section]:
-    """What a terminal and Markdown show.
-
-    Args:
-        first, second: The runs.
-        figures: What is compared.
-        different: Verdicts, environment: only what differs.
-    """
+    """What a terminal and Markdown show; ``different``: verdicts and environment, only what differs."""
     return [answer_section(first, second, figures), figures_section(figures), differences_section(different)]
 
 

@@ -85,13 +85,7 @@ def text(path: str) -> Iterator[Callable[[str], object]]:
 
 
 def copy(run: Run, query: str, path: str, options: str) -> None:
-    """Have DuckDB write what a query gives, to its end.
-
-    Args:
-        run: The run that the query is for.
-        query: Of SQL.
-        path: The file; ``-`` for the standard output.
-        options: Of ``COPY``: the format and how.
+    """Have DuckDB write what a query of a run gives, to its end, into a file (``-``: standard output), with options of ``COPY``.
 
     Raises:
         OSError: The disk is full, for instance.

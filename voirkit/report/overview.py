@@ -75,12 +75,7 @@ def how_it_went(summary: Summary) -> list[str]:
 
 
 def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None) -> str:
-    """The parts of the wall time, the largest first, in one line: ``import 41% (1.6 s) · training 30% (1.2 s) · …``.
-
-    Args:
-        wall: Of a summary.
-        evaluation: Of it too: it says what the part of that name is called.
-    """
+    """The parts of the wall time, the largest first, in one line: ``import 41% (1.6 s) · training 30% (1.2 s) · …``."""
     names = {"evaluation": evaluation_name(evaluation)}
     shown = [(names.get(name, name), part) for name, part in wall["parts"].items() if part["share"] >= _LEAST or name == "training"]
     shown.sort(key=lambda item: -item[1]["total_s"])

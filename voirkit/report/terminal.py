@@ -132,12 +132,7 @@ def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
 
 
 def rendered_section(section: sections.Section, width: int = 100) -> RenderableType | None:
-    """A section as rich prints it: its title in front, each block below; None if there is nothing in it.
-
-    Args:
-        section: Of an instrument.
-        width: Columns of the terminal.
-    """
+    """A section as rich prints it in so many columns: its title in front, each block below; None if there is nothing in it."""
     lines = list(_drawn(section.blocks, width))
     if not lines:
         return None

@@ -244,11 +244,7 @@ def time_imports() -> None:
 
 
 def end_imports() -> int:
-    """Time no more.
-
-    Returns:
-        Nanoseconds in imports, recorded or not.
-    """
+    """Time no more; the nanoseconds in imports, recorded or not."""
     global _is_timing, _recorder
     _is_timing, _recorder = False, None
     if _Manager is not None and _bootstrap._ModuleLockManager is _Timed:  # type: ignore[attr-defined]

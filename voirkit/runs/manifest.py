@@ -132,11 +132,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def attempts(before: dict[str, Any] | None) -> list[dict[str, int]]:
-    """The attempts of this job before the one that begins now, as ``run.json`` has them: ``pid`` and ``begun_ns`` of the first rank.
-
-    Args:
-        before: The manifest of the attempt before, if there was one.
-    """
+    """Attempts of this job before the one that begins now, by the manifest of the last: ``pid`` and ``begun_ns`` of the first rank."""
     moments = (before or {}).get("moments") or {}
     if before is None or restart() <= before.get("restart", 0) or "begun_ns" not in moments or before.get("host") != machine()[0]:
         return list((before or {}).get("attempts") or ()) if restart() else []

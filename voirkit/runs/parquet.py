@@ -126,8 +126,6 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
     """Write all records of some processes of one rank.
 
     Args:
-        connection: Of ``connect``.
-        pieces: What to write.
         path_of: The path of the file for a kind and the number of a piece.
 
     Returns:

@@ -144,8 +144,6 @@ def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float]
     """The account of a run in which no step was seen; None if nothing is known of when it began.
 
     Args:
-        moments: Of the run.
-        total_s: Its duration.
         spent_s: Time of the script's that is known: import, checkpoint, compile, gc.
     """
     if moments.begun is None or moments.script is None:

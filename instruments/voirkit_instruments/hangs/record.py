@@ -93,12 +93,7 @@ class Detector:
         return max(self._least_s, SIGNS * self._first_s if median_s is None else STEPS * median_s)
 
     def moved(self, now_s: float, steps_s: Iterable[float] = ()) -> None:
-        """Something of the training has ended.
-
-        Args:
-            now_s: Now.
-            steps_s: How long each step among it took, of the first one nothing (0).
-        """
+        """Something of the training has ended; ``steps_s`` is how long each step among it took, of the first one nothing (0)."""
         if self._began_s is None:
             self._began_s = now_s
         steps_s = list(steps_s)

@@ -50,13 +50,7 @@ class Rule:
 
 
 def check(run: Run, rank: int, once: bool = False) -> list[Rule]:
-    """The rules for one rank's records.
-
-    Args:
-        run: The opened run.
-        rank: Which.
-        once: Whether each sample is drawn once an epoch, as it is without a sampler that repeats.
-    """
+    """The rules for one rank's records; ``once``: each sample is drawn once an epoch, as it is without a sampler that repeats."""
     found = read_rank(run, rank)
     if found is None:
         return []

@@ -94,8 +94,6 @@ def handover_costs(n_bytes: float, tensors: float, machine: Mapping[str, float])
     """``send_s, take_s, receive_s`` that a batch would need.
 
     Args:
-        n_bytes: Of a batch.
-        tensors: In a batch.
         machine: ``tensor_ns`` and ``mb_ns``: what a file of shared memory and a million bytes in it cost; nothing is known without.
     """
     file_s, mb_s = machine.get("tensor_ns", 0.0) * 1e-9, machine.get("mb_ns", 0.0) * n_bytes * 1e-15

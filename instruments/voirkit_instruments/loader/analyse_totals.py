@@ -155,14 +155,7 @@ Kind = tuple[int, int, str, str]
 
 
 def measure_operations(records: LoaderRecords, loaders: Loaders, batches: BatchLifecycle, chunk: int = CHUNK) -> dict[Kind, Operation]:
-    """What each operation of each loader of a rank took.
-
-    Args:
-        records: The rank's records.
-        loaders: Its loaders.
-        batches: Its batches: which worker made each, and when it was waited for.
-        chunk: How many records are held at a time.
-    """
+    """What each operation of each loader of a rank took; ``chunk`` records are held at a time."""
     level = levels(records)
     waits = _waits(batches)
     operations: dict[Kind, Operation] = {}
@@ -211,12 +204,7 @@ def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
 
 
 def by_thread(part: Columns, level: Array) -> Iterator[tuple[int, Columns]]:
-    """The records of each thread by their start; of those that start together the longer first, of equal ones what holds others.
-
-    Args:
-        part: Records, in any order.
-        level: Of each name.
-    """
+    """The records of each thread by their start; of those that start together the longer first, of equal ones what holds others."""
     order = np.lexsort((level[part.name], -part.duration_ns, part.start_ns, part.thread))
     part = part.select(order)
     edges = np.flatnonzero(np.diff(part.thread, prepend=NONE))

@@ -148,14 +148,11 @@ def recommend(rates: Rates, predicted: dict[int, float], now: int, best_predicte
 
 
 def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = False, **setting: int) -> Measurement:
-    """Run the script once with a setting; without any as it is, with ``--loader``.
+    """Run the script once with a setting, as ``--loader-setting`` takes it; without any as it is, with ``--loader``.
 
     Args:
         folder: Where the run may lie.
-        script: It, and its arguments.
-        steps: How many steps it runs.
         looked_into: With ``--loader`` too.
-        setting: As ``--loader-setting`` takes them.
     """
     import shutil
     import subprocess
@@ -201,12 +198,7 @@ def program_words(options: Namespace) -> list[str]:
 
 
 def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
-    """What ``subprocess`` starts such a run with; where it prints is the caller's.
-
-    Args:
-        run_dir: Its run directory.
-        words: Options, and the script with its arguments.
-    """
+    """What ``subprocess`` starts a run with: options, and the script with its arguments; where it prints is the caller's."""
     import subprocess
 
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_IT}

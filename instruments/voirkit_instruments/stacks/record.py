@@ -144,11 +144,7 @@ def _py_spy_cpu_s(path: str) -> float | None:
 
 
 def watch_workers(warn: Callable[[str], None]) -> Patches:
-    """Mark in the trace which process is which worker of a loader, as each starts. Checked with torch 2.1 to 2.13.
-
-    Returns:
-        The patch, to be removed.
-    """
+    """Mark in the trace which process is which worker of a loader, until this is removed. Checked with torch 2.1 to 2.13."""
     patches = FunctionPatches(lambda said: warn(f"--flame: {said} Loader workers are called children."))
     patches.around_path("torch.utils.data.dataloader", _STARTS_WORKERS, Around(ThreadState(), 0, lambda _: 1, _leave, ("self",)))
     return patches

@@ -285,11 +285,7 @@ def calls(rows: Rows, timed: bool) -> dict[str, dict[str, Any]]:
 
 
 def working_and_waiting_s(name: str, call: Mapping[str, Any], waits: Collection[str]) -> tuple[float, float]:
-    """The seconds of a row in which its calls worked, and those in which they waited; zeros if they are unknown.
-
-    Args:
-        waits: The calls of which all time is waiting.
-    """
+    """The seconds of a row in which its calls worked, and those in which they waited, as those in ``waits`` do all the time; 0: unknown."""
     seconds = call["seconds"] or 0.0
     waited = seconds if name in waits else call.get("waited", 0.0)
     return seconds - waited, waited

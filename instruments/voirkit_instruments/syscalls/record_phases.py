@@ -79,12 +79,7 @@ reported: set[str] = set()  # whether the loader instrument reports fetches, and
 
 
 def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
-    """Report the edges of phases from now on.
-
-    Args:
-        make_entry: Makes, of a phase's name, what is called at its beginning.
-        make_exit: The same for its end.
-    """
+    """Report the edges of phases from now on: each by what is made for it of the phase's name."""
     for phase, edge in _edges.items():
         edge[:] = make_entry(phase), make_exit(phase)
 

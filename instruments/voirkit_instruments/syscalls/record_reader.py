@@ -49,12 +49,7 @@ def name_of(pid: int) -> str | None:
 
 
 def remove_left(tracefs: str, mine: str | None = None) -> None:
-    """Remove the instances of voirkit's whose readers were killed and whose processes are gone. Nobody else's.
-
-    Args:
-        tracefs: Where the kernel's tracing is.
-        mine: The name of one whose process is there still.
-    """
+    """Remove the instances of voirkit's whose readers were killed and whose processes are gone. Nobody else's, and not ``mine``."""
     folder = os.path.join(tracefs, "instances")
     for name in os.listdir(folder):
         old = re.fullmatch(r"voirkit-(\d+)-\d+", name)

@@ -172,13 +172,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 
 
 def report(result: dict[str, Any], script: str, terminal: bool) -> str:
-    """The whole text.
-
-    Args:
-        result: What the summary holds under ``verify``.
-        script: Path of the script, whose source suggests what to add; empty or unreadable if there is none.
-        terminal: Whether to draw with colours.
-    """
+    """The whole text of what the summary holds under ``verify``; the script's source, if it can be read, suggests what to add."""
     table = _table([*_readings(result), *_checks(result)], TerminalStyle(color=terminal))
     return "\n".join(["--verify", table, *_known_without_probes(result["without_probes"]), *_missing(result, script)])
 

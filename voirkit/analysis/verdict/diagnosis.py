@@ -66,12 +66,7 @@ def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures
 
 
 def _ranked(remedies: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
-    """What wins most first; but the best for each of two parts that are as large, and a look deeper where the verdict has no other remedy.
-
-    Args:
-        remedies: All of them, what wins most first; those of which nobody knows what they win last.
-        verdict: What was found.
-    """
+    """What wins most first; but the best for each of two parts as large, and a look deeper where the verdict has no other remedy."""
     both = verdict["evidence"].get("largest", {})
     first = [next((one for one in remedies if one.kind == kind), None) for kind in both]
     own = [one for one in remedies if one.kind == verdict["kind"]]

@@ -331,11 +331,7 @@ class Candidates:
         self._loop: TrainingLoop | None = next(iter(self._script.loops), None)
 
     def line(self, reading: str) -> str | None:
-        """The line to write into an instrument of the voirfile, or None if nothing in the script looks like it.
-
-        Args:
-            reading: ``loss``, ``step+batch``, ``compute_start/end``, ``use_cuda``, ``model`` or ``loader``.
-        """
+        """The line to write into an instrument of the voirfile for one of ``READINGS``, or None if nothing in the script looks like it."""
         found = self.find(reading)
         return found.code if found and not found.obstacle else None
 

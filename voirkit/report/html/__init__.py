@@ -38,12 +38,7 @@ _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
 
 
 def page(run: Run, summary: Summary) -> str:
-    """The page of a run.
-
-    Args:
-        run: The opened run; what of it cannot be read is said on the page.
-        summary: Of a run, as ``voirkit.analysis.summary.summary_of`` gives it.
-    """
+    """The page of a run, by its summary; what of it cannot be read is said on the page."""
     title = command_of(summary) if summary.get("command") else run.name
     return document(f"{title} · voirkit", list(_parts(run, summary)))
 
