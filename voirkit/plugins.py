@@ -183,7 +183,6 @@ class _Finder:
     """Last in ``sys.meta_path``: the modules of one package.
 
     Args:
-        package: Its name.
         table: ``module:name`` of its table, imported when the package is; empty for DFTracer's.
     """
 

@@ -81,9 +81,6 @@ class ScalarReader:
     """Reads tensors of one element so that the program cannot tell: no operator runs for what lies in the CPU's memory.
 
     ``item()`` is an operator, which a profiler or a dispatch mode of the program sees. Reading takes some 1 us.
-
-    Args:
-        torch: The module.
     """
 
     def __init__(self, torch: ModuleType) -> None:

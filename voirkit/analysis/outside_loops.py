@@ -40,7 +40,6 @@ def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains
     Args:
         work: What was done, ascending by start.
         turn: By span of work, the turn in which it lies.
-        turns: All turns.
         trains: The episodes in which something is trained.
         since_ns: What was done before is left out.
 
@@ -94,7 +93,6 @@ def requests_of_steps(led: Sequence[Led], work: Work, number: int) -> list[Reque
     """One request where each step begins, which is where the optimizer's step before it ends; one that finds nothing at the end.
 
     Args:
-        led: The steps.
         work: Model calls and walks through graphs in no loop over a loader, without evaluation.
         number: Of the first episode; the others count down.
 
@@ -158,9 +156,7 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
 
     Args:
         work: What was done, ascending by start.
-        marks: What else is known.
         turn: By span of work, the turn in which it lies.
-        turns: All turns.
         trains: The episodes in which something is trained.
         steps_ns: When steps that lie in no loop over a loader end, ascending.
 

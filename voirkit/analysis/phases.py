@@ -429,7 +429,6 @@ def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array)
     Args:
         records: Of all ranks.
         chosen: Indices of those of the thread that trains.
-        train: Its steps.
         leads_ns: When the optimizer that stepped first stepped.
 
     Returns:

@@ -95,9 +95,7 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
     """``wall`` of a summary: that of the first rank, and of all processes that train for themselves, on the clock of the script's own.
 
     Args:
-        manifest: ``run.json``.
         duration_s: Of the run.
-        ranks: What its ranks did.
         imported_s: What the script's own process spent on imports, where another one that it has started trains and the manifest does
             not say it.
 
@@ -191,7 +189,6 @@ def goodput_of(attempts: Sequence[Attempt], steps: Steps, hung: Sequence[tuple[i
     """``goodput`` of a summary: what all attempts of a job spent their time on. Parts are exclusive, and sum to ``total_s``.
 
     Args:
-        attempts: In their order.
         steps: Of the first rank, in all attempts.
         hung: (start, end) of what was found to be a hang.
 

@@ -34,7 +34,6 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
     """Run what the arguments name.
 
     Args:
-        argv: The words after ``voirkit``.
         with_process: Whether this process was started for the run: it begins with the process.
 
     Returns:

@@ -290,7 +290,6 @@ def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str,
     """Send all the batches, one after the other.
 
     Args:
-        spans: The trace that they are of.
         batches: Spans by their process.
         target: The address; ``/v1/traces`` is added if it is not there. ``$OTEL_EXPORTER_OTLP_HEADERS`` may hold further headers.
         sleep: How to wait for a collector that is busy, in seconds.

@@ -139,7 +139,6 @@ class Window:
     """The last phases of all processes that are followed.
 
     Args:
-        following: Where the records come from.
         most: How many records of phases are kept; more only where they hold few steps.
 
     Attributes:

@@ -135,9 +135,6 @@ class Around:
         """Put this around the body of a function in a tree.
 
         Args:
-            node: The function.
-            code: Its own code.
-            names: The module's.
             depth: How many stand around it already.
 
         Returns:

@@ -252,7 +252,6 @@ class Relay:
     """A probe of the parent's, in this process.
 
     Args:
-        uplink: The way to its process.
         key: Its number there.
         raw: Whether its events hold ``Capture`` objects.
         item: What a process spawned from here needs, if that is known.

@@ -147,7 +147,6 @@ class Engine:
     """Watches the functions that selectors name.
 
     Args:
-        parsed: The selectors.
         scope: What the plain names in them stand for.
         failed: Called with what the function that takes events raised.
         complain: Called with what a condition raised, and what goes wrong when a module is imported.

@@ -46,7 +46,6 @@ class Instrumenter(TapEmitter):
 
     Args:
         node: The function; it is changed, unless nobody wants taps.
-        listeners: Who wants taps.
         outside: Names from outside that the function only reads.
         globals: What annotations can mean: the function's globals; None if the module has not run.
         table: Gets each marker's function.
@@ -481,7 +480,6 @@ def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[s
     """The variables of a function's comprehensions that mean nothing else in it, and the line of the first.
 
     Args:
-        node: The function.
         outside: Names from outside that it reads.
     """
     found: dict[str, int] = {}

@@ -119,7 +119,6 @@ def find_absolute(function: ParsedFunction, is_done: bool = False) -> Target:
     """What an absolute reference stands for.
 
     Args:
-        function: With the reference.
         is_done: Whether its module has run, though its import may not have ended.
 
     Raises:
@@ -252,7 +251,6 @@ class RedefinitionWatch:
     """Looks whether a name of a module still stands for the same function.
 
     Args:
-        module: The module's name.
         path: Of the function in it.
         function: What it stands for now.
         renewed: Called with another function that it stands for; must not raise.
@@ -296,7 +294,6 @@ class ModuleRequest:
     Args:
         module: The module's name, ``"__main__"`` for the script.
         path: Of the function in it.
-        listener: Who wants the taps.
         defined: Called when the module has been executed.
         complain: Called with the reason why the taps cannot be had.
     """
@@ -336,7 +333,6 @@ def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes 
 
     Args:
         statements: The part, or None: the whole, too deep for a tree of it all.
-        code: Its code.
         text: The script's source.
     """
     requests = _requests.get("__main__")

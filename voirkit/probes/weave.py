@@ -100,10 +100,9 @@ def own_code(code: CodeType) -> CodeType:
 
 
 def register_code(code: CodeType, old: CodeType, whose: frozenset[int]) -> None:
-    """Remember that code without taps stands for the program's own, as long as there is such code.
+    """Remember that new code without taps stands for the program's own, as long as there is such code.
 
     Args:
-        code: The new code.
         old: What it was made from.
         whose: Identities of those for whom it was made.
     """
@@ -191,7 +190,6 @@ def instrument_tree(
 
     Args:
         node: A function in it.
-        listeners: Who wants taps.
         names: The module's names, if it has run.
         table: Gets each marker's function.
         old: Code that the function's own stands in, or is; None: unknown.
@@ -270,7 +268,6 @@ def graft_functions(new: CodeType, old: CodeType, places: Sequence[CodeType], ta
 
     Args:
         new: Code of some of the module's statements, with taps.
-        old: The module's.
         places: Where they stand in it.
         table: Each marker's function.
         where: Whose taps come into which functions.

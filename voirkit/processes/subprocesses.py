@@ -45,7 +45,6 @@ def install(subprocess: ModuleType, offer: Callable[[], str | None], report: Cal
     """From now on the program's pythons are handed something.
 
     Args:
-        subprocess: The module.
         offer: What is handed to the next one, a text; None if there is nothing.
         report: Called, once, if a rank could not be reached.
     """

@@ -22,7 +22,6 @@ def finish(path: str, rank: int, pid: int, compact: bool = False) -> dict[str, A
 
     Args:
         path: The run directory.
-        rank: Whose.
         pid: The process that has recorded it, which is about to end.
         compact: Whether its trace is compacted and its steps are rolled up now, and not when somebody first reads them.
 

@@ -48,7 +48,6 @@ def finish(
 
     Args:
         path: The run directory, its summary written as far as the run itself knows it.
-        rank: Whose part of it.
         warn: Told if that fails; the segments are still there then.
         draw: Columns, whether with colours, and the name of the run directory to be shown, if a table is wanted.
         compacts: Whether Parquet files take the place of segments now, and not when somebody first reads the run.

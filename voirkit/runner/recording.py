@@ -46,7 +46,6 @@ def prepare(
 
     Args:
         folder: The run directory.
-        rank: Of this process.
         host: Its host's name.
         limit: How many bytes of segments may be written; what comes then is counted.
         report: Called with what goes wrong.

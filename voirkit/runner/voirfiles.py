@@ -67,7 +67,6 @@ def load(path: str, index: int) -> list[Instrument]:
     lists and dictionaries, nested as one likes.
 
     Args:
-        path: The file.
         index: Its place among the voirfiles; the module is called ``__voir__``, ``__voir1__``, ...
 
     Raises:

@@ -276,7 +276,6 @@ class Run:
 
         Args:
             function: Of a module, if there is an executor. It reads the files of those ranks, and returns what can be pickled.
-            of: Only of these ranks.
             records: How many the function reads of all ranks together, if it may be many.
         """
         every = [] if self.ranks is not None else ranks_of(self.path)

@@ -41,7 +41,6 @@ def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
     """Put into a summary what recording came to.
 
     Args:
-        summary: Changed here.
         totals: What ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``parts``: seconds by what they were spent on.
         duration_s: Of the run.
     """

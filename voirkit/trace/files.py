@@ -186,7 +186,6 @@ class Segment:
         """Reserve and map the next window.
 
         Args:
-            size: Its bytes.
             make_window: Maps a file's bytes, given its descriptor, the first byte and their number.
 
         Returns:

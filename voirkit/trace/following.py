@@ -37,7 +37,6 @@ class Followed:
     """One process that records.
 
     Args:
-        own: Its files.
         wanted: Keeps a set of arguments (its JSON) or not; numbers of sets that are not kept are not known.
 
     Attributes:

@@ -290,7 +290,6 @@ class Tables:
     """The lines of a ``.names``.
 
     Args:
-        path: The file.
         wanted: Which arguments (JSON) are kept; all by default.
     """
 

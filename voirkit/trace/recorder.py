@@ -81,7 +81,6 @@ def timed(events: int, took_ns: int, part: str = "recording") -> None:
     """Say what records cost that were timed while they were made: no estimate is made for them.
 
     Args:
-        events: How many.
         took_ns: What all that was done for them took, their own recording in it.
         part: What of the overhead that is: ``recording``, ``instruments`` (looking at what the program has), ``start`` (patching) or
             ``processes`` (tools that run beside the program; processor time).

@@ -105,7 +105,6 @@ def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Function
     """The methods that a class defines itself.
 
     Args:
-        kind: The class.
         called: The module it was found in.
         wholly: Also those in C, of the classes above it too: it was asked for by its name.
     """

@@ -51,7 +51,6 @@ class Facts:
     """All facts of a run, ascending by the time at which they ended.
 
     Args:
-        facts: In any order.
         ranks: What each rank did, which tells steps.
         counts: How many of each name there are, if more than those that are given.
     """

@@ -107,7 +107,6 @@ def never_raises(what: str, returns: int = 1) -> Callable[[Callable[..., Any]], 
     """Decorates a method that runs before or after a function of torch: what fails in it is warned of, as ``what``, by its ``_facts``.
 
     Args:
-        what: What is examined.
         returns: What it returns then; to ``Around``, not 0 is that ``enter`` was there.
     """
 

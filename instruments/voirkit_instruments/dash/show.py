@@ -66,9 +66,6 @@ def frame(
     """The lines of the view.
 
     Args:
-        header: Its first line.
-        bars: The progress bars.
-        rows: The table.
         left_s: For each bar, the seconds that it will still take, or None.
         size: Columns and lines of the terminal; the view leaves eleven lines to the script's output, in a low terminal half of them.
         terminal: What the terminal can show.
@@ -146,7 +143,6 @@ class View:
     """Shows a board, only when something changed: as a line on standard error at most once a second.
 
     Args:
-        board: What to show.
         complain: Told once, in a sentence, if drawing fails.
         steps: What was recorded, by now.
     """

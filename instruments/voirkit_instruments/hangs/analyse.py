@@ -216,7 +216,6 @@ def rows_of(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any
     """What each rank did in a hang: those that wait for others first, then the others, then those that are gone.
 
     Args:
-        processes: The documents of the run.
         states: What ranks have written of the hang, by place in ``processes``.
         until_ns: When it was over, or now.
     """

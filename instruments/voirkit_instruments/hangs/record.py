@@ -107,7 +107,6 @@ class Detector:
         """Nothing of the training has ended.
 
         Args:
-            now_s: Now.
             stacks: A hash of the functions that all threads are in. One that has not been seen is a sign of life: a program that compiles
                 is elsewhere at each look, one in a loop is soon where it has been.
             is_busy: Whether it read or wrote files, or its workers computed or did.
@@ -120,7 +119,6 @@ class Detector:
         """Whether it does.
 
         Args:
-            now_s: Now.
             others_s: When another process of the run last showed life: who waits for one that goes on does not hang.
             is_behind: Whether it has come to the end of a loop over batches, and waits for no other.
         """

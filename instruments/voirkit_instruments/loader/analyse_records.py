@@ -63,10 +63,6 @@ FIELDS = ("start_ns", "duration_ns", "name", "args", "thread", "value")
 class LoaderRecords:
     """What one rank has recorded of its loaders.
 
-    Args:
-        run: The opened run.
-        rank: Which.
-
     Attributes:
         names: (category, name) by index.
         arguments: Of a record, by index: ``loader, episode, worker`` ...
@@ -135,7 +131,6 @@ class LoaderRecords:
 
         Args:
             args: The sets of arguments of the loader's records.
-            most: How many.
         """
         if not len(args):
             return []

@@ -217,7 +217,6 @@ class Batches:
     """Functions that stand around those of a loader's iterator.
 
     Args:
-        recording: Where records go.
         prepare: Called with a dataset and a collate function before workers are made, and whether a sample is a batch; tells the source
             of samples, as in ``Episode``.
         died: Called with an iterator and its episode when a request has found that a worker is gone.
@@ -459,11 +458,7 @@ _LAST = 1 << 14  # records of a worker that are looked at
 
 
 class Deaths:
-    """Records and reports workers that are gone.
-
-    Args:
-        recording: Where records go.
-    """
+    """Records and reports workers that are gone."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording

@@ -118,11 +118,7 @@ _MOST = 64  # a longer list holds samples
 
 
 class Finder:
-    """Finds transforms and hands them on.
-
-    Args:
-        operations: Who gets them.
-    """
+    """Finds transforms and hands them on."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -270,12 +266,7 @@ _PASSING = {("torchvision.datasets.folder", "default_loader")}  # only calls ano
 
 
 class Operations:
-    """What stands around transforms.
-
-    Args:
-        recording: Where records go.
-        patches: What puts it there.
-    """
+    """What stands around transforms."""
 
     def __init__(self, recording: Recording, patches: LoaderPatches) -> None:
         self._recording, self._patches = recording, patches
@@ -324,8 +315,6 @@ class Operations:
         """The method of a class that does what its objects are for.
 
         Args:
-            owner: The class that defines it.
-            name: The method's name.
             suffix: What the operation is called by behind the name of the object's class.
         """
         function = innermost(vars(owner).get(name))
@@ -363,8 +352,6 @@ class Operations:
         """A class whose objects call their ``transforms`` in turn: what comes into that list later is seen when it is called.
 
         Args:
-            owner: The class that defines the method.
-            name: The method.
             learn: Called with each transform of a class that has not been looked at.
         """
         kinds, patches = self._kinds, self._patches
@@ -432,7 +419,6 @@ class Libraries:
     """Puts what is recorded around the transforms of libraries.
 
     Args:
-        operations: What puts it there.
         learn: Called with each transform that is called in turn and is of a class that has not been looked at.
     """
 

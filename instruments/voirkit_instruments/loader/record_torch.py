@@ -62,12 +62,9 @@ class LoaderPatches(FunctionPatches):
         self, name: str, function: Any, enter: Any, leave: Any, most: int, passed: tuple[str, ...] = (), on_leave: tuple[str, ...] = (),
         value: bool = False, anywhere: bool = False,
     ) -> bool:  # fmt: skip
-        """Put something around a function, through its decorators.
+        """Put something around a function, through its decorators; arguments that are not here are those of ``Around``.
 
         Args:
-            name: What it is called in the table.
-            function: The function.
-            enter, leave, most, passed, value: As for ``Around``.
             on_leave: As ``left`` for ``Around``.
             anywhere: The program may ask ``torch.compile`` to compile it.
 
@@ -130,8 +127,6 @@ class LoaderTorch:
     """The patches of the loader instrument in one process.
 
     Args:
-        recording: Where records go.
-        named: Operations that the user names.
         events: Who else wants to know when batches are fetched.
     """
 
@@ -271,10 +266,6 @@ class LoaderTorch:
 
 class NamedOperations:
     """Records the operations that the user names, each when it is there.
-
-    Args:
-        names: Those.
-        operations: What puts it there.
 
     Attributes:
         missing: For each that has not been found, why.

@@ -37,7 +37,6 @@ class Workers:
     """Functions that stand around those of a worker, and of what prepares batches in any process.
 
     Args:
-        recording: Where records go.
         prepare: Called with a dataset and a collate function before they are used, and whether a sample is a batch; tells the source of
             samples, as in ``Episode``.
     """
@@ -227,12 +226,7 @@ def size(batch: Any) -> tuple[int, int]:
 
 
 class Samples:
-    """Functions that stand around what reads a sample, and what puts samples together.
-
-    Args:
-        recording: Where records go.
-        workers: What records batches.
-    """
+    """Functions that stand around what reads a sample, and what puts samples together."""
 
     def __init__(self, recording: Recording, workers: Workers) -> None:
         self._recording, self._workers = recording, workers

@@ -63,7 +63,6 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
 
     Args:
         record: Of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``, ``program``.
-        data: The profiler's file.
 
     Raises:
         OSError: perf is not there, or cannot read the file.

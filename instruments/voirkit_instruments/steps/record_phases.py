@@ -57,8 +57,6 @@ def _after(recording: Recording, what: str, describe: Callable[..., tuple[int, i
     """What is called after a function that is called seldom.
 
     Args:
-        recording: Where the phase is written.
-        what: What it is, for a warning.
         describe: Called with the variables that are passed; returns name, arguments and value, or None where there is nothing to record.
     """
     thread, span = recording.hot.here, recording.recorder.span
@@ -181,7 +179,6 @@ def after_collective(recording: Recording, called: Callable[..., None]) -> Any:
     """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous.
 
     Args:
-        recording: Where the phase is written.
         called: Told then when it began and ended, the function, its arguments and keywords; must not raise.
     """
     phases: dict[str, int] = {}

@@ -36,7 +36,6 @@ class HotPath:
     is the program's, of a signal handler.
 
     Args:
-        span: The recorder's.
         failed: Told what could not be recorded, and why.
 
     Attributes:
@@ -216,7 +215,6 @@ class HotPath:
         """What stands in a class in place of a method written in C.
 
         Args:
-            method: The method.
             leave: Called with begin, object, result and device after it has returned another object.
         """
         return Watched(self, method, leave)

@@ -61,7 +61,6 @@ class Recording:
 
     Args:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
-        torch: The module.
         warn: Told, once, of a record that failed.
         numbers: Those of the run's loaders.
 

@@ -74,7 +74,6 @@ class TorchPatches:
     """The patches of the steps instrument.
 
     Args:
-        recording: Where phases are written.
         warn: Told, by its name, of a patch that does not fit.
         events: Who else is told of what happens.
     """
@@ -99,16 +98,11 @@ class TorchPatches:
         self, most: int, calls: tuple[Any, Any], passed: tuple[str, ...] = (), value: bool = False, phase: str = "", event: str = "",
         leave_with: tuple[str, ...] | None = None,
     ) -> Around:  # fmt: skip
-        """What stands around a function.
+        """What stands around a function; arguments that are not here are those of ``Around``.
 
         Args:
-            most: As for ``Around``.
             calls: What is called before and after the function.
-            passed: As for ``Around``.
-            value: As for ``Around``.
-            phase: Which phase it is.
             event: Which of ``StepEvents`` it is.
-            leave_with: As for ``Around``.
         """
         if event:
             calls = self._events.around(event, self.recording.hot.here, *calls)

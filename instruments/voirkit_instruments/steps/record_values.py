@@ -97,7 +97,6 @@ class TrainingValues:
         """torch has been imported, and the steps instrument has not changed it yet.
 
         Args:
-            torch: The module.
             losses: Takes every loss, for the summary.
             listened: Whether somebody may listen to given values.
         """

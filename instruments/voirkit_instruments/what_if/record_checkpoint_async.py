@@ -209,7 +209,6 @@ class RecordBuffer:
     What cannot be kept, for want of memory or because it is unknown, is written at once, after all that was kept before.
 
     Args:
-        save: The file.
         make_writer: Makes the writer that the records are for.
         room: Bytes that new copies may take.
         spare: By size, memory of copies that are written, for those of the next save: fresh memory takes three times as long to copy to.

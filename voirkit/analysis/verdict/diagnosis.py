@@ -88,12 +88,7 @@ def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
 
 
 def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None) -> Document | None:
-    """The rank for which the others wait in most steps, if there is one: by the collectives that each has entered, or by its ``skew``.
-
-    Args:
-        figures: As of ``conclusions``.
-        of_rank: As well.
-    """
+    """The rank for which the others wait in most steps, if there is one: by the collectives that each has entered, or by its ``skew``."""
     found = first_evidence(figures, "late rank")
     late = found.details if found is not None else _late_by_skew(figures["ranks"])
     if not late:

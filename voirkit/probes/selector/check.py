@@ -44,7 +44,6 @@ def check_all(
     """Make sure that a selector can match what it names.
 
     Args:
-        parsed: The selector.
         script: Catalogue of the script; None if there is none.
         script_name: The script's name for messages.
         scope: What plain names stand for, builtins included; None leaves them unchecked.
@@ -247,7 +246,6 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     """Make sure that a live object is a function that can be probed, and has what is captured in it.
 
     Args:
-        function: The function in the selector.
         thing: What its name stands for.
 
     Returns:
@@ -383,7 +381,6 @@ def resolve(path: tuple[str, ...], catalogue: Catalogue, modules: Modules, depth
 
     Args:
         path: ``("Trainer", "run")``.
-        catalogue: Of that file.
         modules: The catalogue of a module by name; None if it has no source, SelectorError if there is none.
         depth: How many imports and bases led here.
 

@@ -78,11 +78,7 @@ class TrainingLoop:
 
 
 class Script:
-    """The blocks of a script, and which calls which.
-
-    Args:
-        catalogue: The script's.
-    """
+    """The blocks of a script, and which calls which."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -319,11 +315,7 @@ class _Named:
 
 
 class Candidates:
-    """What a script offers for each reading.
-
-    Args:
-        catalogue: The script's.
-    """
+    """What a script offers for each reading."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue

@@ -60,7 +60,6 @@ def section(id: str, title: str, *parts: object, note: str = "") -> Html:
 
     Args:
         id: Of the section; unlike all others, and the beginning of all ids within.
-        title: Its heading.
         parts: HTML, or text that is escaped; None is left out.
         note: What it shows and what of it can be trusted, a sentence or two.
     """
@@ -143,7 +142,6 @@ def stacked(
 
     Args:
         rows: (label, {part: value}, what is said at the end).
-        format_value: How a value is written.
         whole: What fills a row; if left out, the largest sum. With 0 each row fills its own, so that shares are compared.
         caption: What it shows.
         order: The parts in the order of their colours; if left out, as they first appear.
@@ -242,7 +240,6 @@ def heat_map(
         rows: (label, values), all equally many.
         start: Where the first cell begins.
         width: How wide a cell is on the axis.
-        format_value: How a value is written.
         caption: What it shows.
         whole: The colour goes by the share of it instead.
         sums: Whether the sum stands at the end, not the mean.
@@ -289,7 +286,6 @@ def lines(
 
     Args:
         series: Points by name, ascending along the axis.
-        format_value: How a value is written.
         axis: How a place on the axis is written.
         caption: What it shows.
         group: Of pictures that zoom together; none if empty.
