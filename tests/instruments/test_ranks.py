@@ -280,3 +280,18 @@ def test_the_shares_of_time_over_a_run_come_to_what_was_spent():
     found = shares(steps, np.array([50, 200, 0]), 5)
     assert found.tolist() == [0.5, 1.0, 1.0, 0.0, 0.0]
     assert shares(steps, np.array([50, 200, 0]), 3).mean() * 500 == pytest.approx(250)
+
+
+def test_what_is_waited_for_a_collective_is_the_call_around_it_or_the_end_of_the_pass_that_it_is_the_last_of():
+    def records(rows: Sequence[tuple[int, int, int, int]], names: Sequence[tuple[str, str]], groups: Sequence[str]) -> Records:
+        """Of (when, how long, name, arguments)."""
+        columns = [np.array(column) for column in zip(*((*row, -1, 0, 1) for row in rows), strict=True)]
+        return Records(*columns, names, [{"group": one, "bytes": 64} for one in groups], [(0, "here", 1)])
+
+    phases = records([(0, 100, 0, 0), (60, 20, 1, 0), (200, 50, 1, 0)], [("compute", "backward"), ("comm", "all_gather")], ["0"])
+    begun = [(20, 0, 0, 0), (50, 0, 0, 0), (61, 0, 1, 1), (210, 0, 0, 1)]
+    (rank,) = ranks(phases, exchanged=records(begun, [("gloo", "all_reduce"), ("gloo", "all_gather")], ["0", "1"]))
+    own = rank.collectives
+    waited = {(group, name): ns for (group, name, _), ns in zip(own.kinds, own.exposed_ns, strict=True)}
+    assert waited == {("0", "all_reduce"): 30, ("1", "all_gather"): 20, ("1", "all_reduce"): 50}  # of 50 after 50 a call takes 20
+    assert own.backward_ns == (30, 80)

@@ -32,6 +32,7 @@ class Collectives:
         backward_ns: How long backward passes wait for other ranks at their end, and how long they last, in all.
         starved: In which share of the time it was ready to run and had no processor; None where that is not known.
         until_ns: Until when this is known: a process that is killed may have begun more; None where that is not known.
+        exposed_ns: What the training thread waited for those of each kind, by index: in calls that wait, and at the end of backward.
     """
 
     kinds: Sequence[tuple[str, str, int]]
@@ -42,6 +43,7 @@ class Collectives:
     backward_ns: tuple[int, int] = (0, 0)
     starved: float | None = None
     until_ns: int | None = None
+    exposed_ns: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,9 @@ def ranks(
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
             of = _process(records, number, chosen, cpus, device, of)
             if exchanged is not None and (rank, host, pid) in exchanged.processes:
-                own = chosen[meanings(records.names)[records.name[chosen]] == BACKWARD]
-                begun = list(exchanged.processes).index((rank, host, pid))
-                of = replace(of, collectives=_collectives(exchanged, begun, records.start_ns[own], records.duration_ns[own]))
+                what = meanings(records.names)[records.name[chosen]]
+                passes, calls = (_outermost(records, chosen[what == one]) for one in (BACKWARD, COMMUNICATION))
+                of = replace(of, collectives=_collectives(exchanged, list(exchanged.processes).index((rank, host, pid)), passes, calls))
             parts.append(of)
     return joined(parts)
 
@@ -298,8 +298,22 @@ def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[s
     return {}
 
 
-def _collectives(exchanged: Records, process: int, passes_ns: Array, lasted_ns: Array) -> Collectives:
-    """What a process began together with others, given when its backward passes began, ascending, and how long they lasted."""
+def _outermost(records: Records, which: Array) -> tuple[Array, Array]:
+    """When those of some spans that lie in no other began and ended; they are given ascending by start, outer before inner."""
+    start, end = records.start_ns[which], records.start_ns[which] + records.duration_ns[which]
+    before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1])) if len(end) else end
+    return start[start >= before], end[start >= before]
+
+
+def _collectives(exchanged: Records, process: int, passes: tuple[Array, Array], calls: tuple[Array, Array]) -> Collectives:
+    """What a process began together with others.
+
+    Args:
+        exchanged: Of all processes.
+        process: Index of the process.
+        passes: When its backward passes began and ended, ascending.
+        calls: The same of its calls that wait for other ranks.
+    """
     own = np.flatnonzero(exchanged.process == process)
     own = own[np.argsort(exchanged.start_ns[own], kind="stable")]
     is_waiting = np.array([name == _NO_PROCESSOR for name in exchanged.names], bool)[exchanged.name[own]]
@@ -315,16 +329,34 @@ def _collectives(exchanged: Records, process: int, passes_ns: Array, lasted_ns: 
     kinds = sorted(set(of_codes))
     of_kind = np.array([kinds.index(one) for one in of_codes], np.int32)[kind]
     begun = exchanged.start_ns[own]
-    backward = innermost(passes_ns, passes_ns + lasted_ns, begun)
+    backward, called = innermost(*passes, begun), innermost(*calls, begun)
     # Gradients are reduced as soon as they are there: with the last reduction of a pass its computing is over, and it waits for them all.
-    last = np.full(len(passes_ns), np.iinfo(np.int64).max)
-    reduces = np.array([name in REDUCTIONS for _, name, _ in kinds], bool)[of_kind] & (backward != NONE)
-    last[backward[reduces]] = begun[reduces]
-    waits_ns = int(np.maximum(passes_ns + lasted_ns - last, 0).sum())
+    reduces = np.flatnonzero(np.array([name in REDUCTIONS for _, name, _ in kinds], bool)[of_kind] & (backward != NONE))
+    last = np.full(len(passes[0]), NONE)
+    last[backward[reduces]] = reduces
+    reduced, last = last != NONE, last[last != NONE]
+    ends, waits_from = passes[1][reduced], begun[last]
+    waits = np.maximum(ends - waits_from - (_spent_until(calls, ends) - _spent_until(calls, waits_from)), 0)
+    own_ns = int((passes[1] - passes[0] - (_spent_until(calls, passes[1]) - _spent_until(calls, passes[0]))).sum())
+    waiting = np.full(len(calls[0]), NONE)
+    waiting[called[called != NONE]] = np.flatnonzero(called != NONE)
+    exposed = np.bincount(of_kind[last], waits, len(kinds))
+    exposed += np.bincount(of_kind[waiting[waiting != NONE]], (calls[1] - calls[0])[waiting != NONE], len(kinds))
     starved = None
     if len(waited) and (passed := int(exchanged.start_ns[waited[-1]] - exchanged.start_ns[waited[0]])) > 0:
         starved = float(exchanged.value[waited[-1]] - exchanged.value[waited[0]]) / passed
-    return Collectives(kinds, of_kind, exchanged.value[own], backward, begun, (waits_ns, int(lasted_ns.sum())), starved, until)
+    in_backward = int(waits.sum()), own_ns
+    exposed_ns = tuple(int(ns) for ns in exposed)
+    return Collectives(kinds, of_kind, exchanged.value[own], backward, begun, in_backward, starved, until, exposed_ns)
+
+
+def _spent_until(spans: tuple[Array, Array], at_ns: Array) -> Array:
+    """The time of spans that lie behind each other, until some instants."""
+    start, end = spans
+    after = np.cumsum(end - start)
+    if not len(start):
+        return np.zeros(len(at_ns), np.int64)
+    return np.rint(np.interp(at_ns, np.stack(spans, 1).ravel(), np.stack((after - (end - start), after), 1).ravel())).astype(np.int64)
 
 
 # several processes of a rank

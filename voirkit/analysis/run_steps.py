@@ -195,7 +195,7 @@ def roll_up(run: Run, rank: Rank) -> str:
         columns = {key: getattr(own, key).astype(np.int64) for key in (*_SHARED, "begun_ns")}
         shared = sha256(b"".join(columns[key].tobytes() for key in _SHARED)).hexdigest()  # who has the same need not read them
         about = {"schema": 1, "kinds": own.kinds, "shared": shared, "backward_ns": own.backward_ns, "starved": own.starved}
-        about["until_ns"] = own.until_ns
+        about.update(until_ns=own.until_ns, exposed_ns=own.exposed_ns)
         _write(run, os.path.join(COLLECTIVES, name), columns, "*", about)
         columns = {}
     device = rank.steps.device
@@ -297,7 +297,11 @@ def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
         kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
         kind, number, backward = (columns[key] for key in _SHARED)
         own, (waits, lasted) = begun_ns[at : at + len(kind)], about["backward_ns"]
-        found.append(Collectives(kinds, kind, number, backward, own, (waits, lasted), about["starved"], about.get("until_ns")))
+        found.append(
+            Collectives(
+                kinds, kind, number, backward, own, (waits, lasted), about["starved"], about.get("until_ns"), about.get("exposed_ns", ())
+            )
+        )
         at += len(kind)
     return found
 

@@ -386,10 +386,16 @@ def document(
     ]
     part = {
         "groups": [
-            {"group": g.name, "ranks": [ranks[i].rank for i in g.ranks], "n": len(g.names), "bytes": int(g.bytes[g.bytes > 0].sum())}
+            {
+                "group": g.name,
+                "ranks": [ranks[i].rank for i in g.ranks],
+                "n": len(g.names),
+                "bytes": int(g.bytes[g.bytes > 0].sum()),
+                "waited_s": sum(_waited_ns(ranks[i], g.name) for i in g.ranks) * _NS / len(g.ranks),
+            }
             for g in groups
         ],
-        "kinds": _kinds(groups),
+        "kinds": _kinds(groups, ranks),
         "ranks": rows,
         "late": None,
         "clock_error_s": None if error_ns is None else error_ns * _NS,
@@ -423,15 +429,25 @@ def _known_steps(rank: Rank) -> int:
     return len(train) if until is None else int(np.searchsorted(train.start_ns + train.time_ns, until, side="right"))
 
 
-def _kinds(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """By name of collective how many there were and their bytes, of all groups; most bytes first."""
+def _waited_ns(rank: Rank, group: str) -> int:
+    own = rank.collectives
+    return 0 if own is None else sum(ns for (name, _, _), ns in zip(own.kinds, own.exposed_ns, strict=False) if name == group)
+
+
+def _kinds(groups: Sequence[Group], ranks: Sequence[Rank]) -> list[dict[str, Any]]:
+    """By name of collective how many there were in all groups, their bytes, and what a rank waited for them; most bytes first."""
     rows: dict[str, dict[str, Any]] = {}
     for group in groups:
         for name in np.unique(group.names).tolist():
             own = group.names == name
-            row = rows.setdefault(name, {"name": name, "n": 0, "bytes": 0})
+            row = rows.setdefault(name, {"name": name, "n": 0, "bytes": 0, "waited_s": 0.0})
             row["n"] += int(own.sum())
             row["bytes"] += int(np.maximum(group.bytes[own], 0).sum())
+    for rank in ranks:
+        if rank.collectives is not None:
+            for (_, name, _), waited_ns in zip(rank.collectives.kinds, rank.collectives.exposed_ns, strict=False):
+                if name in rows:
+                    rows[name]["waited_s"] += waited_ns * _NS / len(ranks)
     return sorted(rows.values(), key=lambda row: -row["bytes"])
 
 

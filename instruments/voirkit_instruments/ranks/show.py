@@ -31,7 +31,11 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     if part["in_backward"]["share"] >= _LEAST:
         waits = f"{duration(part['in_backward']['time_s'])} of a step ({part['in_backward']['share']:.0%}) is waited at the end of backward"
         blocks.append(Text(waits, "of backward"))
-    kinds = [f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)})" for row in part["kinds"][:4] if row["n"] >= n_steps]
+    kinds = [
+        f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)}, {duration(row.get('waited_s', 0.0) / n_steps)} waited)"
+        for row in part["kinds"][:4]
+        if row["n"] >= n_steps
+    ]
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))
     if only_called(part):
