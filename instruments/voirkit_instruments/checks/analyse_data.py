@@ -16,15 +16,14 @@ _FEWEST_SAMPLES = 16
 @detector("not-shuffled", "step", "epoch")
 def not_shuffled(facts: Facts) -> Verdicts:
     shuffled = False
-    for process in facts.processes():
-        for epochs in training(process):
-            first = epochs[0]
-            if not first["map"] or first["n"] is None:
-                yield "The samples are not asked for by number: their order is not known."
-            elif not all(epoch["sequential"] for epoch in epochs):
-                shuffled = True
-            elif said := _of_sequential(epochs):
-                yield said
+    for _, epochs in training(facts):
+        first = epochs[0]
+        if not first["map"] or first["n"] is None:
+            yield "The samples are not asked for by number: their order is not known."
+        elif not all(epoch["sequential"] for epoch in epochs):
+            shuffled = True
+        elif said := _of_sequential(epochs):
+            yield said
     if shuffled:
         return "Batches of training are not in the order of the data set."
     return unknown("No epoch of training over a loader came to its end.")
@@ -73,28 +72,22 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
 @detector("same-order", "step", "epoch")
 def same_order(facts: Facts) -> Verdicts:
     looked = 0
-    for process in facts.processes():
-        for of_loader in training(process):
-            for epochs in by_optimizer(of_loader):
-                first = epochs[0]
-                if (
-                    len(epochs) < 2
-                    or not first.shuffles
-                    or (first["distinct"] or 0) < _FEWEST_SAMPLES
-                    or first["batches"] < _FEWEST_BATCHES
-                ):
-                    continue
-                looked += len(epochs)
-                if len({epoch["order"] for epoch in epochs}) > 1 or first["sequential"]:
-                    continue
-                distributed = first.sampler == "DistributedSampler"
-                why = "set_epoch() was not called" if distributed else "the seed is set again before each"
-                yield Finding(
-                    f"The {first['n']} samples were shuffled into the same order in each of {len(epochs)} epochs: {why}.",
-                    epochs[1].fact,
-                    "Call sampler.set_epoch(epoch) before each epoch." if distributed else "Set the seed once, before the first epoch.",
-                    {"epochs": len(epochs), "samples": first["n"], "sampler": first.sampler},
-                )
+    for _, of_loader in training(facts):
+        for epochs in by_optimizer(of_loader):
+            first = epochs[0]
+            if len(epochs) < 2 or not first.shuffles or (first["distinct"] or 0) < _FEWEST_SAMPLES or first["batches"] < _FEWEST_BATCHES:
+                continue
+            looked += len(epochs)
+            if len({epoch["order"] for epoch in epochs}) > 1 or first["sequential"]:
+                continue
+            distributed = first.sampler == "DistributedSampler"
+            why = "set_epoch() was not called" if distributed else "the seed is set again before each"
+            yield Finding(
+                f"The {first['n']} samples were shuffled into the same order in each of {len(epochs)} epochs: {why}.",
+                epochs[1].fact,
+                "Call sampler.set_epoch(epoch) before each epoch." if distributed else "Set the seed once, before the first epoch.",
+                {"epochs": len(epochs), "samples": first["n"], "sampler": first.sampler},
+            )
     if not looked:
         return unknown("No two epochs of training over a loader that shuffles came to their end.")
     return f"The order was another one in each epoch ({looked} epochs)."
@@ -111,19 +104,17 @@ _MOST_MISSED = 0.1  # more than this is a part of the data set that was chosen
 @detector("samples-missed", "step", "epoch")
 def samples_missed(facts: Facts) -> Verdicts:
     whole = False
-    for process in facts.processes():
-        seen_by = _sets(process)
-        for epochs in training(process):
-            epochs = [epoch for epoch in epochs if epoch["exhausted"] and epoch["n"] is not None]
-            if not epochs:
-                continue
-            first = epochs[0]
-            if first["missed"] is None:
-                yield "How many samples the data set has is not known without calling it."
-            elif said := _of_missed(epochs, seen_by):
-                yield said
-            else:
-                whole = True
+    for process, epochs in training(facts):
+        epochs = [epoch for epoch in epochs if epoch["exhausted"] and epoch["n"] is not None]
+        if not epochs:
+            continue
+        first = epochs[0]
+        if first["missed"] is None:
+            yield "How many samples the data set has is not known without calling it."
+        elif said := _of_missed(epochs, _sets(process)):
+            yield said
+        else:
+            whole = True
     if not whole:
         return unknown("No epoch of training over a data set of known size came to its end.")
     return "Every sample was seen, but for those that were left out on purpose."
@@ -178,15 +169,14 @@ def _sets(process: Facts) -> dict[str, set[int]]:
 def samples_twice(facts: Facts) -> Verdicts:
     once = False
     held = _worker_batches(facts)
-    for process in facts.processes():
-        for epochs in training(process):
-            first = epochs[0]
-            if first["map"] and first["n"] is None:
-                yield "The samples are not asked for by number."
-            elif said := _of_twice(first) if first["map"] else _of_stream(epochs, held):
-                yield said
-            else:
-                once = True
+    for _, epochs in training(facts):
+        first = epochs[0]
+        if first["map"] and first["n"] is None:
+            yield "The samples are not asked for by number."
+        elif said := _of_twice(first) if first["map"] else _of_stream(epochs, held):
+            yield said
+        else:
+            once = True
     return "No sample was seen twice in an epoch." if once else unknown("No epoch of training came to its end.")
 
 
@@ -246,14 +236,13 @@ def same_augmentation(facts: Facts) -> Verdicts:
     for fact in facts.of("drawn"):
         drawn.setdefault((fact.rank, fact.args.get("iterator", -1), fact.args.get("turn", -1)), []).append(fact)
     looked = 0
-    for process in facts.processes():
-        for of_loader in training(process):
-            for epochs in by_optimizer(of_loader):
-                of_epochs = [drawn.get((e.fact.rank, e["iterator"], e["turn"]), []) for e in epochs]
-                looked += sum(map(bool, of_epochs))
-                found = _between_workers(epochs, of_epochs) or _between_epochs(epochs, of_epochs)
-                if found is not None:
-                    yield found
+    for _, of_loader in training(facts):
+        for epochs in by_optimizer(of_loader):
+            of_epochs = [drawn.get((e.fact.rank, e["iterator"], e["turn"]), []) for e in epochs]
+            looked += sum(map(bool, of_epochs))
+            found = _between_workers(epochs, of_epochs) or _between_epochs(epochs, of_epochs)
+            if found is not None:
+                yield found
     if not looked:
         return "The data sets of training draw no random numbers from generators that are known."
     return f"Generators that the data set draws from differed between workers and epochs ({looked} epochs)."
@@ -343,10 +332,9 @@ def _key(epoch: Epoch) -> tuple[object, ...]:
 def _epochs_by_rank(facts: Facts) -> dict[int, dict[tuple[object, ...], Epoch]]:
     """The epochs of training of each rank that has any, by which they are."""
     found: dict[int, dict[tuple[object, ...], Epoch]] = {}
-    for process in facts.processes():
-        for epochs in training(process):
-            for epoch in epochs:
-                found.setdefault(epoch.fact.rank, {})[_key(epoch)] = epoch
+    for _, epochs in training(facts):
+        for epoch in epochs:
+            found.setdefault(epoch.fact.rank, {})[_key(epoch)] = epoch
     return found
 
 

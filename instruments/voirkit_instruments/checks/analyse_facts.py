@@ -301,20 +301,21 @@ class Epoch:
         return self.fact if made is None else replace(self.fact, args={**self.fact.args, "where": made})
 
 
-def training(process: Facts) -> list[list[Epoch]]:
-    """The epochs of training of one process, loader by loader, each ascending.
+def training(facts: Facts) -> Iterator[tuple[Facts, list[Epoch]]]:
+    """The epochs of training of each loader of each process, ascending, with the facts of the process.
 
     A pass in which no optimizer stepped, such as a validation between, is none.
     """
-    steps = process.of("step")
-    ends = [step.at_ns for step in steps]
-    found: dict[int, list[Epoch]] = {}
-    for fact in process.of("epoch"):
-        inside = steps[bisect_left(ends, fact.start_ns) : bisect_right(ends, fact.at_ns)]
-        if inside:
-            trained = frozenset(step.args.get("optimizer", -1) for step in inside)
-            found.setdefault(fact.value, []).append(Epoch(fact, trained, len(inside)))
-    return list(found.values())
+    for process in facts.processes():
+        steps = process.of("step")
+        ends = [step.at_ns for step in steps]
+        found: dict[int, list[Epoch]] = {}
+        for fact in process.of("epoch"):
+            inside = steps[bisect_left(ends, fact.start_ns) : bisect_right(ends, fact.at_ns)]
+            if inside:
+                trained = frozenset(step.args.get("optimizer", -1) for step in inside)
+                found.setdefault(fact.value, []).append(Epoch(fact, trained, len(inside)))
+        yield from ((process, epochs) for epochs in found.values())
 
 
 def by_optimizer(epochs: Sequence[Epoch]) -> list[list[Epoch]]:
