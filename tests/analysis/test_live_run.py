@@ -34,7 +34,8 @@ def begin(tmp_path: Path) -> Any:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
         clocks = {"perf_counter_ns": time.perf_counter_ns(), "time_ns": time.time_ns()}
-        found = {"host": os.uname().nodename, "pid": os.getpid(), "command": ["main.py"], "clocks": clocks, "ended": "running", **manifest}
+        found = {"voirkit": "0", "schema": 1, "host": os.uname().nodename, "pid": os.getpid(), "command": ["main.py"], "clocks": clocks}
+        found |= {"ended": "running", **manifest}
         (path / "run.json").write_text(json.dumps(found))
         recorder.begin(str(path), host=found["host"])
         return str(path)

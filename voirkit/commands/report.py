@@ -352,11 +352,13 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
 
 def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condition]) -> int:
     from voirkit.report.comparison import (
+        answer_section,
         comparison_page,
-        comparison_sections,
+        differences_section,
         environments,
         figures,
         figures_of_instruments,
+        figures_section,
         missed_by,
         said,
     )
@@ -384,7 +386,7 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
         with printing():
             print(json.dumps(finite({"runs": [side[0] if len(side) == 1 else side for side in paths], **document}), indent=1))
     else:
-        sections = comparison_sections(first, second, rows, {**different, **environment})
+        sections = [answer_section(first, second, rows), figures_section(rows), differences_section({**different, **environment})]
         with printing():
             if options.markdown:
                 from voirkit.report.markdown import in_markdown

@@ -151,12 +151,12 @@ class LiveRun:
             OSError: The directory is gone, or cannot be read.
         """
         os.stat(self.path)
-        manifest = _document(os.path.join(self.path, directory.MANIFEST))
+        manifest = directory.read_manifest(self.path)
         if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):
             self._reset(manifest)  # another run has taken its place (--force)
         self._manifest = manifest or self._manifest
         if self._is_complete():
-            return of_summary(_document(os.path.join(self.path, directory.SUMMARY)) or {})
+            return of_summary(directory.read_summary(self.path) or {})
         is_local = is_here(self._manifest.get("host"))
         if self._steps.update(os.cpu_count() if is_local else None):
             self._seen_s = self._now()
@@ -168,7 +168,7 @@ class LiveRun:
         if self._manifest.get("ended", "running") == "running":
             self._over_s = None
             return False
-        summary = _document(os.path.join(self.path, directory.SUMMARY))
+        summary = directory.read_summary(self.path)
         if summary is None:
             return False
         if summary.get("steps") is not None:
@@ -240,13 +240,3 @@ class LiveRun:
         if self._steps.has_dropped():
             warnings.append("records were dropped: the trace is at its limit (--trace-limit), or cannot be written")
         return warnings
-
-
-def _document(path: str) -> dict[str, Any] | None:
-    """A JSON file; None if it is not there, or is being replaced."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -444,12 +444,7 @@ def _in_words(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-# in a terminal, as Markdown and on a page
-
-
-def comparison_sections(first: Side, second: Side, figures: Sequence[Figure], different: Pairs) -> list[Section]:
-    """What a terminal and Markdown show; ``different``: verdicts and environment, only what differs."""
-    return [answer_section(first, second, figures), figures_section(figures), differences_section(different)]
+# on a page
 
 
 def comparison_page(first: Side, second: Side) -> str:
