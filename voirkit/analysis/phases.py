@@ -113,6 +113,8 @@ def ranks(
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
             of = _process(records, number, chosen, cpus, device, of)
             if exchanged is not None and (rank, host, pid) in exchanged.processes:
+                if len(train := of.steps.train):  # a pass that an exception ends, and what it waited for until then, is in no step
+                    chosen = chosen[records.start_ns[chosen] < int((train.start_ns + train.time_ns).max())]
                 what = meanings(records.names)[records.name[chosen]]
                 passes, calls = (_outermost(records, chosen[what == one]) for one in (BACKWARD, COMMUNICATION))
                 of = replace(of, collectives=_collectives(exchanged, list(exchanged.processes).index((rank, host, pid)), passes, calls))

@@ -2,8 +2,9 @@
 
 Nobody leaves a collective before all have entered it, so that who enters last makes the others wait. Ranks that have waited for each
 other at the collective before went on together, when the last had begun it; else each went on when it had begun it itself. They have
-waited if each began this one after the last had begun that one, unless that was a reduction within the same backward pass: DDP and FSDP
-begin those and wait for them at its end. Who took longest from there on is late anew; what it was late by already is not counted twice.
+waited if each began this one after the last had begun that one. Of a reduction within the same backward pass that is not known: DDP begins
+those and waits for them at its end, FSDP may wait for each; there the case counts by which somebody is less late. Who took longest from
+there on is late anew; what it was late by already is not counted twice.
 
 What a late rank did is its time by phase since then, against that of a usual other rank.
 """
@@ -11,6 +12,7 @@ What a late rank did is its time by phase since then, against that of a usual ot
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -160,10 +162,22 @@ def released_ns(begun_ns: Array, waited_for: Array) -> Array:
         Shape (ranks, n); of the first collective when it was begun.
     """
     released: Array = begun_ns.copy()
-    last = begun_ns[:, :-1].max(axis=0)
-    met = waited_for[:-1] & (begun_ns[:, 1:].min(axis=0) >= last)
-    released[:, 1:] = np.where(met, last, begun_ns[:, :-1])
+    released[:, 1:] = _released_ns(begun_ns[:, :-1], begun_ns[:, 1:], waited_for[:-1])
     return released
+
+
+def _released_ns(before_ns: Array, begun_ns: Array, waited_for: Array) -> Array:
+    """The same of some collectives, given when each rank began those before them."""
+    last = before_ns.max(axis=0)
+    waited = np.where(begun_ns.min(axis=0) >= last, last, before_ns)
+    released: Array = np.where(waited_for, waited, _less_late(begun_ns, before_ns, waited))
+    return released
+
+
+def _less_late(begun_ns: Array, one: Array, other: Array) -> Array:
+    """Of two cases of when ranks could go on, for each collective the one by which somebody is less late."""
+    found: Array = np.where(new_delays_ns(begun_ns, other)[1] < new_delays_ns(begun_ns, one)[1], other, one)
+    return found
 
 
 def new_delays_ns(begun_ns: Array, released: Array) -> tuple[Array, Array]:
@@ -185,6 +199,70 @@ def new_delays_ns(begun_ns: Array, released: Array) -> tuple[Array, Array]:
     return late, np.maximum(own - np.partition(took, middle, axis=0)[middle], 0)
 
 
+def released_among_ns(groups: Sequence[Group], shifts_ns: Array) -> list[Array | None]:
+    """When each rank could go on where ranks are in several groups: after the collective before, of whichever of its groups.
+
+    Who waited in one group comes later to the next one, which is not its own delay; and who was late in one is late in the others by the
+    same. What all members of one group are late by shows only in another: it is what is left there of the time since the collective before
+    of the same group, without what was waited and what was counted as late meanwhile.
+
+    Args:
+        groups: All of a run.
+        shifts_ns: What is to be added to times of each rank of the run for those of the first one; shape (ranks,).
+
+    Returns:
+        On the first rank's clock, shape (members, n); None for a group of whose members none is in another one.
+    """
+    found: list[Array | None] = [None] * len(groups)
+    number = Counter(rank for group in groups for rank in group.ranks)
+    mixed = [i for i, group in enumerate(groups) if any(number[rank] > 1 for rank in group.ranks)]
+    if not mixed:
+        return found
+    begun = [groups[i].begun_in_ns(slice(None)) + shifts_ns[list(groups[i].ranks)][:, None] for i in mixed]
+    ends = np.cumsum([own.size for own in begun])[:-1]
+
+    def by_group(values: Array) -> list[Array]:
+        return [part.reshape(own.shape) for part, own in zip(np.split(values, ends), begun, strict=True)]
+
+    rank = np.concatenate([np.repeat(groups[i].ranks, own.shape[1]) for i, own in zip(mixed, begun, strict=True)])
+    at = np.concatenate([own.ravel() for own in begun])
+    order = np.lexsort((at, rank))
+    same = rank[order[1:]] == rank[order[:-1]]
+    before, after = order[:-1][same], order[1:][same]
+    following = np.full_like(at, np.iinfo(np.int64).max)
+    following[before] = at[after]
+
+    def gone_on(known: bool) -> Array:
+        """When each went on after each; known: only where it is, that they waited."""
+        on = at.copy()
+        for i, own, then, out in zip(mixed, begun, by_group(following), by_group(on), strict=True):
+            last = own.max(axis=0)
+            out[:] = np.where((then.min(axis=0) >= last) & (groups[i].waited_for | (not known)), last, own)
+        return on
+
+    ways, free, late = (gone_on(True), gone_on(False)), at.copy(), np.zeros_like(at)
+    other = at.copy()
+    free[after], other[after] = (on[before] for on in ways)
+    for own, one, two, out in zip(begun, by_group(free), by_group(other), by_group(late), strict=True):
+        one[:] = _less_late(own, one, two)
+        who, by_ns = new_delays_ns(own, one)
+        out[who, np.arange(own.shape[1])] = by_ns
+    alike = []
+    for on in ways:
+        lost = np.empty_like(at)  # to waiting and being late, until after each; of a rank, from any beginning
+        lost[order] = np.cumsum((on - at + late)[order])
+        parts = (on, lost, lost - (on - at) - late)
+        found_ns = [own.copy() for own in begun]
+        for one, went_on, gone, until in zip(found_ns, *map(by_group, parts), strict=True):
+            one[:, 1:] = went_on[:, :-1] + until[:, 1:] - gone[:, :-1]
+        alike.append(found_ns)
+    for i, own, one, two, three in zip(mixed, begun, by_group(free), *alike, strict=True):
+        together = _less_late(own, two, three)
+        more = new_delays_ns(own, together)[1] > new_delays_ns(own, one)[1] + _LEAST_NS
+        found[i] = np.where(more, together, one)
+    return found
+
+
 @dataclass(frozen=True)
 class Delays:
     """New delays in steps of training, one a collective of a group; arrays of shape (n,).
@@ -192,6 +270,7 @@ class Delays:
     Attributes:
         group: Of which.
         shifts_ns: What is to be added to times of each of its members for those of the first rank; shape (members, 1).
+        released: As ``released_among_ns`` gives it.
         at: Which of the group's collectives each is.
         step: In which step it was begun.
         rank: Index of the rank that came last.
@@ -202,6 +281,7 @@ class Delays:
 
     group: Group
     shifts_ns: Array
+    released: Array | None
     at: Array
     step: Array
     rank: Array
@@ -215,13 +295,14 @@ class Delays:
         return self.group.names[self.at]
 
 
-def delays(group: Group, train: Table, shifts_ns: Array) -> Delays:
+def delays(group: Group, train: Table, shifts_ns: Array, released: Array | None = None) -> Delays:
     """The new delays of a group.
 
     Args:
         group: Which.
         train: The steps of training of its first member.
         shifts_ns: What is to be added to times of each rank of the run for those of the first one; shape (ranks,).
+        released: As ``released_among_ns`` gives it.
     """
     first, shifts = group.begun_ns[0], shifts_ns[list(group.ranks)][:, None]
     step = np.searchsorted(train.start_ns, first, side="right") - 1
@@ -232,12 +313,13 @@ def delays(group: Group, train: Table, shifts_ns: Array) -> Delays:
     for low in range(1, len(first), _AT_ONCE):
         which = slice(low - 1, low + _AT_ONCE)  # and the one before
         begun = group.begun_in_ns(which) + shifts
-        released, here = released_ns(begun, group.waited_for[which]), slice(low, low + _AT_ONCE)
-        late[here], by_ns[here] = (one[1:] for one in new_delays_ns(begun, released))
-        from_ns[here] = released[late[here], np.arange(1, released.shape[1])]
-        met[here] = (released == released[0])[:, 1:].all(axis=0)
+        free = released_ns(begun, group.waited_for[which]) if released is None else released[:, which]
+        here = slice(low, low + _AT_ONCE)
+        late[here], by_ns[here] = (one[1:] for one in new_delays_ns(begun, free))
+        from_ns[here] = free[late[here], np.arange(1, free.shape[1])]
+        met[here] = (free == free[0])[:, 1:].all(axis=0)
     at = np.flatnonzero(inside)
-    return Delays(group, shifts, at, step[at], np.array(group.ranks)[late[at]], by_ns[at], from_ns[at], met[at])
+    return Delays(group, shifts, released, at, step[at], np.array(group.ranks)[late[at]], by_ns[at], from_ns[at], met[at])
 
 
 def aligned(groups: Sequence[Group], hosts: Sequence[str], shifts_ns: Sequence[int]) -> tuple[Array, int | None]:
@@ -287,6 +369,8 @@ def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
     others = [others[i] for i in np.unique(np.linspace(0, len(others) - 1, _MOST_OTHERS).astype(int))]
     members = [group.ranks.index(rank), *others]
     before_ns, until_ns = (np.stack([group.begun_ns[i][which] for i in members]) for which in (at - 1, at))
+    if delays.released is not None:
+        before_ns = delays.released[np.ix_(members, at)] - delays.shifts_ns[members]
     from_ns = np.where(delays.met[chosen], delays.from_ns[chosen] - delays.shifts_ns[members], before_ns)
     known = timelines([group.ranks[i] for i in members])
     found = np.zeros(len(_COLUMNS), dtype=np.int64)
@@ -372,7 +456,8 @@ def document(
     """
     n = min((_known_steps(rank) for rank in ranks), default=0)
     shifts = np.zeros(len(ranks), np.int64) if shifts_ns is None else shifts_ns
-    new = [delays(group, ranks[group.ranks[0]].steps.train, shifts) for group in groups]
+    released = released_among_ns(groups, shifts)
+    new = [delays(group, ranks[group.ranks[0]].steps.train, shifts, free) for group, free in zip(groups, released, strict=True)]
     by_step = np.zeros((len(ranks), n))
     for one in new:
         known = one.step < n
@@ -409,7 +494,11 @@ def document(
     counts = np.bincount(np.argmax(by_step, axis=0)[lost >= _NOTICED * step_ns], minlength=len(ranks))
     for row, count in zip(rows, counts.tolist(), strict=True):
         row["last"] = count / n
-    part["waited"] = {"time_s": float(np.median(lost)) * _NS, "share": float(np.median(lost)) / step_ns}
+    width = max(n // _STRETCHES, 1)
+    stretches, lasts = _stretches(lost[None], width)[0], _lasts(times, width)
+    usual = _usual(stretches)
+    waited_ns, mean_ns = float(stretches[usual].mean()), float(lasts[:, usual].mean(axis=1).max())
+    part["waited"] = {"time_s": waited_ns * _NS, "share": min(waited_ns / mean_ns, 1.0)}
     begun = {i: rank.collectives for i, rank in enumerate(ranks) if rank.collectives is not None}
     waits_ns, passes_ns = (sum(one.backward_ns[i] for one in begun.values()) for i in (0, 1))
     part["in_backward"] = {
@@ -417,7 +506,7 @@ def document(
     }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     starved = {i: one.starved for i, one in begun.items() if one.starved is not None}
-    late = _late(ranks, new, by_step, longest, timelines, counts / n, starved)
+    late = _late(ranks, new, by_step, times, timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
         part["late"] = late
     return part
@@ -435,19 +524,21 @@ def _waited_ns(rank: Rank, group: str) -> int:
 
 
 def _kinds(groups: Sequence[Group], ranks: Sequence[Rank]) -> list[dict[str, Any]]:
-    """By name of collective how many there were in all groups, their bytes, and what a rank waited for them; most bytes first."""
+    """By name of collective how many an average rank began in all groups, their bytes, and what it waited for them; most bytes first."""
     rows: dict[str, dict[str, Any]] = {}
     for group in groups:
         for name in np.unique(group.names).tolist():
             own = group.names == name
             row = rows.setdefault(name, {"name": name, "n": 0, "bytes": 0, "waited_s": 0.0})
-            row["n"] += int(own.sum())
-            row["bytes"] += int(np.maximum(group.bytes[own], 0).sum())
+            row["n"] += int(own.sum()) * len(group.ranks)
+            row["bytes"] += int(np.maximum(group.bytes[own], 0).sum()) * len(group.ranks)
     for rank in ranks:
         if rank.collectives is not None:
             for (_, name, _), waited_ns in zip(rank.collectives.kinds, rank.collectives.exposed_ns, strict=False):
                 if name in rows:
                     rows[name]["waited_s"] += waited_ns * _NS / len(ranks)
+    for row in rows.values():
+        row.update({key: round(row[key] / len(ranks)) for key in ("n", "bytes")})
     return sorted(rows.values(), key=lambda row: -row["bytes"])
 
 
@@ -484,11 +575,23 @@ def _stretches(values: Array, width: int) -> Array:
     return means
 
 
+def _lasts(times_ns: Sequence[Array], width: int) -> Array:
+    """The same of how long the steps of each rank last."""
+    return np.concatenate([_stretches(time[None], width) for time in times_ns])
+
+
+def _usual(values: Array) -> Array:
+    """Which of them are left without the tenths that are least and most, for a mean: what comes back every few steps is in some oftener."""
+    tenth = len(values) // 10
+    chosen: Array = np.argsort(values, kind="stable")[tenth : len(values) - tenth]
+    return chosen
+
+
 def _late(
     ranks: Sequence[Rank],
     new: Sequence[Delays],
     by_step: Array,
-    step_ns: Array,
+    times_ns: Sequence[Array],
     timelines: Timelines,
     last: Array,
     starved: Mapping[int, float],
@@ -497,14 +600,16 @@ def _late(
     n = by_step.shape[1]
     if n < FEW_IN_STEP:
         return None
-    stretches, (lasted,) = (_stretches(values, max(n // _STRETCHES, 1)) for values in (by_step, step_ns[None]))
+    width = max(n // _STRETCHES, 1)
+    stretches, lasts = _stretches(by_step, width), _lasts(times_ns, width)
+    lasted = lasts.max(axis=0)  # where gradients are accumulated a rank waits in other steps than another one is late in
     rank = int(np.argmax(np.median(stretches, axis=1)))
     others = np.delete(stretches, rank, axis=0)
     excess = stretches[rank] - np.sort(others, axis=0)[(len(others) - 1) // 2]
-    tenth = len(excess) // 10  # a mean: what comes back every few steps is in some stretches more often than in others
-    usual = np.argsort(excess, kind="stable")[tenth : len(excess) - tenth]
+    usual = _usual(excess)
     late_ns = float(excess[usual].mean())
-    share = late_ns / float(lasted[usual].mean())
+    step_ns = float(lasts[:, usual].mean(axis=1).max())
+    share = late_ns / step_ns
     often = int((excess >= STRAGGLES * lasted).sum())
     least_ns = _SLICE_NS if max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0) >= _CONTENDED else _LEAST_NS
     if share < STRAGGLES or often < LATE_IN * len(excess) or late_ns < least_ns:
@@ -520,7 +625,7 @@ def _late(
     phase = _COLUMNS[column]
     theirs = np.sort([value for one, value in starved.items() if one != rank])
     more = starved.get(rank, 0.0) - theirs[(len(theirs) - 1) // 2] if len(theirs) else 0.0
-    if column in _COMPUTING and more * float(lasted[usual].mean()) >= late_ns / 2:
+    if column in _COMPUTING and more * step_ns >= late_ns / 2:
         phase = "processor"
     return {
         "rank": ranks[rank].rank, "host": ranks[rank].host, "share": share, "time_s": late_ns * _NS,
@@ -559,10 +664,22 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
         yield Evidence(f"it enters {late['collective']} last in {late['steps']:.0%} of the steps, by {by}", late["share"], details=late)
     elif waited["share"] >= STRAGGLES:  # what one has to do more would be a part of it on each
         of_step = f"{duration(waited['time_s'])} ({waited['share']:.0%}) of a step"
-        last = "the ranks wait for the one that comes last, which is not the same in most steps"
-        yield Evidence(f"{of_step} {last}", 0.0, _EVEN, waited["share"] * (1 - 1 / len(part["ranks"])))
+        yield Evidence(
+            f"{of_step} the ranks wait for the one that comes last: {whom(part)}",
+            0.0,
+            _EVEN,
+            waited["share"] * (1 - 1 / len(part["ranks"])),
+        )
     elif not only_called(part):  # else they may wait for each other where nobody looks
         yield Evidence("", 0.0)
+
+
+def whom(part: Mapping[str, Any]) -> str:
+    """Whom the ranks wait for where none is named a straggler."""
+    whole, most = sum(row["late_s"] for row in part["ranks"]), max(part["ranks"], key=lambda row: row["late_s"])
+    if whole and most["late_s"] >= _CAUSES * whole:
+        return f"mostly rank {most['rank']}, but in too few of the steps or too little of the run to name it a straggler"
+    return "it is not the same one in most steps"
 
 
 def only_called(part: Mapping[str, Any]) -> bool:

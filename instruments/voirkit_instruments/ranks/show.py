@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from voirkit.analysis.run_steps import read_steps
 from voirkit.report import duration, size
 from voirkit.report.sections import Block, Column, Figure, Figures, OnPage, Section, Table, Text, Timeline
-from voirkit_instruments.ranks.analyse import only_called, shares
+from voirkit_instruments.ranks.analyse import only_called, shares, whom
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _LEAST = 0.02  # of a step: less waiting is not worth a line
+_OFTEN = 0.1  # a step: fewer collectives are not worth a name; where gradients are accumulated they come every few steps
 _MOST = 128  # ranks that are drawn
 
 
@@ -25,7 +26,7 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     if waited["share"] >= _LEAST:
         said = f"{duration(waited['time_s'])} of a step ({waited['share']:.0%}) the ranks wait for the one that comes last"
         if late is None:
-            said += "; it is not the same one in most steps"
+            said += f": {whom(part)}"
         blocks.append(Text(said, "waiting for each other"))
     n_steps = max((summary.get("steps") or {}).get("n") or 0, 1)
     if part["in_backward"]["share"] >= _LEAST:
@@ -34,7 +35,7 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     kinds = [
         f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)}, {duration(row.get('waited_s', 0.0) / n_steps)} waited)"
         for row in part["kinds"][:4]
-        if row["n"] >= n_steps
+        if row["n"] >= _OFTEN * n_steps
     ]
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))
