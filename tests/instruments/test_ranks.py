@@ -23,6 +23,7 @@ from voirkit_instruments.ranks.analyse import (
     late_rank,
     matched,
     new_delays_ns,
+    released_among_ns,
     released_ns,
     shares,
     timeline,
@@ -112,6 +113,52 @@ def test_ranks_that_take_turns_have_no_late_rank_and_are_told_to_wait():
     assert part["waited"]["share"] > 0.3
     assert "not the same" in next(late_rank(part, ())).what
     assert [row["last"] for row in part["ranks"]] == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_where_gradients_are_accumulated_waiting_is_a_share_of_an_average_step():
+    training = Training([[0.0] * 80, [160.0 * (k % 4 == 3) for k in range(80)]])
+    own = training.ranks[1].steps  # its steps are alike: it is late by a quarter in each, and who waits does so in every fourth
+    even = replace(own.train, time_ns=np.full(80, 140 * MS))
+    training.ranks[1] = replace(training.ranks[1], steps=replace(own, train=even))
+    part = training.document()
+    assert (part["late"]["time_s"], part["late"]["share"]) == (pytest.approx(0.04, rel=0.15), pytest.approx(40 / 140, rel=0.15))
+    assert part["waited"]["time_s"] == pytest.approx(0.04, rel=0.1)
+
+
+def test_of_a_rank_that_is_not_named_it_is_told_that_most_waiting_is_for_it():
+    part = Training([[0.0] * 3, [100.0] * 3]).document()
+    assert part["late"] is None
+    assert "mostly rank 1" in next(late_rank(part, ())).what
+
+
+def mesh(late_ms: int, late: Sequence[int]) -> list[Group]:
+    """Four ranks in ten steps of 100 ms: each pair of rows meets after 10 ms, or as much later, each pair of columns 10 ms after that."""
+    steps = np.arange(10) * 100 * MS
+    own = [10 * MS + (late_ms * MS if rank in late else 0) for rank in range(4)]
+    rows = [Group(f"row {i}", pair, tuple(steps + own[r] for r in pair), *_alike(10)) for i, pair in enumerate([(0, 1), (2, 3)])]
+    met = [max(own[:2])] * 2 + [max(own[2:])] * 2
+    return rows + [
+        Group(f"col {i}", pair, tuple(steps + met[r] + 10 * MS for r in pair), *_alike(10)) for i, pair in enumerate([(0, 2), (1, 3)])
+    ]
+
+
+def _alike(n: int) -> tuple[Any, ...]:
+    return np.full(n, "all_reduce"), np.full(n, 64), np.ones(n, bool)
+
+
+@pytest.mark.parametrize(("late", "counted"), [((2,), [50, 0, 0]), ((2, 3), [0, 50, 50])])
+def test_a_delay_that_goes_on_into_other_groups_counts_once_and_that_of_a_whole_group_where_it_meets_another(late, counted):
+    groups = mesh(50, late)
+    _, row, *columns = (
+        new_delays_ns(group.begun_in_ns(slice(None)), free)[1][1:]
+        for group, free in zip(groups, released_among_ns(groups, np.zeros(4, np.int64)), strict=True)
+    )
+    assert [float(by.mean()) / MS for by in (row, *columns)] == pytest.approx(counted)
+
+
+def test_reductions_of_a_pass_that_each_is_waited_for_make_nobody_late_anew():
+    begun = np.array([[0, 102], [70, 101]])  # rank 0 waited for the first, as FSDP may
+    assert new_delays_ns(begun, released_ns(begun, np.zeros(2, bool)))[1].tolist() == [0, 1]
 
 
 def test_one_outlier_in_fifty_steps_makes_nobody_late():
@@ -207,6 +254,19 @@ def test_what_backward_waits_for_at_its_end_is_what_comes_after_its_last_reducti
     assert began([(150, 0)], passes, "all_gather").backward_ns == (0, 80)
 
 
+def test_a_pass_that_an_exception_ends_after_the_last_step_is_no_waiting_of_steps():
+    names = [("dataloader", "fetch"), ("compute", "forward"), ("compute", "backward"), ("compute", "step")]
+    spans = [(at + 10 * i, 10, i) for at in range(0, 500, 50) for i in range(4)] + [(500, 10, 0), (510, 10, 1), (520, 9000, 2)]
+    phases = [(start, lasted, name, 0, -1, 0, 1) for start, lasted, name in spans]
+    begun = [(at + 24, 0, 0, 0, at, 0, 1) for at in range(0, 550, 50)]
+    records = [
+        Records(*(np.array(column) for column in zip(*rows, strict=True)), what, [{"group": "0", "bytes": 64}], [(0, "here", 1)])
+        for rows, what in ((phases, names), (begun, [("gloo", "all_reduce")]))
+    ]
+    (rank,) = ranks(records[0], exchanged=records[1])
+    assert (len(rank.steps.train), rank.collectives.backward_ns) == (10, (60, 100))
+
+
 def test_the_wait_of_backward_is_that_of_an_average_rank():
     found = Training([[0.0] * 20, [50.0] * 20]).document()["in_backward"]
     assert found["time_s"] == pytest.approx(0.026)  # rank 0 waits 51 ms, rank 1 one
@@ -241,6 +301,13 @@ def test_a_delay_within_the_error_of_the_clocks_blames_nobody():
     for error_ns, is_named in ((0, True), (60 * MS, False), (None, False)):
         part = training.document(error_ns=error_ns)
         assert (part["late"] is not None) == is_named
+
+
+def test_collectives_of_groups_side_by_side_are_those_of_an_average_rank():
+    training = Training([[0.0] * 20] * 4)
+    ranks = [replace(rank, collectives=began([(5 + k, k) for k in range(20)], group=str(rank.rank // 2))) for rank in training.ranks]
+    groups = matched({rank.rank: rank.collectives for rank in ranks})
+    assert document(ranks, groups, dict)["kinds"] == [{"name": "all_reduce", "n": 20, "bytes": 20 * 64}]
 
 
 def test_where_only_calls_are_known_the_report_says_so_and_ranks_that_meet_there_are_not_held_to_be_even():

@@ -458,10 +458,11 @@ def document(
     shifts = np.zeros(len(ranks), np.int64) if shifts_ns is None else shifts_ns
     released = released_among_ns(groups, shifts)
     new = [delays(group, ranks[group.ranks[0]].steps.train, shifts, free) for group, free in zip(groups, released, strict=True)]
-    by_step = np.zeros((len(ranks), n))
+    by_step, lost = np.zeros((len(ranks), n)), np.zeros(n)
     for one in new:
         known = one.step < n
         np.add.at(by_step, (one.rank[known], one.step[known]), one.by_ns[known])
+        np.maximum(lost, np.bincount(one.step[known], one.by_ns[known], n), out=lost)  # groups wait side by side
     times = [rank.steps.train.time_ns[:n] for rank in ranks]
     longest = reduce(np.maximum, times, np.zeros(n, np.int64))
     step_ns, spent_ns = float(np.median(longest)) if n else 0.0, sum(int(time.sum()) for time in times)
@@ -490,7 +491,6 @@ def document(
     }
     if not n or not step_ns:
         return part
-    lost = by_step.sum(axis=0)
     counts = np.bincount(np.argmax(by_step, axis=0)[lost >= _NOTICED * step_ns], minlength=len(ranks))
     for row, count in zip(rows, counts.tolist(), strict=True):
         row["last"] = count / n
@@ -506,7 +506,7 @@ def document(
     }  # fmt: skip
     part["over_time"] = _over_time(by_step, ranks[0].steps.train, begun_ns)
     starved = {i: one.starved for i, one in begun.items() if one.starved is not None}
-    late = _late(ranks, new, by_step, times, timelines, counts / n, starved)
+    late = _late(ranks, new, by_step, lost, times, timelines, counts / n, starved)
     if late is not None and error_ns is not None and late["time_s"] > error_ns * _NS:  # else the clocks may be all that differs
         part["late"] = late
     return part
@@ -591,6 +591,7 @@ def _late(
     ranks: Sequence[Rank],
     new: Sequence[Delays],
     by_step: Array,
+    lost: Array,
     times_ns: Sequence[Array],
     timelines: Timelines,
     last: Array,
@@ -617,7 +618,7 @@ def _late(
     rivals = int((np.max(others, axis=0) - stretches[rank] >= STRAGGLES * lasted).sum())
     if _by_chance(often, often + rivals, len(by_step)) > _CHANCE:
         return None
-    if by_step[rank].sum() < _CAUSES * by_step.sum():
+    if by_step[rank].sum() < _CAUSES * lost.sum():
         return None
     spent = sum((causes_ns(one, rank, timelines) for one in new if rank in one.group.ranks), np.zeros(1))
     column = int(np.argmax(spent))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _LEAST = 0.02  # of a step: less waiting is not worth a line
-_OFTEN = 0.1  # a step: fewer collectives are not worth a name; where gradients are accumulated they come every few steps
+_OFTEN = 0.2  # a step: fewer collectives are not worth a name; where gradients are accumulated they come every few steps
 _MOST = 128  # ranks that are drawn
 
 
