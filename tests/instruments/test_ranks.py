@@ -254,6 +254,17 @@ def test_what_backward_waits_for_at_its_end_is_what_comes_after_its_last_reducti
     assert began([(150, 0)], passes, "all_gather").backward_ns == (0, 80)
 
 
+def test_where_nothing_is_reduced_in_backward_the_calls_are_waited_for():
+    rows = [(0, 100, 0, 0, -1, 0, 1), (200, 50, 1, 0, -1, 0, 1)], [(210, 0, 0, 0, 0, 0, 1)]
+    names = [("compute", "backward"), ("comm", "all_reduce")], [("gloo", "all_reduce")]
+    phases, begun = (
+        Records(*(np.array(column) for column in zip(*own, strict=True)), what, [{"group": "0", "bytes": 64}], [(0, "here", 1)])
+        for own, what in zip(rows, names, strict=True)
+    )
+    (rank,) = ranks(phases, exchanged=begun)
+    assert (rank.collectives.exposed_ns, rank.collectives.backward_ns) == ((50,), (0, 100))
+
+
 def test_a_pass_that_an_exception_ends_after_the_last_step_is_no_waiting_of_steps():
     names = [("dataloader", "fetch"), ("compute", "forward"), ("compute", "backward"), ("compute", "step")]
     spans = [(at + 10 * i, 10, i) for at in range(0, 500, 50) for i in range(4)] + [(500, 10, 0), (510, 10, 1), (520, 9000, 2)]
@@ -307,7 +318,8 @@ def test_collectives_of_groups_side_by_side_are_those_of_an_average_rank():
     training = Training([[0.0] * 20] * 4)
     ranks = [replace(rank, collectives=began([(5 + k, k) for k in range(20)], group=str(rank.rank // 2))) for rank in training.ranks]
     groups = matched({rank.rank: rank.collectives for rank in ranks})
-    assert document(ranks, groups, dict)["kinds"] == [{"name": "all_reduce", "n": 20, "bytes": 20 * 64}]
+    (row,) = document(ranks, groups, dict)["kinds"]
+    assert (row["n"], row["bytes"]) == (20, 20 * 64)
 
 
 def test_where_only_calls_are_known_the_report_says_so_and_ranks_that_meet_there_are_not_held_to_be_even():

@@ -113,9 +113,10 @@ def ranks(
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
             of = _process(records, number, chosen, cpus, device, of)
             if exchanged is not None and (rank, host, pid) in exchanged.processes:
-                if len(train := of.steps.train):  # a pass that an exception ends, and what it waited for until then, is in no step
-                    chosen = chosen[records.start_ns[chosen] < int((train.start_ns + train.time_ns).max())]
                 what = meanings(records.names)[records.name[chosen]]
+                if len(train := of.steps.train):  # a pass that an exception ends, and what it waited for until then, is in no step
+                    over = records.start_ns[chosen] >= int((train.start_ns + train.time_ns).max())
+                    chosen, what = (values[~(over & (what == BACKWARD))] for values in (chosen, what))
                 passes, calls = (_outermost(records, chosen[what == one]) for one in (BACKWARD, COMMUNICATION))
                 of = replace(of, collectives=_collectives(exchanged, list(exchanged.processes).index((rank, host, pid)), passes, calls))
             parts.append(of)
@@ -342,7 +343,8 @@ def _collectives(exchanged: Records, process: int, passes: tuple[Array, Array], 
     own_ns = int((passes[1] - passes[0] - (_spent_until(calls, passes[1]) - _spent_until(calls, passes[0]))).sum())
     waiting = np.full(len(calls[0]), NONE)
     waiting[called[called != NONE]] = np.flatnonzero(called != NONE)
-    exposed = np.bincount(of_kind[last], waits, len(kinds))
+    exposed = np.zeros(len(kinds))
+    exposed += np.bincount(of_kind[last], waits, len(kinds))
     exposed += np.bincount(of_kind[waiting[waiting != NONE]], (calls[1] - calls[0])[waiting != NONE], len(kinds))
     starved = None
     if len(waited) and (passed := int(exchanged.start_ns[waited[-1]] - exchanged.start_ns[waited[0]])) > 0:
